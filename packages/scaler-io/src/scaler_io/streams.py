@@ -1,0 +1,100 @@
+"""A numbered stream of messages between two incarnations: what was lost with a connection is sent again, once.
+
+Every ZeroMQ message starts with a frame of two little-endian 64-bit numbers: the message's sequence (0 for messages
+that only make and keep the connection) and the highest sequence received from the peer. Acknowledgements are
+cumulative and ride on whatever is sent; alone they go only after ACK_SECONDS or ACK_MESSAGES (one per message triples
+the 99th percentile of a round trip). An acknowledgement says that the peer's process has the message, nothing more:
+release is a matter of tasks.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Sequence
+
+from scaler_protocol.codec import encode
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
+from scaler_protocol.messages import Message
+
+Frames = Sequence[bytes | memoryview]
+
+HEADER = struct.Struct("<QQ")
+ACK_SECONDS = 0.05
+ACK_MESSAGES = 256
+KEPT_LIMIT = 64 * 1024 * 1024
+"""Bytes sent to a peer and not acknowledged, after which it is cut off as too slow."""
+
+
+_UNNUMBERED = (Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge)
+
+
+class StreamGapError(ProtocolError):
+    """Messages of a numbered stream are missing: the connection must start a new epoch."""
+
+
+class Stream:
+    """Both directions of one numbered stream."""
+
+    __slots__ = ("_kept", "_owed", "_owed_since", "kept_bytes", "received", "sent")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.received = 0
+        self.kept_bytes = 0
+        self._kept: deque[tuple[int, int, Frames]] = deque()
+        self._owed = 0
+        self._owed_since = 0.0
+
+    def write(self, message: Message) -> Frames:
+        """The frames of a message; a numbered one is kept until it is acknowledged."""
+        body = encode(message)
+        if isinstance(message, _UNNUMBERED):
+            sequence = 0
+        else:
+            self.sent = sequence = self.sent + 1
+            size = sum(map(len, body))
+            self._kept.append((sequence, size, body))
+            self.kept_bytes += size
+        self._owed = 0
+        return [HEADER.pack(sequence, self.received), *body]
+
+    def read(self, header: bytes, now: float) -> bool:
+        """Take the header of a message from the peer; False means it is a duplicate.
+
+        Raises StreamGapError where messages before it are missing, ProtocolError for a header that is none.
+        """
+        if len(header) != HEADER.size:
+            raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(header)}")
+        sequence, acknowledged = HEADER.unpack(header)
+        self.acknowledge(acknowledged)
+        if not sequence:
+            return True
+        if sequence <= self.received:
+            return False
+        if sequence != self.received + 1:
+            raise StreamGapError(f"message {sequence} came after message {self.received}")
+        self.received = sequence
+        if not self._owed:
+            self._owed_since = now
+        self._owed += 1
+        return True
+
+    def acknowledge(self, acknowledged: int) -> None:
+        """The peer has everything up to this sequence."""
+        kept = self._kept
+        while kept and kept[0][0] <= acknowledged:
+            self.kept_bytes -= kept.popleft()[1]
+
+    def owes_acknowledgement(self, now: float) -> bool:
+        """Whether an acknowledgement has waited long enough to be sent alone."""
+        return self._owed >= ACK_MESSAGES or (self._owed > 0 and now - self._owed_since >= ACK_SECONDS)
+
+    def acknowledgement_due(self) -> float | None:
+        """When an acknowledgement must go alone, if one is owed."""
+        return self._owed_since + ACK_SECONDS if self._owed else None
+
+    def unacknowledged(self) -> list[Frames]:
+        """What a new epoch has to send again, in order."""
+        return [[HEADER.pack(sequence, self.received), *body] for sequence, _, body in self._kept]

@@ -1,0 +1,51 @@
+"""Addresses: where a service listens."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+
+from scaler_protocol.errors import AddressError
+
+_TCP = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`tcp://host:port` (an IPv6 host in brackets) or `ipc://path`."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read an address; raises AddressError naming it and the accepted forms."""
+        if text.startswith("ipc://") and len(text) > len("ipc://"):
+            return cls(path=text.removeprefix("ipc://"))
+        match = _TCP.fullmatch(text)
+        if match is None or not 0 <= int(match["port"]) <= 65535:
+            raise AddressError(f"address {text!r}: write tcp://host:port, tcp://[::1]:port or ipc:///path")
+        return cls(host=match["six"] or match["host"], port=int(match["port"]))
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"ipc://{self.path}"
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+
+    def beside(self, offset: int) -> Address:
+        """The service that stands `offset` ports above this one (`path.offset` for ipc)."""
+        if self.path:
+            return replace(self, path=f"{self.path}.{offset}")
+        return replace(self, port=self.port + offset)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs of this host can reach it."""
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

@@ -1,0 +1,55 @@
+"""Capabilities: what workers offer and tasks require."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from scaler_protocol.errors import CapabilityError
+
+PRESENT = -1
+"""The value of a capability that is only there or not."""
+_GREATEST = 2**63 - 1
+
+Capabilities = tuple[tuple[str, int], ...]
+"""Names and values, sorted: equal sets are equal values."""
+
+
+def capabilities(given: Mapping[str, int] | None) -> Capabilities:
+    """The canonical form of a mapping from name to quantity; raises CapabilityError naming what is wrong."""
+    if not given:
+        return ()
+    for name, value in given.items():
+        if not isinstance(name, str) or not name:
+            raise CapabilityError(f"a capability is named by a non-empty string, not {name!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or not PRESENT <= value <= _GREATEST:
+            raise CapabilityError(f"capability {name}={value!r}: give a whole number, or -1 for presence alone")
+    return tuple(sorted(given.items()))
+
+
+def parse_capabilities(text: str) -> dict[str, int]:
+    """Read `"gpu=1,linux"`; a bare name means presence. Raises CapabilityError naming the item and the remedy."""
+    found: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = item.partition("=")
+        try:
+            number = int(value) if equals else PRESENT
+        except ValueError:
+            raise CapabilityError(f"capability {item!r}: write name or name=whole number, like gpu=1,linux") from None
+        if not name or name in found:
+            raise CapabilityError(f"capability {item!r}: {'given twice' if name else 'the name is missing'}")
+        found[name] = number
+    capabilities(found)
+    return found
+
+
+def missing(required: Iterable[tuple[str, int]], offered: Mapping[str, int]) -> list[str]:
+    """What of `required` a worker with `offered` lacks, as text; empty when it can take the task.
+
+    A quantity compares with one worker's offer and is not consumed; -1 on either side means presence alone.
+    """
+    lacks = []
+    for name, wanted in required:
+        have = offered.get(name)
+        if have is None or (wanted != PRESENT and have != PRESENT and have < wanted):
+            lacks.append(name if wanted == PRESENT else f"{name}={wanted}")
+    return lacks

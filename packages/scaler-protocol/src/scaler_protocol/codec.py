@@ -1,0 +1,163 @@
+"""Messages to frames and back: the one module that knows Cap'n Proto.
+
+The schema drives it: a union member `doneMessage` is the dataclass `DoneMessage`, a field `taskGroups` its attribute
+`task_groups`, and a column `callsLengths` says where the parts of `calls` stand in the payload frame.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import capnp
+
+from scaler_protocol import handshake, messages
+from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.messages import Group, Message
+from scaler_protocol.payloads import Payloads
+
+_SCHEMA = capnp.load(str(Path(__file__).with_name("messages.capnp")))
+_MESSAGE = _SCHEMA.Message
+_PAYLOAD = "Lengths"
+_GROUPS = "groups"
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", lambda match: "_" + match[1].lower(), name)
+
+
+def _fields(struct: Any) -> tuple[list[tuple[str, str, bool]], list[tuple[str, str]]]:
+    """The plain fields (schema name, attribute, whether it is a list) and the payload columns of a struct."""
+    plain, payloads = [], []
+    for name, field in struct.schema.fields.items():
+        if name.endswith(_PAYLOAD):
+            payloads.append((name, _snake(name.removesuffix(_PAYLOAD))))
+        else:
+            plain.append((name, _snake(name), field.proto.slot.type.which() == "list"))
+    return plain, payloads
+
+
+_GROUP_FIELDS = _fields(_SCHEMA.Group)[0]
+
+
+@lru_cache(4096)
+def _write_group(group: Group) -> bytes:
+    builder = _SCHEMA.Group.new_message()
+    for name, attribute, is_list in _GROUP_FIELDS:
+        value = getattr(group, attribute)
+        setattr(builder, name, list(value) if is_list else value)
+    written: bytes = builder.to_bytes()
+    return written
+
+
+@lru_cache(4096)
+def _read_group(written: bytes) -> Group:
+    with _SCHEMA.Group.from_bytes(written, traversal_limit_in_words=len(written) + 64) as reader:
+        values: dict[str, Any] = {}
+        for name, attribute, is_list in _GROUP_FIELDS:
+            value = getattr(reader, name)
+            values[attribute] = tuple(value) if is_list else value
+        return Group(**values)
+
+
+class _Kind:
+    """How one type of message is written and read."""
+
+    def __init__(self, member: str, kind: type[Any]) -> None:
+        struct = getattr(_SCHEMA, member[0].upper() + member[1:])
+        self.member, self.kind = member, kind
+        self.plain, self.payloads = _fields(struct)
+        self.columns: Sequence[tuple[str, ...]] = getattr(kind, "COLUMNS", ())
+        self.keeps_frames = hasattr(kind, "encoded")
+
+    def encode(self, message: Any) -> Sequence[bytes | memoryview]:
+        if self.keeps_frames and message.encoded is not None:
+            frames: Sequence[bytes | memoryview] = message.encoded
+            return frames
+        root = _MESSAGE.new_message()
+        body = root.init(self.member)
+        for name, attribute, is_list in self.plain:
+            value = getattr(message, attribute)
+            if not is_list:
+                setattr(body, name, value)
+            elif value:
+                setattr(body, name, [_write_group(group) for group in value] if name == _GROUPS else value)
+        parts: list[bytes | memoryview] = []
+        for name, attribute in self.payloads:
+            column: Payloads = getattr(message, attribute)
+            if column:
+                setattr(body, name, column.lengths)
+                parts.append(column.frame)
+        if not parts:
+            return [root.to_bytes()]
+        return [root.to_bytes(), parts[0] if len(parts) == 1 else b"".join(parts)]
+
+    def decode(self, reader: Any, frames: Sequence[bytes]) -> Any:
+        payload = frames[1] if len(frames) == 2 else b""
+        body = getattr(reader, self.member)
+        values: dict[str, Any] = {}
+        for name, attribute, is_list in self.plain:
+            value = getattr(body, name)
+            if not is_list:
+                values[attribute] = value
+            else:
+                values[attribute] = tuple(map(_read_group, value)) if name == _GROUPS else tuple(value)
+        self._cut(body, payload, values)
+        for columns in self.columns:
+            size = len(values[columns[0]])
+            for column in columns[1:]:
+                found = len(values[column])
+                if found != size and (found or column not in _OPTIONAL):
+                    where = f"{self.kind.__name__}.{column}"
+                    raise MalformedMessageError(f"{where} has {found} entries, {columns[0]} {size}")
+        if self.keeps_frames:
+            values["encoded"] = frames
+        return self.kind(**values)
+
+    def _cut(self, body: Any, payload: bytes, values: dict[str, Any]) -> None:
+        at = 0
+        only = len(self.payloads) == 1
+        for name, attribute in self.payloads:
+            lengths = list(getattr(body, name))
+            end = at + sum(lengths)
+            if end > len(payload):
+                raise MalformedMessageError(f"{self.kind.__name__}.{attribute} ends at {end} of {len(payload)} bytes")
+            values[attribute] = Payloads.cut(payload if only else payload[at:end], lengths)
+            at = end
+        if at != len(payload):
+            raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload) - at} bytes of nobody")
+
+
+_OPTIONAL = frozenset({"task_groups", "attempts", "runs"})
+"""Columns that may be left out: nothing in them differs from the default."""
+
+_KINDS = {
+    member: _Kind(member, vars(messages).get(name := member[0].upper() + member[1:]) or vars(handshake)[name])
+    for member in _MESSAGE.schema.union_fields
+}
+_ENCODERS: dict[type[Any], Callable[[Any], Sequence[bytes | memoryview]]] = {
+    kind.kind: kind.encode for kind in _KINDS.values()
+}
+
+
+def encode(message: Message) -> Sequence[bytes | memoryview]:
+    """The frames of a message: its columns, and the bytes of its payload columns where there are any."""
+    return _ENCODERS[type(message)](message)
+
+
+def decode(frames: Sequence[bytes]) -> Message:
+    """The message of these frames; raises MalformedMessageError for anything that `encode` could not have made."""
+    if not 1 <= len(frames) <= 2:
+        raise MalformedMessageError(f"a message has one or two frames, not {len(frames)}")
+    columns = frames[0]
+    try:
+        # Reading a list twice counts twice, so the limit (in words) is eight times what the frame holds.
+        with _MESSAGE.from_bytes(columns, traversal_limit_in_words=len(columns) + 4096) as reader:
+            kind = _KINDS[reader.which()]
+            message: Message = kind.decode(reader, frames)
+            return message
+    except (capnp.KjException, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
+        raise MalformedMessageError(f"not a message: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,135 @@
+"""Everything that can go wrong, by name.
+
+ScalerError
+├── ProtocolError
+│   └── MalformedMessageError (ValueError)
+├── AddressError (ValueError)
+├── CapabilityError (ValueError)
+├── HandshakeRefusedError (ConnectionError)
+├── SchedulerLostError (ConnectionError)
+├── ClientQuitError (RuntimeError)
+├── ClientForkedError (RuntimeError)
+├── TaskTimeoutError (TimeoutError)
+├── WorkerDiedError
+├── NestingLimitError
+├── NoWorkerError
+├── ObjectNotFoundError (KeyError)
+├── DeserializeError
+├── ResultNotSerializableError (TypeError)
+├── TaskExceptionNotSerializableError
+└── TaskExitedError
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class ScalerError(Exception):
+    """Something went wrong in Scaler."""
+
+    def __init__(self, message: str = "", **details: Any) -> None:
+        super().__init__(message or type(self).__doc__ or "")
+        self.details = details
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self.args[0]), self.details)
+
+
+def _rebuild(kind: type[ScalerError], message: str, details: dict[str, Any]) -> ScalerError:
+    return kind(message, **details)
+
+
+class ProtocolError(ScalerError):
+    """A peer said something that the protocol does not allow."""
+
+
+class MalformedMessageError(ProtocolError, ValueError):
+    """Bytes that are no message of the protocol."""
+
+
+class AddressError(ScalerError, ValueError):
+    """An address is not of the form tcp://host:port or ipc://path."""
+
+
+class CapabilityError(ScalerError, ValueError):
+    """Capabilities are not of the form name or name=number, separated by commas."""
+
+
+class HandshakeRefusedError(ScalerError, ConnectionError):
+    """The peer refused the connection."""
+
+
+class SchedulerLostError(ScalerError, ConnectionError):
+    """The scheduler did not come back in time."""
+
+
+class ClientQuitError(ScalerError, RuntimeError):
+    """The client is disconnected; make another one."""
+
+
+class ClientForkedError(ScalerError, RuntimeError):
+    """The client was inherited by a forked process; make another one there."""
+
+
+class TaskTimeoutError(ScalerError, TimeoutError):
+    """The task ran longer than its timeout and was stopped."""
+
+
+class WorkerDiedError(ScalerError):
+    """The task's worker died, as often as the task may be repeated."""
+
+
+class NestingLimitError(ScalerError):
+    """Too many tasks of this host wait for tasks of their own."""
+
+
+class NoWorkerError(ScalerError):
+    """No worker can ever take the task."""
+
+
+class ObjectNotFoundError(ScalerError, KeyError):
+    """The object was never stored, or is deleted."""
+
+    __str__ = Exception.__str__
+
+
+class DeserializeError(ScalerError):
+    """The function or its arguments could not be loaded where the task was to run."""
+
+
+class ResultNotSerializableError(ScalerError, TypeError):
+    """The task returned something that can not be sent."""
+
+
+class TaskExceptionNotSerializableError(ScalerError):
+    """The task raised something that can not be sent."""
+
+
+class TaskExitedError(ScalerError):
+    """The task called sys.exit or raised another exception that ends a process."""
+
+
+_BY_NAME: dict[str, type[ScalerError]] = {}
+
+
+def _register(kind: type[ScalerError]) -> None:
+    _BY_NAME[kind.__name__] = kind
+    for derived in kind.__subclasses__():
+        _register(derived)
+
+
+_register(ScalerError)
+
+
+def describe(error: ScalerError) -> bytes:
+    """The payload of a FAILED outcome: a JSON object with `error`, `message` and `details`."""
+    return json.dumps({"error": type(error).__name__, "message": str(error), "details": error.details}).encode()
+
+
+def restore(payload: bytes) -> ScalerError:
+    """The error that `describe` wrote; one of an unknown name comes back as ScalerError."""
+    described = json.loads(payload)
+    kind = _BY_NAME.get(described["error"], ScalerError)
+    return kind(described["message"], **described["details"])

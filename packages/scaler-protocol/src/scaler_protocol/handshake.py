@@ -1,0 +1,95 @@
+"""The messages that make and keep a connection. They are never numbered, but for Goodbye."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+PROTOCOL_VERSION = 1
+INLINE_LIMIT = 16 * 1024
+"""Bytes of one payload that may travel inside a message; a bigger one goes by object storage."""
+SESSION_CREDIT = 32 * 1024 * 1024
+"""Bytes of calls that one session may have waiting inline at the scheduler."""
+
+
+class Role:
+    """What a peer is."""
+
+    CLIENT: Final = 1
+    AGENT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of an epoch: who is connecting, what it knows of the peer, what it offers."""
+
+    role: int
+    identity: bytes
+    incarnation: int
+    epoch: int = 0
+    peer_incarnation: int = 0
+    received: int = 0
+    session: int = 0
+    name: str = ""
+    host: str = ""
+    pid: int = 0
+    software: str = ""
+    python: str = ""
+    cloudpickle: str = ""
+    workers: int = 0
+    queue_size: int = 0
+    capability_names: Sequence[str] = ()
+    capability_values: Sequence[int] = ()
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The peer is accepted; `resumed` says whether its earlier epochs are remembered."""
+
+    incarnation: int
+    received: int = 0
+    resumed: bool = False
+    heartbeat_seconds: float = 1.0
+    timeout_seconds: float = 60.0
+    storage_address: str = ""
+    monitor_address: str = ""
+    inline_limit: int = INLINE_LIMIT
+    session_credit: int = SESSION_CREDIT
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The peer is not accepted, for all of these reasons."""
+
+    reasons: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NeedHello:
+    """Something came from a connection that has not said Hello, or after a gap: start a new epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A sign of life with the sender's clock in nanoseconds; the peer sends it back with `echo` set."""
+
+    sent: int
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Nothing but the acknowledgement in the header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The sender leaves for good: its work may be dropped at once."""
+
+    reason: str = ""
+
+
+LinkMessage = Hello | Welcome | Refused | NeedHello | Heartbeat | Acknowledge | Goodbye

@@ -1,0 +1,199 @@
+@0xd3f0a6b1c2e94785;
+# The wire of Scaler. One Message is one frame of columns; bytes that belong to a `…Lengths` column travel, joined in the
+# order of the fields, in one further frame. docs/protocol.md says who sends what, when, and what is answered.
+
+struct Group {
+  # What the tasks of a batch share.
+  function @0 :Data;          # BLAKE2b-128 of the function's bytes, or of its name
+  capabilityNames @1 :List(Text);
+  capabilityValues @2 :List(Int64);
+  priority @3 :Int32;
+  retries @4 :UInt16;
+  timeoutSeconds @5 :Float64; # from the start of the run; 0 = none
+  encoding @6 :UInt8;
+  serializer @7 :Data;        # function id of the serializer class; empty for the default
+  streamOutput @8 :Bool;
+  depth @9 :UInt16;           # 0 for a client's own tasks, one more per nested submit
+}
+
+struct Hello {
+  protocol @0 :UInt16;
+  role @1 :UInt8;
+  identity @2 :Data;
+  incarnation @3 :UInt64;
+  epoch @4 :UInt32;
+  peerIncarnation @5 :UInt64;
+  received @6 :UInt64;
+  session @7 :UInt32;
+  name @8 :Text;
+  host @9 :Text;
+  pid @10 :UInt32;
+  software @11 :Text;
+  python @12 :Text;
+  cloudpickle @13 :Text;
+  workers @14 :UInt32;
+  queueSize @15 :UInt32;
+  capabilityNames @16 :List(Text);
+  capabilityValues @17 :List(Int64);
+}
+struct Welcome {
+  protocol @0 :UInt16;
+  incarnation @1 :UInt64;
+  received @2 :UInt64;
+  resumed @3 :Bool;
+  heartbeatSeconds @4 :Float64;
+  timeoutSeconds @5 :Float64;
+  storageAddress @6 :Text;
+  monitorAddress @7 :Text;
+  inlineLimit @8 :UInt32;
+  sessionCredit @9 :UInt64;
+}
+struct Refused { reasons @0 :List(Text); }
+struct NeedHello {}
+struct Heartbeat { sent @0 :UInt64; echo @1 :Bool; }
+struct Acknowledge {}
+struct Goodbye { reason @0 :Text; }
+
+struct Submit {
+  parent @0 :UInt64;
+  groups @1 :List(Data);      # each one a Group message of its own, so that every hop reads an unchanged group once
+  tasks @2 :List(UInt64);
+  taskGroups @3 :List(UInt16);
+  callsLengths @4 :List(UInt32);
+  stored @5 :List(UInt32);
+  dependents @6 :List(UInt32);
+  needs @7 :List(UInt64);
+  functions @8 :List(Data);
+  names @9 :List(Text);
+  bodiesLengths @10 :List(UInt32);
+}
+struct Run {
+  firstRun @0 :UInt64;
+  groups @1 :List(Data);      # each one a Group message of its own, so that every hop reads an unchanged group once
+  tasks @2 :List(UInt64);
+  taskGroups @3 :List(UInt16);
+  attempts @4 :List(UInt16);
+  callsLengths @5 :List(UInt32);
+  stored @6 :List(UInt32);
+  dependents @7 :List(UInt32);
+  needs @8 :List(UInt64);
+  inputsLengths @9 :List(UInt32);
+  inputsStored @10 :List(UInt32);
+  functions @11 :List(Data);
+  names @12 :List(Text);
+  bodiesLengths @13 :List(UInt32);
+}
+struct Done {
+  runs @0 :List(UInt64);
+  tasks @1 :List(UInt64);
+  statuses @2 :List(UInt8);
+  resultsLengths @3 :List(UInt32);
+  stored @4 :List(UInt32);
+  profiles @5 :Data;
+  worker @6 :Text;
+}
+struct Cancel { tasks @0 :List(UInt64); }
+struct Release { tasks @0 :List(UInt64); }
+struct Withdraw { runs @0 :List(UInt64); }
+struct Recall { count @0 :UInt32; }
+struct Returned { runs @0 :List(UInt64); }
+struct Blocked { runs @0 :List(UInt64); blocked @1 :List(Bool); }
+struct NeedFunctions { functions @0 :List(Data); session @1 :UInt32; }
+struct Functions {
+  functions @0 :List(Data);
+  names @1 :List(Text);
+  bodiesLengths @2 :List(UInt32);
+}
+struct NeedInputs { tasks @0 :List(UInt64); needs @1 :List(UInt64); }
+struct Inputs {
+  tasks @0 :List(UInt64);
+  needs @1 :List(UInt64);
+  statuses @2 :List(UInt8);
+  resultsLengths @3 :List(UInt32);
+  stored @4 :List(UInt32);
+}
+struct Resume {
+  running @0 :List(UInt64);
+  runs @1 :List(UInt64);
+  wanted @2 :List(UInt64);
+  finished @3 :List(UInt64);
+}
+struct NeedTasks { tasks @0 :List(UInt64); }
+struct Resend { tasks @0 :List(UInt64); }
+struct Output {
+  tasks @0 :List(UInt64);
+  streams @1 :List(UInt8);
+  textsLengths @2 :List(UInt32);
+}
+struct AgentStatus {
+  cpu @0 :Float64;
+  rss @1 :UInt64;
+  free @2 :UInt64;
+  queued @3 :UInt32;
+  names @4 :List(Text);
+  pids @5 :List(UInt32);
+  states @6 :List(UInt8);
+  runs @7 :List(UInt64);
+  cpus @8 :List(Float64);
+  rsses @9 :List(UInt64);
+  queues @10 :List(UInt32);
+}
+struct Shutdown {}
+struct ShutdownAnswer { accepted @0 :Bool; reason @1 :Text; }
+
+struct PutObject {
+  request @0 :UInt64;
+  object @1 :Data;
+  session @2 :UInt32;
+  size @3 :UInt64;
+  offset @4 :UInt64;
+  partsLengths @5 :List(UInt32);
+}
+struct GetObject { request @0 :UInt64; object @1 :Data; offset @2 :UInt64; limit @3 :UInt32; }
+struct DeleteObjects { objects @0 :List(Data); session @1 :UInt32; }
+struct ObjectStored { request @0 :UInt64; object @1 :Data; error @2 :Text; }
+struct ObjectPart {
+  request @0 :UInt64;
+  object @1 :Data;
+  found @2 :Bool;
+  size @3 :UInt64;
+  offset @4 :UInt64;
+  partsLengths @5 :List(UInt32);
+}
+
+struct Message {
+  union {
+    hello @0 :Hello;
+    welcome @1 :Welcome;
+    refused @2 :Refused;
+    needHello @3 :NeedHello;
+    heartbeat @4 :Heartbeat;
+    acknowledge @5 :Acknowledge;
+    goodbye @6 :Goodbye;
+    submit @7 :Submit;
+    run @8 :Run;
+    done @9 :Done;
+    cancel @10 :Cancel;
+    release @11 :Release;
+    withdraw @12 :Withdraw;
+    recall @13 :Recall;
+    returned @14 :Returned;
+    blocked @15 :Blocked;
+    needFunctions @16 :NeedFunctions;
+    functions @17 :Functions;
+    needInputs @18 :NeedInputs;
+    inputs @19 :Inputs;
+    resume @20 :Resume;
+    needTasks @21 :NeedTasks;
+    resend @22 :Resend;
+    output @23 :Output;
+    agentStatus @24 :AgentStatus;
+    shutdown @25 :Shutdown;
+    shutdownAnswer @26 :ShutdownAnswer;
+    putObject @27 :PutObject;
+    getObject @28 :GetObject;
+    deleteObjects @29 :DeleteObjects;
+    objectStored @30 :ObjectStored;
+    objectPart @31 :ObjectPart;
+  }
+}

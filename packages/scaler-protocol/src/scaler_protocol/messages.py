@@ -1,0 +1,360 @@
+"""The messages: one immutable value per batch, holding columns. docs/protocol.md is their specification.
+
+A column is a sequence with one entry per task (or run); where a docstring says *sparse*, a column of positions says
+which tasks its companions speak of. An empty `task_groups` means that all tasks are in group 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from scaler_protocol.handshake import LinkMessage
+from scaler_protocol.payloads import Payloads
+
+MESSAGE_LIMIT = 1024 * 1024
+"""Bytes of payload after which a sender starts another message."""
+
+Flags = Sequence[bool]
+Ints = Sequence[int]
+Floats = Sequence[float]
+Texts = Sequence[str]
+Ids = Sequence[bytes]
+
+NONE = Payloads(())
+
+
+class Status:
+    """How a run ended."""
+
+    VALUE: Final = 0
+    RAISED: Final = 1
+    """User code raised; the payload is the pickled exception."""
+    FAILED: Final = 2
+    """The engine could not run it; the payload is a JSON object, see `scaler_protocol.errors.describe`."""
+    CANCELLED: Final = 3
+    LOST: Final = 4
+    """From agents only: the worker died under the run; the payload is as for FAILED. The scheduler repeats the task."""
+
+
+class Encoding:
+    """How the call and the result of a task are written."""
+
+    PICKLE: Final = 0
+    """One pickle of `(args, kwargs)`; the result is one pickle."""
+    JSON: Final = 1
+    """A JSON array of positional arguments, or `{"args": […], "kwargs": {…}}`; the result is JSON."""
+    PARTS: Final = 2
+    """A custom serializer: see `scaler_protocol.serializer.join_parts`."""
+
+
+class WorkerState:
+    """What a worker process is doing."""
+
+    STARTING: Final = 0
+    IDLE: Final = 1
+    RUNNING: Final = 2
+    BLOCKED: Final = 3
+    STOPPING: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What tasks of a batch share."""
+
+    function: bytes
+    capability_names: tuple[str, ...] = ()
+    capability_values: tuple[int, ...] = ()
+    priority: int = 0
+    retries: int = 0
+    timeout_seconds: float = 0.0
+    encoding: int = Encoding.PICKLE
+    serializer: bytes = b""
+    stream_output: bool = False
+    depth: int = 0
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """New tasks. `dependents` (positions) and `needs` (task ids) are sparse pairs: this task waits for that one."""
+
+    COLUMNS: ClassVar = (("tasks", "task_groups", "calls"), ("dependents", "needs"), ("functions", "names", "bodies"))
+
+    groups: Sequence[Group]
+    tasks: Ints
+    calls: Payloads
+    task_groups: Ints = ()
+    stored: Ints = ()
+    dependents: Ints = ()
+    needs: Ints = ()
+    functions: Ids = ()
+    names: Texts = ()
+    bodies: Payloads = NONE
+    parent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tasks to run; the run id of task i is `first_run + i`. `inputs` are results of the tasks named in `needs`."""
+
+    COLUMNS: ClassVar = (
+        ("tasks", "task_groups", "calls", "attempts"),
+        ("dependents", "needs", "inputs"),
+        ("functions", "names", "bodies"),
+    )
+
+    first_run: int
+    groups: Sequence[Group]
+    tasks: Ints
+    calls: Payloads
+    task_groups: Ints = ()
+    attempts: Ints = ()
+    stored: Ints = ()
+    dependents: Ints = ()
+    needs: Ints = ()
+    inputs: Payloads = NONE
+    inputs_stored: Ints = ()
+    functions: Ids = ()
+    names: Texts = ()
+    bodies: Payloads = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Outcomes, from the agent to the scheduler and, unchanged where possible, to the session's own process.
+
+    `profiles` holds one PROFILE record per task (see `scaler_protocol.profiles`); `worker` names the agent.
+    """
+
+    COLUMNS: ClassVar = (("tasks", "runs", "statuses", "results"),)
+
+    tasks: Ints
+    statuses: Ints
+    results: Payloads
+    runs: Ints = ()
+    stored: Ints = ()
+    profiles: bytes = b""
+    worker: str = ""
+    encoded: Sequence[bytes] | None = field(default=None, compare=False, repr=False)
+    """The frames it came in: a message that is only passed on is not written again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The owner does not want these tasks any more."""
+
+    tasks: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The owner has the outcomes of these tasks: whoever keeps them may forget them."""
+
+    tasks: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The agent is to stop these runs, queued or running; each is answered by a Done."""
+
+    runs: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The agent is to give back up to `count` runs that have not started."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Runs that the agent gives back unstarted; an answer to Recall, or because their worker blocked."""
+
+    runs: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Runs that began (or stopped) waiting for other tasks: a blocked one holds no worker's place."""
+
+    COLUMNS: ClassVar = (("runs", "blocked"),)
+
+    runs: Ints
+    blocked: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class NeedFunctions:
+    """The sender was given tasks of functions whose bytes it does not hold."""
+
+    functions: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The bytes asked for."""
+
+    COLUMNS: ClassVar = (("functions", "names", "bodies"),)
+
+    functions: Ids
+    names: Texts
+    bodies: Payloads
+
+
+@dataclass(frozen=True, slots=True)
+class NeedInputs:
+    """Pairs: this waiting task needs the result of that one, which the scheduler no longer holds."""
+
+    COLUMNS: ClassVar = (("tasks", "needs"),)
+
+    tasks: Ints
+    needs: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The outcomes asked for, pair by pair."""
+
+    COLUMNS: ClassVar = (("tasks", "needs", "statuses", "results"),)
+
+    tasks: Ints
+    needs: Ints
+    statuses: Ints
+    results: Payloads
+    stored: Ints = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """After a Welcome from an incarnation that does not know the sender: what it still holds and wants."""
+
+    COLUMNS: ClassVar = (("running", "runs"),)
+
+    running: Ints = ()
+    runs: Ints = ()
+    wanted: Ints = ()
+    finished: Ints = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NeedTasks:
+    """Wanted tasks that nobody holds: submit them again."""
+
+    tasks: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """The agent is to send these kept outcomes once more."""
+
+    tasks: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What tasks wrote to stdout (1) and stderr (2), as UTF-8, in order."""
+
+    COLUMNS: ClassVar = (("tasks", "streams", "texts"),)
+
+    tasks: Ints
+    streams: Ints
+    texts: Payloads
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """Figures of a host: one entry per worker in the columns; cpu in cores, memory in bytes."""
+
+    COLUMNS: ClassVar = (("names", "pids", "states", "runs", "cpus", "rsses", "queues"),)
+
+    cpu: float = 0.0
+    rss: int = 0
+    free: int = 0
+    queued: int = 0
+    names: Texts = ()
+    pids: Ints = ()
+    states: Ints = ()
+    runs: Ints = ()
+    cpus: Floats = ()
+    rsses: Ints = ()
+    queues: Ints = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """A client asks the scheduler to end, and every agent with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownAnswer:
+    """Whether it will."""
+
+    accepted: bool
+    reason: str = ""
+
+
+# --- objects --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PutObject:
+    """A part of an object of `size` bytes, at `offset`; answered by ObjectStored when the last part has come."""
+
+    object: bytes
+    size: int
+    parts: Payloads
+    offset: int = 0
+    session: int = 0
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GetObject:
+    """Up to `limit` bytes of an object from `offset`; answered by ObjectPart."""
+
+    object: bytes
+    offset: int
+    limit: int
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObjects:
+    """These objects, or all of a session where the list is empty, may be freed."""
+
+    objects: Ids = ()
+    session: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStored:
+    """The object is complete, or why it was not taken."""
+
+    object: bytes
+    request: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPart:
+    """Bytes of an object of `size` bytes from `offset`; or that there is no such object."""
+
+    object: bytes
+    found: bool
+    size: int = 0
+    offset: int = 0
+    parts: Payloads = NONE
+    request: int = 0
+
+
+Message = (
+    LinkMessage
+    | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
+    | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
+    | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""Serializers: how functions, arguments and results become bytes."""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from scaler_protocol.errors import MalformedMessageError
+
+_PART = struct.Struct("<HI")
+
+
+class Serializer(ABC):
+    """Bring your own serialization: a class with two static methods, sent once to every worker.
+
+    `serialize` runs once per function and client, once per argument, once per result; `deserialize` gets `bytes`.
+    """
+
+    @staticmethod
+    @abstractmethod
+    def serialize(obj: Any) -> bytes:
+        """The bytes of a function, an argument or a result."""
+
+    @staticmethod
+    @abstractmethod
+    def deserialize(payload: bytes) -> Any:
+        """The object that `serialize` made these bytes of."""
+
+
+def join_parts(names: Sequence[str], parts: Sequence[bytes]) -> bytes:
+    """One call of a custom serializer: per part the length of its keyword (0 = positional), its own length, both."""
+    pieces: list[bytes] = []
+    for name, part in zip(names, parts, strict=True):
+        keyword = name.encode()
+        pieces += (_PART.pack(len(keyword), len(part)), keyword, part)
+    return b"".join(pieces)
+
+
+def split_parts(call: bytes) -> list[tuple[str, bytes]]:
+    """Keyword (empty for a positional argument) and bytes of every part; raises MalformedMessageError."""
+    parts, at = [], 0
+    while at < len(call):
+        if at + _PART.size > len(call):
+            raise MalformedMessageError(f"a call of parts ends inside a header, at byte {at} of {len(call)}")
+        keyword, length = _PART.unpack_from(call, at)
+        at += _PART.size
+        end = at + keyword + length
+        if end > len(call):
+            raise MalformedMessageError(f"a call of parts ends at byte {len(call)}, its last part at {end}")
+        parts.append((call[at : at + keyword].decode(), call[at + keyword : end]))
+        at = end
+    return parts
