@@ -190,9 +190,10 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class NeedFunctions:
-    """The sender was given tasks of functions whose bytes it does not hold."""
+    """The sender was given tasks (of this session) of functions whose bytes it does not hold."""
 
     functions: Ids
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)

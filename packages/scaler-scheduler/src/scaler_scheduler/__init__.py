@@ -1,0 +1,1 @@
+"""The scheduler: routes tasks from clients to workers."""

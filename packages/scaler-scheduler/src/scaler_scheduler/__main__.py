@@ -1,0 +1,29 @@
+"""The program `scaler_scheduler`."""
+
+from __future__ import annotations
+
+import sys
+
+from scaler_io.lifecycle import main_guard
+
+
+def main() -> int:
+    """Run a scheduler until it is told to end; returns the exit code."""
+    return main_guard("scaler_scheduler", _main)
+
+
+def _main() -> None:
+    from scaler_io import event_loops, logs
+    from scaler_scheduler.options import COMMAND
+
+    options = COMMAND.read()
+    from scaler_scheduler.service import SchedulerService, refuse_exposed
+
+    refuse_exposed(options.address, options.insecure)
+    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file)
+    logs.announce(options.logging_paths, options.logging_config_file)
+    event_loops.run(lambda: SchedulerService(options).run(), options.event_loop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

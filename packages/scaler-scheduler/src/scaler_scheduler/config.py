@@ -1,0 +1,24 @@
+"""Settings of the scheduler's core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Times are in seconds, sizes in bytes; -1 tasks means no limit."""
+
+    protected: bool = True
+    allocate_policy: str = "even_load"
+    max_number_of_tasks_waiting: int = -1
+    client_timeout_seconds: float = 60.0
+    worker_timeout_seconds: float = 60.0
+    agent_grace_seconds: float = 1.5
+    """How long a broken connection of an agent may take to come back before its tasks run elsewhere."""
+    lost_run_limit: int = 3
+    horizon_seconds: float = 0.02
+    """Measured work that each worker of an agent holds in advance."""
+    recovery_seconds: float = 5.0
+    storage_address: str = ""
+    monitor_address: str = ""

@@ -1,0 +1,427 @@
+"""SchedulerCore: which task runs where, and who is told. Events in, effects out, no IO.
+
+A task is WAITING in a lane, HELD while inputs or its function's bytes are lacking, ASSIGNED to an agent, DONE once
+its owner was sent the outcome, GONE when nobody wants it:
+
+    Submit ─▶ WAITING ◀──inputs, function bytes── HELD        Cancel, owner or parent ended: any ─▶ GONE
+                 │ ▲
+         Run     │ │ Returned; agent lost; LOST below the limit; RAISED with retries left
+                 ▼ │
+              ASSIGNED ──Done──▶ DONE ──Release──▶ forgotten
+
+A run is one dispatch: run ids are never used twice. Any outcome of user code (VALUE, RAISED) is accepted from any run
+of a task that is not DONE, the first wins; FAILED, LOST and CANCELLED count only from the current run.
+
+Invariants (`check`): an ASSIGNED task stands under its run at its agent and nowhere else; the waiting room counts the
+WAITING tasks; a session knows exactly its unforgotten tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from scaler_io.links import HubEvent, PeerJoined, PeerLost
+from scaler_protocol import messages
+from scaler_protocol.errors import NoWorkerError, ProtocolError
+from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, Welcome
+from scaler_protocol.ids import session_of
+from scaler_protocol.messages import Encoding, Group, Status
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import PROFILE
+from scaler_scheduler.config import SchedulerConfig
+from scaler_scheduler.dispatch import Dispatch
+from scaler_scheduler.events import Effect, Stop
+from scaler_scheduler.functions import FunctionRecord
+from scaler_scheduler.outcomes import Outcomes
+from scaler_scheduler.records import (
+    ASSIGNED,
+    DONE,
+    GONE,
+    HELD,
+    WAITING,
+    AgentRecord,
+    GroupRecord,
+    Offer,
+    Requirement,
+    Runtime,
+    SessionRecord,
+    TaskRecord,
+)
+from scaler_scheduler.recovery import Recovery
+from scaler_scheduler.state import SchedulerState
+
+
+class SchedulerCore:
+    """All of the scheduler but its sockets. `handle` is the only way in, `settle` the only way out."""
+
+    def __init__(self, incarnation: int, config: SchedulerConfig) -> None:
+        self._config = config
+        self.state = SchedulerState(incarnation, config)
+        self._outcomes = Outcomes(self.state)
+        self._dispatch = Dispatch(self.state, self._outcomes)
+        self._recovery = Recovery(self.state)
+        self._clients: dict[bytes, SessionRecord] = {}
+        self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
+            PeerJoined: self._joined,
+            PeerLost: self._lost,
+            messages.Submit: self._submit,
+            messages.Done: self._done,
+            messages.Cancel: self._cancel,
+            messages.Release: self._release,
+            messages.Returned: self._returned,
+            messages.Blocked: self._blocked,
+            messages.Functions: self._functions,
+            messages.NeedFunctions: self._need_functions,
+            messages.Inputs: self._inputs,
+            messages.Resume: self._resume,
+            messages.Output: self._output,
+            messages.AgentStatus: self._status,
+            messages.Shutdown: self._shutdown,
+        }
+
+    def admit(self, hello: Hello) -> Welcome | Refused:
+        """Whether a peer may join; a refusal lists everything that is wrong."""
+        reasons = []
+        if hello.protocol != PROTOCOL_VERSION:
+            reasons.append(f"protocol version {hello.protocol}, the scheduler speaks {PROTOCOL_VERSION}")
+        if hello.role not in (Role.CLIENT, Role.AGENT):
+            reasons.append(f"unknown role {hello.role}")
+        if len(hello.identity) != 16:
+            reasons.append(f"an identity has 16 bytes, not {len(hello.identity)}")
+        if hello.role == Role.CLIENT:
+            known = self.state.sessions.get(hello.session)
+            if not hello.session or (known is not None and known.peer != hello.identity):
+                reasons.append(f"session {hello.session} is taken: connect again with another number")
+        elif not hello.workers or not hello.queue_size:
+            reasons.append("an agent has at least one worker and room for one task")
+        if reasons:
+            return Refused(reasons)
+        return Welcome(
+            self.state.incarnation,
+            timeout_seconds=self._config.client_timeout_seconds,
+            storage_address=self._config.storage_address,
+            monitor_address=self._config.monitor_address,
+        )
+
+    def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
+        """Take one event in; raises ProtocolError for a message that this peer may not send, changing nothing."""
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            raise ProtocolError(f"{type(event).__name__} is nothing a scheduler is told")
+        handler(peer, event, now)
+
+    def settle(self, now: float) -> list[Effect]:
+        """Make every pending decision once, and say what to do about it."""
+        state = self.state
+        self._recovery.settle(now)
+        self._dispatch.assign(now)
+        if state.withdrawn:
+            self._dispatch.withdraw()
+        self._dispatch.rebalance(now)
+        self._outcomes.post(now)
+        out, state.out = state.out, []
+        return out
+
+    def due(self) -> float | None:
+        """When `settle` should be called again although nothing happened."""
+        times = (self._outcomes.due(), self._dispatch.due(), self._recovery.due())
+        return min((time for time in times if time is not None), default=None)
+
+    # --- peers ------------------------------------------------------------------------------------------------------
+
+    def _joined(self, peer: bytes, event: PeerJoined, now: float) -> None:
+        hello = event.hello
+        runtime = _runtime(hello)
+        if hello.role == Role.CLIENT:
+            if hello.session not in self.state.sessions:
+                self.state.sessions[hello.session] = self._clients[peer] = SessionRecord(
+                    hello.session, peer, runtime=runtime
+                )
+                self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
+        elif not event.resumed:
+            if peer in self.state.agents:
+                self._agent_lost(peer, "it began anew", now)
+            offer = Offer(tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime)
+            agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, offer)
+            self.state.agents[peer] = agent
+            self._dispatch.joined(agent, now)
+            self.state.log(f"{hello.workers} workers of {hello.name or hello.host} connected")
+        if hello.peer_incarnation not in (0, self.state.incarnation):
+            self._recovery.open(now)
+
+    def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
+        if peer in self.state.agents:
+            self._agent_lost(peer, event.reason, now)
+        elif session := self._clients.pop(peer, None):
+            self._session_over(session, now)
+            self.state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
+
+    def _agent_lost(self, peer: bytes, reason: str, now: float) -> None:
+        agent = self.state.agents.pop(peer)
+        self._dispatch.left(agent)
+        self._recovery.agent_left(agent)
+        self.state.log(f"{agent.workers} workers of {agent.name or agent.host} are gone: {reason}", logging.WARNING)
+        self._outcomes.agent_lost(agent, reason, now)
+        for session in [session for session in self.state.sessions.values() if session.peer == peer]:
+            self._session_over(session, now)
+
+    def _session_over(self, session: SessionRecord, now: float) -> None:
+        for task in list(session.tasks.values()):
+            if task.id not in session.tasks:
+                continue
+            if task.state == DONE:
+                self._outcomes.release(task, now)
+            else:
+                self._outcomes.cancel(task, now)
+        del self.state.sessions[session.number]
+        self.state.waiting.drop_session(session)
+
+    def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
+        self._agent(peer).running = frozenset(run for run in event.runs if run)
+
+    def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
+        if self._config.protected:
+            self.state.send(peer, messages.ShutdownAnswer(False, "Scheduler is in protected mode. Can't shutdown"))
+            return
+        self.state.send(peer, messages.ShutdownAnswer(True))
+        for agent in self.state.agents:
+            self.state.send(agent, messages.Shutdown())
+        self.state.out.append(Stop("a client asked for it"))
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def _submit(self, peer: bytes, event: messages.Submit, now: float) -> None:
+        self._define(event, now)
+        if not event.tasks:
+            return
+        session, parent = self._owner(peer, event)
+        if session is None:
+            cancelled = [Status.CANCELLED] * len(event.tasks)
+            self.state.send(peer, messages.Done(event.tasks, cancelled, Payloads([b""] * len(event.tasks))))
+            return
+        root, depth = (parent.group.session.root, parent.group.for_agents.depth + 1) if parent else (session, 0)
+        groups = [self._group(session, group, root, depth) for group in event.groups]
+        if event.task_groups:
+            chosen = [groups[group] for group in event.task_groups]
+            records = list(map(TaskRecord, event.tasks, chosen, event.calls))
+        else:
+            group = groups[0]
+            records = [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
+        plain = not event.stored and not event.dependents
+        if not session.tasks.keys().isdisjoint(event.tasks):
+            _merge(session, records, plain)
+        session.tasks.update([(record.id, record) for record in records if record.state == WAITING])
+        if parent is not None:
+            parent.more().children.extend(event.tasks)
+        if not plain:
+            self._needs(event, records)
+        self._enter([record for record in records if record.state == WAITING], now)
+
+    def _needs(self, event: messages.Submit, records: list[TaskRecord]) -> None:
+        for position in event.stored:
+            records[position].more().stored = True
+        for position, need in zip(event.dependents, event.needs, strict=True):
+            if records[position].state != GONE:
+                self._outcomes.need(records[position], need)
+
+    def _enter(self, records: list[TaskRecord], now: float) -> None:
+        limit = self._config.max_number_of_tasks_waiting
+        if limit >= 0 and self.state.waiting.count + len(records) > limit:
+            error = NoWorkerError(f"{self.state.waiting.count:,} tasks wait already, the limit is {limit:,}")
+            for record in records:
+                record.state = HELD
+                self._outcomes.fail(record, error, now)
+            return
+        self.state.queue(records, now)
+        for lane in {record.group.lane for record in records}:
+            self._dispatch.check_eligible(lane, now)
+
+    def _owner(self, peer: bytes, event: messages.Submit) -> tuple[SessionRecord | None, TaskRecord | None]:
+        """The session that submits, and the parent task of a nested one; no session where the parent's run is over."""
+        number = session_of(event.tasks[0])
+        if session_of(min(event.tasks)) != number or session_of(max(event.tasks)) != number:
+            raise ProtocolError("a Submit holds tasks of one session")
+        if not event.groups or max(event.task_groups, default=0) >= len(event.groups):
+            raise ProtocolError("a task names a group that is not there")
+        if max(event.stored, default=0) >= len(event.tasks) or max(event.dependents, default=0) >= len(event.tasks):
+            raise ProtocolError("a Submit speaks of a task that is not in it")
+        session = self.state.sessions.get(number)
+        if session is not None and session.peer != peer:
+            raise ProtocolError(f"session {number} is not the sender's")
+        if not event.parent:
+            if session is None or session.nested:
+                raise ProtocolError(f"session {number} is not connected")
+            return session, None
+        parent = self._agent(peer).runs.get(event.parent)
+        if parent is None or parent.state != ASSIGNED:
+            return None, None
+        if session is None:
+            session = SessionRecord(number, peer, runtime=self._agent(peer).offer.runtime, nested=True)
+            self.state.sessions[number] = session
+        return session, parent
+
+    def _group(self, session: SessionRecord, group: Group, root: SessionRecord, depth: int) -> GroupRecord:
+        key = (group, root, depth)
+        record = session.groups.get(key)
+        if record is None:
+            needs = tuple(sorted(zip(group.capability_names, group.capability_values, strict=True)))
+            runtime = None if group.encoding == Encoding.JSON else session.runtime
+            lane = self.state.waiting.lane(root, group.priority, depth, Requirement(needs, runtime))
+            functions = self.state.functions
+            record = session.groups[key] = GroupRecord(
+                group,
+                session,
+                lane,
+                functions.use(group.function),
+                functions.use(group.serializer) if group.serializer else None,
+                replace(group, capability_names=(), capability_values=(), depth=depth),
+            )
+        return record
+
+    def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
+        if len(event.runs) != len(event.tasks) or len(event.profiles) != PROFILE.size * len(event.tasks):
+            raise ProtocolError("a Done of an agent has a run and a profile for every task")
+        self._outcomes.done(self._agent(peer), event, now)
+
+    def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
+        for task in event.tasks:
+            record = self.state.find(task)
+            if record is None or record.group.session.peer != peer:
+                continue
+            if record.state == DONE:
+                self._outcomes.release(record, now)
+            else:
+                self._outcomes.cancel(record, now)
+
+    def _release(self, peer: bytes, event: messages.Release, now: float) -> None:
+        if event.tasks:
+            session = self.state.sessions.get(session_of(event.tasks[0]))
+            if session is not None and session.peer == peer:
+                self._outcomes.released(session, event.tasks, now)
+
+    def _returned(self, peer: bytes, event: messages.Returned, now: float) -> None:
+        agent = self._agent(peer)
+        agent.recalling = False
+        back = []
+        for run in event.runs:
+            record = agent.runs.get(run)
+            if record is not None:
+                self.state.leave_agent(record)
+                if record.state == ASSIGNED:
+                    back.append(record)
+        self.state.queue(back, now, first=True)
+
+    def _blocked(self, peer: bytes, event: messages.Blocked, now: float) -> None:
+        agent = self._agent(peer)
+        for run, blocked in zip(event.runs, event.blocked, strict=True):
+            if blocked and run in agent.runs:
+                agent.blocked.add(run)
+            else:
+                agent.blocked.discard(run)
+        self.state.freed[agent] = None
+
+    def _inputs(self, peer: bytes, event: messages.Inputs, now: float) -> None:
+        stored = set(event.stored)
+        for position, task in enumerate(event.tasks):
+            record = self.state.find(task)
+            if record is not None and record.group.session.peer == peer:
+                status, payload = event.statuses[position], event.results[position]
+                self._outcomes.supply(record, event.needs[position], status, payload, now, stored=position in stored)
+
+    # --- functions, output, recovery --------------------------------------------------------------------------------
+
+    def _define(self, event: messages.Submit | messages.Functions, now: float) -> None:
+        if not event.functions:
+            return
+        fresh = self.state.functions.define(event.functions, event.names, event.bodies)
+        self._dispatch.defined(fresh, now)
+        for function in fresh:
+            for agent in function.asking:
+                self._answer(agent, function)
+            function.asking.clear()
+
+    def _functions(self, peer: bytes, event: messages.Functions, now: float) -> None:
+        self._define(event, now)
+
+    def _need_functions(self, peer: bytes, event: messages.NeedFunctions, now: float) -> None:
+        session = self.state.sessions.get(event.session)
+        for wanted in event.functions:
+            function = self.state.functions.use(wanted)
+            if function.body is not None:
+                self._answer(peer, function)
+            elif session is not None:
+                function.asking.add(peer)
+                self.state.send(session.peer, messages.NeedFunctions((wanted,), event.session))
+
+    def _answer(self, agent: bytes, function: FunctionRecord) -> None:
+        body = Payloads((function.body or b"",))
+        self.state.send(agent, messages.Functions((function.id,), (function.name,), body))
+
+    def _output(self, peer: bytes, event: messages.Output, now: float) -> None:
+        """Lines of several sessions are sorted out; nested tasks write to their root session."""
+        by_owner: dict[bytes, list[int]] = {}
+        for position, task in enumerate(event.tasks):
+            record = self.state.find(task)
+            if record is not None:
+                by_owner.setdefault(record.group.lane.session.peer, []).append(position)
+        for owner, positions in by_owner.items():
+            self.state.send(
+                owner,
+                messages.Output(
+                    [event.tasks[i] for i in positions],
+                    [event.streams[i] for i in positions],
+                    Payloads([event.texts[i] for i in positions]),
+                ),
+            )
+
+    def _resume(self, peer: bytes, event: messages.Resume, now: float) -> None:
+        if peer in self.state.agents:
+            self._recovery.agent_resumes(self.state.agents[peer], event, now)
+        elif peer in self._clients:
+            self._recovery.client_resumes(self._clients[peer], event, now)
+
+    def _agent(self, peer: bytes) -> AgentRecord:
+        agent = self.state.agents.get(peer)
+        if agent is None:
+            raise ProtocolError("only an agent may say this")
+        return agent
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        waiting = assigned = 0
+        for session in self.state.sessions.values():
+            for number, task in session.tasks.items():
+                assert number == task.id and task.state != GONE, f"task {number:x} is {task.state}"
+                if task.state == ASSIGNED:
+                    assigned += 1
+                    assert task.agent is not None and task.agent.runs.get(task.run) is task
+                waiting += task.state == WAITING
+        assert waiting == self.state.waiting.count, (waiting, self.state.waiting.count)
+        at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]
+        assert sum(task.state == ASSIGNED for task in at_agents) == assigned
+        for agent in self.state.agents.values():
+            assert agent.blocked <= agent.runs.keys()
+            assert agent.active <= max(agent.workers, agent.workers * agent.queue_size)
+
+
+def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> None:
+    """Of tasks that are submitted again the known ones learn what was not seen of them; copies count for nothing."""
+    for copy in records:
+        known = session.tasks.get(copy.id)
+        if known is None:
+            continue
+        if known.group.lane.unseen and known.state == HELD:
+            continue  # it waited for this: the copy takes its place
+        if known.group.lane.unseen and plain:
+            known.group, known.call = copy.group, copy.call
+        copy.state = GONE
+
+
+def _runtime(hello: Hello) -> Runtime:
+    """What must agree between who pickles and who unpickles: Python and cloudpickle, without patch levels."""
+    if not hello.python:
+        return None
+    return ".".join(hello.python.split(".")[:2]), ".".join(hello.cloudpickle.split(".")[:2])

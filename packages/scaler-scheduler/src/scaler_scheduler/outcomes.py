@@ -1,0 +1,288 @@
+"""Outcomes: from a run's end to whoever waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
+from scaler_protocol.messages import Done, NeedInputs, Release, Status
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import NO_PROFILE, PROFILE, profile_at
+from scaler_scheduler.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord, TaskRecord
+from scaler_scheduler.state import SchedulerState
+
+RELEASE_BATCH = 512
+RELEASE_SECONDS = 0.05
+_SAMPLES = 3
+"""Durations read per batch; the rest passes through unread."""
+
+
+class _Letter:
+    """Outcomes for one owner that could not be passed on in the message they came in."""
+
+    __slots__ = ("profiles", "results", "statuses", "stored", "tasks")
+
+    def __init__(self) -> None:
+        self.tasks: list[int] = []
+        self.statuses: list[int] = []
+        self.results: list[bytes] = []
+        self.stored: list[int] = []
+        self.profiles: list[bytes] = []
+
+
+class Outcomes:
+    """Takes what agents report, decides what it means, and tells the owners."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._letters: dict[tuple[bytes, str], _Letter] = {}
+        self._release_at: float | None = None
+
+    def done(self, agent: AgentRecord, report: Done, now: float) -> None:
+        """An agent reports ended runs: passed on as they are where all is well, one by one otherwise."""
+        runs = agent.runs
+        records = [runs.pop(run, None) for run in report.runs]
+        if agent.blocked:
+            agent.blocked.difference_update(report.runs)
+        self._state.freed[agent] = None
+        agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
+        self._sample(records, report)
+        owner = records[0].group.session if records and records[0] else None
+        plain = owner is not None and not any(report.statuses)
+        cost = 0.0
+        for record in records:
+            if record is not None:
+                cost += record.cost
+                if record.state != ASSIGNED or record.extra is not None or record.group.session is not owner:
+                    plain = False
+            else:
+                plain = False
+        agent.load = max(0.0, agent.load - cost) if runs else 0.0
+        if plain and owner is not None:
+            for record in records:
+                record.state = DONE  # type: ignore[union-attr]
+                record.call = b""  # type: ignore[union-attr]
+            self._state.send(owner.peer, report)
+            return
+        stored = set(report.stored)
+        for position, record in enumerate(records):
+            self._one(agent, report, position, record, position in stored, now)
+
+    def _sample(self, records: Sequence[TaskRecord | None], report: Done) -> None:
+        step = max(1, len(records) // _SAMPLES)
+        for position in range(0, len(records), step):
+            record = records[position]
+            if record is not None and report.statuses[position] <= Status.RAISED:
+                profile = profile_at(report.profiles, position)
+                record.group.function.measured(profile.duration_us / 1e6)
+
+    def _one(
+        self, agent: AgentRecord, report: Done, position: int, record: TaskRecord | None, stored: bool, now: float
+    ) -> None:
+        status, task = report.statuses[position], report.tasks[position]
+        if record is None:
+            # A run that was given up for lost: what user code made of it still counts, if nobody was faster.
+            record = self._state.find(task)
+            if record is None or record.state in (DONE, GONE) or status > Status.RAISED:
+                self._release(agent, task, now)
+                return
+            self._take_back(record)
+        elif record.state == GONE:
+            self._release(agent, task, now)
+            self.end_children(record, now)
+            return
+        elif self._runs_again(record, status, now):
+            self._release(agent, task, now)
+            return
+        record.agent = agent
+        payload = report.results[position]
+        if status == Status.LOST:
+            status, payload = Status.FAILED, self._given_up(record, payload)
+        profile = report.profiles[position * PROFILE.size : (position + 1) * PROFILE.size]
+        self.settle(record, status, payload, now, stored=stored, profile=profile, worker=report.worker)
+
+    def _take_back(self, record: TaskRecord) -> None:
+        """Another run of the task is under way or waits: it is not needed any more."""
+        if record.state == WAITING:
+            self._state.waiting.forget(record)
+        elif record.state == ASSIGNED and record.agent is not None:
+            self._state.withdrawn.setdefault(record.agent, []).append(record.run)
+            stand_in = TaskRecord(record.id, record.group, b"")
+            stand_in.state, stand_in.agent, stand_in.run = GONE, record.agent, record.run
+            record.agent.runs[record.run] = stand_in
+
+    def _runs_again(self, record: TaskRecord, status: int, now: float) -> bool:
+        """Whether the task is repeated after a run that ended so."""
+        if status == Status.LOST:
+            extra = record.more()
+            extra.lost_runs += 1
+            again = extra.lost_runs < self._state.config.lost_run_limit
+        elif status == Status.RAISED:
+            extra = record.more() if record.group.group.retries else record.extra  # type: ignore[assignment]
+            again = extra is not None and extra.raised_runs < record.group.group.retries
+            if again:
+                extra.raised_runs += 1
+        else:
+            again = status == Status.CANCELLED  # the agent withdrew a run that is still wanted: it was shutting down
+        if again:
+            self.end_children(record, now)
+            self._state.queue([record], now, first=True)
+        return again
+
+    def _given_up(self, record: TaskRecord, payload: bytes) -> bytes:
+        error = restore(payload)
+        runs = record.extra.lost_runs if record.extra else 1
+        return describe(WorkerDiedError(f"{error} ({runs} runs lost; that is the limit)", **error.details, runs=runs))
+
+    def settle(
+        self,
+        record: TaskRecord,
+        status: int,
+        payload: bytes,
+        now: float,
+        *,
+        stored: bool = False,
+        profile: bytes = NO_PROFILE,
+        worker: str = "",
+    ) -> None:
+        """The task has ended so: tell its owner and those that depend on it. Its own children die."""
+        record.state, record.call = DONE, b""
+        letter = self._letters.get((record.group.session.peer, worker))
+        if letter is None:
+            letter = self._letters[(record.group.session.peer, worker)] = _Letter()
+        if stored:
+            letter.stored.append(len(letter.tasks))
+        letter.tasks.append(record.id)
+        letter.statuses.append(status)
+        letter.results.append(payload)
+        letter.profiles.append(profile)
+        if record.extra is not None:
+            self.end_children(record, now)
+            dependents, record.extra.dependents = record.extra.dependents, []
+            for dependent in dependents:
+                self.supply(dependent, record.id, status, payload, now, stored=stored)
+
+    def fail(self, record: TaskRecord, error: ScalerError, now: float) -> None:
+        """A task that is not on an agent ends with an error of ours."""
+        if record.state == WAITING:
+            self._state.waiting.forget(record)
+        self.settle(record, Status.FAILED, describe(error), now)
+
+    def supply(
+        self, dependent: TaskRecord, need: int, status: int, payload: bytes, now: float, *, stored: bool = False
+    ) -> None:
+        """A task gets one of its inputs, or shares the fate of a task that gave none."""
+        extra = dependent.extra
+        if dependent.state != HELD or extra is None or need in extra.inputs:
+            return
+        if status != Status.VALUE:
+            self.settle(dependent, status, payload, now, stored=stored)
+            return
+        extra.inputs[need] = (payload, stored)
+        extra.lacking -= 1
+        if not extra.lacking:
+            self._state.queue([dependent], now)
+
+    def need(self, dependent: TaskRecord, need: int) -> None:
+        """A task depends on another one: wait for its outcome, or ask the owner where it has ended."""
+        extra = dependent.more()
+        extra.lacking += 1
+        dependent.state = HELD
+        source = self._state.find(need)
+        if source is None or source.state in (DONE, GONE):
+            self._state.send(dependent.group.session.peer, NeedInputs((dependent.id,), (need,)))
+        else:
+            source.more().dependents.append(dependent)
+
+    def agent_lost(self, agent: AgentRecord, reason: str, now: float) -> None:
+        """An agent is gone: its tasks run elsewhere; those that were on a worker are charged with a lost run."""
+        records, agent.runs = list(agent.runs.values()), {}
+        agent.blocked.clear()
+        again = []
+        for record in records:
+            if record.state != ASSIGNED:
+                continue
+            self.end_children(record, now)
+            extra = record.more()
+            if record.run in agent.running or len(records) <= agent.workers:
+                extra.lost_runs += 1
+            if extra.lost_runs < self._state.config.lost_run_limit:
+                again.append(record)
+                continue
+            record.state = HELD
+            error = WorkerDiedError(
+                f"the task's host was lost {extra.lost_runs} times, the last time {agent.host} ({reason})",
+                host=agent.host,
+                runs=extra.lost_runs,
+            )
+            self.fail(record, error, now)
+        self._state.queue(again, now, first=True)
+
+    def cancel(self, record: TaskRecord, now: float) -> None:
+        """The owner does not want the task: it is forgotten, tasks that depend on it and its children are cancelled."""
+        self._state.drop(record)
+        self.end_children(record, now)
+        if record.extra is not None:
+            for dependent in record.extra.dependents:
+                self.supply(dependent, record.id, Status.CANCELLED, b"", now)
+
+    def end_children(self, parent: TaskRecord, now: float) -> None:
+        """A run is over: what it submitted and has not ended is cancelled, and nothing of it needs to be kept."""
+        for child in self._state.children_of(parent):
+            if child.state == DONE:
+                self.release(child, now)
+            else:
+                self._state.send(child.group.session.peer, Done((child.id,), (Status.CANCELLED,), Payloads((b"",))))
+                self.cancel(child, now)
+
+    def release(self, record: TaskRecord, now: float) -> None:
+        """The owner has the outcome: forget the task here and at its agent."""
+        del record.group.session.tasks[record.id]
+        if record.agent is not None:
+            self._release(record.agent, record.id, now)
+
+    def released(self, session: SessionRecord, tasks: Sequence[int], now: float) -> None:
+        """The owner has these outcomes."""
+        pop = session.tasks.pop
+        for task in tasks:
+            record = pop(task, None)
+            if record is None:
+                continue
+            if record.state != DONE:
+                session.tasks[task] = record  # it can not have what has not ended
+            elif record.agent is not None:
+                record.agent.released.append(task)
+        if self._release_at is None:
+            self._release_at = now + RELEASE_SECONDS
+
+    def _release(self, agent: AgentRecord, task: int, now: float) -> None:
+        agent.released.append(task)
+        if self._release_at is None:
+            self._release_at = now + RELEASE_SECONDS
+
+    def due(self) -> float | None:
+        """When releases must be passed on."""
+        return self._release_at
+
+    def post(self, now: float) -> None:
+        """Say what has piled up."""
+        if self._letters:
+            letters, self._letters = self._letters, {}
+            for (peer, worker), letter in letters.items():
+                self._state.send(
+                    peer,
+                    Done(
+                        letter.tasks,
+                        letter.statuses,
+                        Payloads(letter.results),
+                        stored=letter.stored,
+                        profiles=b"".join(letter.profiles),
+                        worker=worker,
+                    ),
+                )
+        if self._release_at is not None and now >= self._release_at:
+            self._release_at = None
+            for agent in self._state.agents.values():
+                if agent.released:
+                    tasks, agent.released = agent.released, []
+                    self._state.send(agent.peer, Release(tasks))

@@ -1,0 +1,184 @@
+"""What the scheduler remembers: one mutable row per task, session and agent."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from scaler_protocol.capabilities import Capabilities, missing
+from scaler_protocol.messages import Group
+
+if TYPE_CHECKING:
+    from scaler_scheduler.functions import FunctionRecord
+
+
+class TaskState(IntEnum):
+    """Where a task stands; scaler_scheduler.core draws the transitions."""
+
+    WAITING = 0
+    """In a lane, ready to run."""
+    HELD = 1
+    """Not in a lane: it lacks inputs or the bytes of its function."""
+    ASSIGNED = 2
+    """An agent has it, queued or running."""
+    DONE = 3
+    """Its owner was sent the outcome; the agent keeps it until the owner releases it."""
+    GONE = 4
+    """Nobody wants it; where it still stands in a lane or on an agent it is passed over."""
+
+
+# Plain integers: an enum member costs a look-up and a comparison in Python wherever it is touched.
+WAITING, HELD, ASSIGNED, DONE, GONE = (int(state) for state in TaskState)
+
+Runtime = tuple[str, str] | None
+"""Python's and cloudpickle's versions (minor); None for calls that need neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What a task needs of a worker: capabilities, and a Python that can load it."""
+
+    capabilities: Capabilities
+    runtime: Runtime
+
+    def lacking(self, offer: Offer) -> list[str]:
+        """What `offer` lacks, as text; empty when its workers can take the task."""
+        lacks = missing(self.capabilities, dict(offer.capabilities))
+        if self.runtime is not None and self.runtime != offer.runtime:
+            lacks.append(describe_runtime(self.runtime))
+        return lacks
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What every worker of an agent offers. Agents of equal offers are one class."""
+
+    capabilities: Capabilities
+    runtime: Runtime
+
+
+def describe_runtime(runtime: Runtime) -> str:
+    """A runtime in words."""
+    return f"Python {runtime[0]} with cloudpickle {runtime[1]}" if runtime else "any Python"
+
+
+@dataclass(slots=True, eq=False)
+class SessionRecord:
+    """One client, or the tasks that one worker process submits (a nested session, owned through its agent)."""
+
+    number: int
+    peer: bytes
+    root: SessionRecord = field(init=False)
+    runtime: Runtime = None
+    nested: bool = False
+    served: int = 0
+    """Tasks of this root session dispatched so far: its place in the round."""
+    waiting: int = 0
+    groups: dict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=dict)
+    tasks: dict[int, TaskRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root = self
+
+
+@dataclass(slots=True, eq=False)
+class LaneRecord:
+    """Waiting tasks that differ only in age: same root session, priority, depth and requirement."""
+
+    session: SessionRecord
+    priority: int
+    depth: int
+    requirement: Requirement
+    tasks: deque[TaskRecord] = field(default_factory=deque)
+    tombstones: int = 0
+    since: float = 0.0
+    listed: bool = False
+    unseen: bool = False
+    """For tasks known by their ids alone, after a restart: their calls must be submitted again before they can run."""
+
+
+@dataclass(slots=True, eq=False)
+class GroupRecord:
+    """A Group of one session, with everything about it resolved once."""
+
+    group: Group
+    session: SessionRecord
+    lane: LaneRecord
+    function: FunctionRecord
+    serializer: FunctionRecord | None
+    for_agents: Group
+    """Without requirements, which are met, and with the depth that the scheduler worked out."""
+
+
+@dataclass(slots=True, eq=False)
+class TaskExtra:
+    """What few tasks have."""
+
+    stored: bool = False
+    lost_runs: int = 0
+    raised_runs: int = 0
+    lacking: int = 0
+    inputs: dict[int, tuple[bytes, bool]] = field(default_factory=dict)
+    dependents: list[TaskRecord] = field(default_factory=list)
+    children: list[int] = field(default_factory=list)
+    parent: TaskRecord | None = None
+
+
+class TaskRecord:
+    """One task."""
+
+    __slots__ = ("agent", "call", "cost", "extra", "group", "id", "run", "state")
+
+    def __init__(self, task: int, group: GroupRecord, call: bytes) -> None:
+        self.id = task
+        self.group = group
+        self.call = call
+        self.state = WAITING
+        self.agent: AgentRecord | None = None
+        self.run = 0
+        self.cost = 0.0
+        """Seconds it was expected to take when it was dispatched."""
+        self.extra: TaskExtra | None = None
+
+    def more(self) -> TaskExtra:
+        """The rarely used part, made on first use."""
+        if self.extra is None:
+            self.extra = TaskExtra()
+        return self.extra
+
+    @property
+    def attempt(self) -> int:
+        """The number of the current (or next) run, from 1."""
+        return 1 if self.extra is None else 1 + self.extra.lost_runs + self.extra.raised_runs
+
+
+@dataclass(slots=True, eq=False)
+class AgentRecord:
+    """One agent: N equal workers on one host."""
+
+    peer: bytes
+    name: str
+    host: str
+    workers: int
+    queue_size: int
+    offer: Offer
+    runs: dict[int, TaskRecord] = field(default_factory=dict)
+    blocked: set[int] = field(default_factory=set)
+    functions: set[bytes] = field(default_factory=set)
+    load: float = 0.0
+    """Expected seconds of what it has."""
+    window: int = 0
+    """Slow start: at most so many unfinished runs, doubling as they come back."""
+    released: list[int] = field(default_factory=list)
+    recalling: bool = False
+    ticket: int = 0
+    """Which of its entries in the heap of agents with room is the valid one."""
+    running: frozenset[int] = frozenset()
+    """Runs that were on a worker at its last report."""
+
+    @property
+    def active(self) -> int:
+        """Runs that hold, or wait for, a worker's place."""
+        return len(self.runs) - len(self.blocked)

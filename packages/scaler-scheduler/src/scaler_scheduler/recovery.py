@@ -1,0 +1,151 @@
+"""Recovery: putting the tables together again from what clients and agents still hold.
+
+After a restart the first Hello that names an older incarnation opens a window. Within it agents say what they run and
+what outcomes they keep, clients which tasks they still want. A wanted task that an agent runs is left to it, one that
+an agent has finished is asked for again, and what nobody holds by the end of the window is submitted again by its
+client.
+"""
+
+from __future__ import annotations
+
+from scaler_protocol.ids import session_of
+from scaler_protocol.messages import Group, NeedTasks, Release, Resend, Resume, Withdraw
+from scaler_scheduler.functions import FunctionRecord
+from scaler_scheduler.records import (
+    ASSIGNED,
+    DONE,
+    GONE,
+    HELD,
+    WAITING,
+    AgentRecord,
+    GroupRecord,
+    LaneRecord,
+    Requirement,
+    SessionRecord,
+    TaskRecord,
+)
+from scaler_scheduler.state import SchedulerState
+
+
+class Recovery:
+    """The window after a restart, and agents that come back after they were given up."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._until: float | None = None
+        self._wanted: dict[int, SessionRecord] = {}
+        self._running: dict[int, tuple[AgentRecord, int]] = {}
+        self._finished: dict[int, AgentRecord] = {}
+        self._adopted: list[TaskRecord] = []
+
+    def open(self, now: float) -> None:
+        """Somebody remembers an earlier incarnation."""
+        if self._until is None:
+            self._until = now + self._state.config.recovery_seconds
+
+    def due(self) -> float | None:
+        """When the window closes."""
+        return self._until
+
+    def agent_left(self, agent: AgentRecord) -> None:
+        """What this agent holds can not be had any more."""
+        self._running = {task: held for task, held in self._running.items() if held[0] is not agent}
+        self._finished = {task: held for task, held in self._finished.items() if held is not agent}
+
+    def client_resumes(self, session: SessionRecord, event: Resume, now: float) -> None:
+        """A client wants these tasks; those that are known go their way."""
+        for task in event.wanted:
+            if task in session.tasks or session_of(task) != session.number:
+                continue
+            if held := self._running.pop(task, None):
+                self._adopt(session, task, *held)
+            elif agent := self._finished.pop(task, None):
+                self._resend(session, task, agent)
+            else:
+                self._wanted[task] = session
+        if self._wanted and self._until is None:
+            self._until = now  # nothing to wait for: nobody but this client remembers
+
+    def agent_resumes(self, agent: AgentRecord, event: Resume, now: float) -> None:
+        """An agent runs these tasks and keeps those outcomes."""
+        named = zip(event.running, event.runs, strict=True)
+        unwanted = [run for task, run in named if not self._runs(agent, task, run)]
+        if unwanted:
+            self._state.send(agent.peer, Withdraw(unwanted))
+        self._finish(agent, event)
+
+    def _runs(self, agent: AgentRecord, task: int, run: int) -> bool:
+        """Whether the agent may go on with this run."""
+        record = self._state.find(task)
+        if session := self._wanted.pop(task, None):
+            self._adopt(session, task, agent, run)
+        elif record is not None and record.state == WAITING:
+            self._state.waiting.forget(record)
+            _put(agent, record, run)
+        elif record is None and self._until is not None:
+            self._running[task] = (agent, run)
+        else:
+            return False
+        return True
+
+    def _finish(self, agent: AgentRecord, event: Resume) -> None:
+        resend, forget = [], []
+        for task in event.finished:
+            record = self._state.find(task)
+            if session := self._wanted.pop(task, None):
+                self._resend(session, task, agent)
+            elif record is not None and record.state not in (DONE, GONE):
+                resend.append(task)
+            elif record is None and self._until is not None:
+                self._finished[task] = agent
+            else:
+                forget.append(task)
+        if resend:
+            self._state.send(agent.peer, Resend(resend))
+        if forget:
+            self._state.send(agent.peer, Release(forget))
+
+    def settle(self, now: float) -> None:
+        """When the window has closed: ask the clients for what nobody holds, let agents forget what nobody wants."""
+        if self._until is None or now < self._until:
+            return
+        self._until = None
+        lacking: dict[SessionRecord, list[int]] = {}
+        for task, session in self._wanted.items():
+            if session.number in self._state.sessions and task not in session.tasks:
+                lacking.setdefault(session, []).append(task)
+        for record in self._adopted:
+            if record.state == ASSIGNED and record.group.lane.unseen:
+                lacking.setdefault(record.group.session, []).append(record.id)
+        for session, tasks in lacking.items():
+            self._state.send(session.peer, NeedTasks(tasks))
+        for agent, run in self._running.values():
+            self._state.withdrawn.setdefault(agent, []).append(run)
+        for task, agent in self._finished.items():
+            agent.released.append(task)
+        self._wanted, self._running, self._finished, self._adopted = {}, {}, {}, []
+
+    def _adopt(self, session: SessionRecord, task: int, agent: AgentRecord, run: int) -> None:
+        """The agent goes on with the task; its call is asked for at the end of the window, should it be lost."""
+        record = session.tasks[task] = TaskRecord(task, self._unseen(session), b"")
+        _put(agent, record, run)
+        self._adopted.append(record)
+
+    def _resend(self, session: SessionRecord, task: int, agent: AgentRecord) -> None:
+        record = session.tasks[task] = TaskRecord(task, self._unseen(session), b"")
+        record.state = HELD
+        self._state.send(agent.peer, Resend((task,)))
+
+    def _unseen(self, session: SessionRecord) -> GroupRecord:
+        """The group of tasks that are only known by their ids."""
+        nothing = Group(b"")
+        key = (nothing, session, 0)
+        if key not in session.groups:
+            lane = LaneRecord(session, 0, 0, Requirement((), None), unseen=True)
+            session.groups[key] = GroupRecord(nothing, session, lane, FunctionRecord(b""), None, nothing)
+        return session.groups[key]
+
+
+def _put(agent: AgentRecord, record: TaskRecord, run: int) -> None:
+    record.state, record.agent, record.run = ASSIGNED, agent, run
+    agent.runs[run] = record

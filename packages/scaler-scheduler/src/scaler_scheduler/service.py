@@ -1,0 +1,144 @@
+"""The scheduler's shell: a process with a socket around SchedulerCore."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+
+from scaler_io.lifecycle import end_with, terminate_on_signals
+from scaler_io.links import Hub, Patience
+from scaler_io.reception import Reception
+from scaler_io.zeromq import Listener
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.ids import new_incarnation
+from scaler_scheduler.config import SchedulerConfig
+from scaler_scheduler.core import SchedulerCore
+from scaler_scheduler.events import Effect, Log, Send
+from scaler_scheduler.options import SchedulerOptions
+
+LOGGER = logging.getLogger("scaler")
+STORAGE_WAIT_SECONDS = 2.0
+_PROBE_SECONDS = 0.1
+
+
+class SchedulerService:
+    """One running scheduler."""
+
+    def __init__(self, options: SchedulerOptions) -> None:
+        self._options = options
+        self._stop = asyncio.Event()
+        self._storage: subprocess.Popen[bytes] | None = None
+
+    async def run(self) -> None:
+        """Serve until a signal, the end of the parent process, or a client's permitted request."""
+        loop = asyncio.get_running_loop()
+        terminate_on_signals(loop, self._stop.set)
+        if self._options.parent_pid is not None:
+            end_with(self._options.parent_pid, loop, self._stop.set)
+        listener = Listener(self._options.address)
+        storage = self._options.object_storage_address or listener.address.beside(1)
+        monitor = self._options.monitor_address or listener.address.beside(2)
+        LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
+        LOGGER.info("Scheduler: connect to object storage server %s", storage)
+        LOGGER.info("Scheduler: listen to scheduler monitor address %s", monitor)
+        reception = self._reception(listener, storage, monitor)
+        self._say_ready(listener.address)
+        finding = asyncio.ensure_future(self._find_storage(storage))
+        try:
+            await self._stop.wait()
+        finally:
+            finding.cancel()
+            reception.close()
+            self._end_storage()
+        LOGGER.info("Scheduler: ended")
+
+    def _reception(self, listener: Listener, storage: Address, monitor: Address) -> Reception:
+        options = self._options
+        config = SchedulerConfig(
+            protected=options.protected,
+            allocate_policy=options.allocate_policy,
+            max_number_of_tasks_waiting=options.max_number_of_tasks_waiting,
+            client_timeout_seconds=options.client_timeout_seconds,
+            worker_timeout_seconds=options.worker_timeout_seconds,
+            storage_address=str(options.advertised_object_storage_address or storage),
+            monitor_address=str(monitor),
+        )
+        core = SchedulerCore(new_incarnation(), config)
+
+        def patience(hello: Hello) -> Patience:
+            if hello.role == Role.AGENT:
+                return Patience(config.agent_grace_seconds, config.worker_timeout_seconds)
+            return Patience(config.client_timeout_seconds, config.client_timeout_seconds)
+
+        def perform(effect: Effect) -> None:
+            if isinstance(effect, Send):
+                hub.send(effect.to, effect.message)
+            elif isinstance(effect, Log):
+                LOGGER.log(effect.level, "Scheduler: %s", effect.text)
+            else:
+                LOGGER.info("Scheduler: ending, %s", effect.reason)
+                self._stop.set()
+
+        hub = Hub(core.state.incarnation, admit=core.admit, patience=patience)
+        return Reception(listener, hub, core, perform)
+
+    def _say_ready(self, address: Address) -> None:
+        """Tell the process that started us where we listen."""
+        if self._options.ready_fd is not None:
+            with os.fdopen(self._options.ready_fd, "w", encoding="utf-8") as ready:
+                ready.write(f"{address}\n")
+
+    async def _find_storage(self, address: Address) -> None:
+        """Start an object storage server beside us unless one is there, or comes up, or was named."""
+        if self._options.object_storage_address is not None:
+            return
+        loop = asyncio.get_running_loop()
+        # A local cluster has just picked free ports: nobody else is about to start a server there.
+        until = loop.time() + (0 if self._options.parent_pid else STORAGE_WAIT_SECONDS)
+        while not await _answers(address):
+            if loop.time() >= until:
+                LOGGER.info("Scheduler: no object storage server at %s, starting one", address)
+                command = [sys.executable, "-m", "scaler_storage", str(address), "--parent-pid", str(os.getpid())]
+                if self._options.insecure:
+                    command.append("--insecure")
+                self._storage = subprocess.Popen(
+                    [*command, "--logging-paths", *self._options.logging_paths], stdin=subprocess.DEVNULL
+                )
+                return
+            await asyncio.sleep(_PROBE_SECONDS)
+
+    def _end_storage(self) -> None:
+        if self._storage is not None:
+            self._storage.terminate()
+            try:
+                self._storage.wait(5)
+            except subprocess.TimeoutExpired:
+                self._storage.kill()
+                self._storage.wait()
+
+
+async def _answers(address: Address) -> bool:
+    """Whether somebody listens there."""
+    try:
+        if address.path:
+            _, writer = await asyncio.open_unix_connection(address.path)
+        else:
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def refuse_exposed(address: Address, insecure: bool) -> None:
+    """Raise AddressError for a bind that other hosts could reach, unless that is wanted: tasks are code."""
+    if not insecure and not address.is_local:
+        raise AddressError(
+            f"{address} can be reached from other hosts, and whoever reaches it can run code: "
+            "listen on 127.0.0.1, or add --insecure in a network you trust"
+        )

@@ -1,0 +1,93 @@
+"""The tables that the parts of the scheduler's core share, and the few moves that keep them consistent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from scaler_protocol.ids import first_run, session_of
+from scaler_protocol.messages import Message, NeedTasks
+from scaler_scheduler.config import SchedulerConfig
+from scaler_scheduler.events import Effect, Log, Send
+from scaler_scheduler.functions import FunctionStore
+from scaler_scheduler.records import (
+    ASSIGNED,
+    GONE,
+    HELD,
+    WAITING,
+    AgentRecord,
+    LaneRecord,
+    SessionRecord,
+    TaskRecord,
+)
+from scaler_scheduler.waiting import WaitingRoom
+
+
+class SchedulerState:
+    """Sessions with their tasks, agents with their runs, functions, who waits, and what is to be said."""
+
+    def __init__(self, incarnation: int, config: SchedulerConfig) -> None:
+        self.config = config
+        self.incarnation = incarnation
+        self.next_run = first_run(incarnation) + 1
+        self.sessions: dict[int, SessionRecord] = {}
+        self.agents: dict[bytes, AgentRecord] = {}
+        self.functions = FunctionStore()
+        self.waiting = WaitingRoom()
+        self.out: list[Effect] = []
+        self.withdrawn: dict[AgentRecord, list[int]] = {}
+        self.freed: dict[AgentRecord, None] = {}
+        """Agents that may have got room since the last dispatch."""
+
+    def send(self, to: bytes, message: Message) -> None:
+        """Say something to a peer."""
+        self.out.append(Send(to, message))
+
+    def log(self, text: str, level: int = logging.INFO) -> None:
+        """Say something to the operator."""
+        self.out.append(Log(level, text))
+
+    def find(self, task: int) -> TaskRecord | None:
+        """The task of this id, if it is known."""
+        session = self.sessions.get(session_of(task))
+        return session.tasks.get(task) if session else None
+
+    def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False) -> None:
+        """These tasks are ready to run."""
+        lanes: dict[LaneRecord, list[TaskRecord]] = {}
+        for task in tasks:
+            task.state, task.agent = WAITING, None
+            lanes.setdefault(task.group.lane, []).append(task)
+        for lane, members in lanes.items():
+            if lane.unseen:
+                for task in members:
+                    task.state = HELD
+                self.send(lane.session.peer, NeedTasks([task.id for task in members]))
+            else:
+                self.waiting.add(members, lane, now, first=first)
+
+    def leave_agent(self, task: TaskRecord) -> None:
+        """The task's run is over, or taken back: its agent has more room."""
+        agent = task.agent
+        if agent is not None and agent.runs.pop(task.run, None) is not None:
+            agent.load = max(0.0, agent.load - task.cost) if agent.runs else 0.0
+            agent.blocked.discard(task.run)
+            self.freed[agent] = None
+
+    def drop(self, task: TaskRecord) -> None:
+        """Nobody wants the task any more: stop it wherever it stands, and its children; its owner is not told."""
+        session = task.group.session
+        session.tasks.pop(task.id, None)
+        state, task.state = task.state, GONE
+        if state == WAITING:
+            self.waiting.forget(task)
+        elif state == ASSIGNED and task.agent is not None:
+            self.withdrawn.setdefault(task.agent, []).append(task.run)
+        task.call = b""
+
+    def children_of(self, task: TaskRecord) -> Iterable[TaskRecord]:
+        """The tasks that a run of this task submitted and that are not forgotten; asked once, when the run is over."""
+        if task.extra is None or not task.extra.children:
+            return ()
+        children, task.extra.children = task.extra.children, []
+        return [child for child in map(self.find, children) if child is not None]
