@@ -134,7 +134,7 @@ class Dispatch:
             if ticket != agent.ticket:
                 heapq.heappop(heap)
                 continue
-            share = agent.workers if len(heap) > 1 else _RUN_TASKS
+            share = max(agent.workers, self._state.waiting.count // self._members[offer])
             room = 0
 
             def limit(lane: LaneRecord, agent: AgentRecord = agent, share: int = share) -> int:

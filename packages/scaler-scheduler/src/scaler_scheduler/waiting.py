@@ -1,14 +1,13 @@
 """Who is next: the tasks that wait for a worker.
 
 Tasks stand in *lanes*: one per (root session, priority, depth, requirement), first come first served. For every offer
-(what the workers of a class of agents can take) there is a heap of the lanes it can serve, per priority. Order: the
-greatest priority, where one step of priority is worth AGEING_SECONDS of waiting of the lane's head; then the session
-that was served least (a session that comes back from idling starts level with the others); then the deepest; then the
-oldest. Keys of a heap only grow, so a stale entry is found when it is popped, and goes back with its new key: a
-decision costs O(log lanes), however many requirements there are.
+(what the workers of a class of agents can take) and priority there is a *round*: a heap of the sessions that have
+something for it, each with a heap of its lanes. Order: the greatest priority, where one step of priority is worth
+AGEING_SECONDS of waiting; then the session that was served least (one that comes back from idling starts level with
+the others); then the deepest lane; then the oldest task. Keys of a heap only grow, so a stale entry is noticed when it
+comes up, and goes back with its new key: a decision costs O(log lanes), however many requirements there are.
 
-Invariants: a lane with tasks is listed in every offer that fits its requirement; `count` is the number of WAITING
-tasks.
+Invariants: a lane with tasks is in the round of every offer that fits it; `count` is the number of WAITING tasks.
 """
 
 from __future__ import annotations
@@ -22,21 +21,74 @@ AGEING_SECONDS = 60.0
 QUANTUM = 32
 """Tasks taken from one lane while others wait too."""
 
-_Entry = tuple[int, int, int, int, LaneRecord]
-"""Tasks served of the lane's session, depth and age of its head, and something that makes entries differ."""
+
+class _Round:
+    """The lanes of one priority that one offer can serve, by session."""
+
+    __slots__ = ("_lanes", "_turns")
+
+    def __init__(self) -> None:
+        self._turns: list[tuple[int, int, SessionRecord]] = []
+        self._lanes: dict[SessionRecord, list[tuple[int, int, int, LaneRecord]]] = {}
+
+    def add(self, lane: LaneRecord) -> None:
+        """This lane has tasks."""
+        session = lane.session
+        lanes = self._lanes.get(session)
+        if lanes is None:
+            lanes = self._lanes[session] = []
+            heapq.heappush(self._turns, (session.served, session.number, session))
+        heapq.heappush(lanes, (-lane.depth, lane.tasks[0].id, id(lane), lane))
+
+    def next(self) -> LaneRecord | None:
+        """The lane whose turn it is."""
+        while self._turns:
+            served, number, session = self._turns[0]
+            lanes = self._lanes[session]
+            while lanes and not lanes[0][-1].tasks:
+                heapq.heappop(lanes)
+            if not lanes:
+                heapq.heappop(self._turns)
+                del self._lanes[session]
+            elif served != session.served:
+                heapq.heapreplace(self._turns, (session.served, number, session))
+            else:
+                return lanes[0][-1]
+        return None
+
+    def take_out(self, lane: LaneRecord) -> bool:
+        """Remove the lane that `next` has named; returns whether it was the only one."""
+        heapq.heappop(self._lanes[lane.session])
+        return not self._lanes[lane.session] and len(self._turns) == 1
 
 
 class _Choice:
-    """The lanes that one offer can serve: a heap per priority."""
+    """What one offer can serve: a round per priority."""
 
-    __slots__ = ("heaps",)
+    __slots__ = ("rounds",)
 
     def __init__(self) -> None:
-        self.heaps: dict[int, list[_Entry]] = {}
+        self.rounds: dict[int, _Round] = {}
 
     def add(self, lane: LaneRecord) -> None:
-        entry = (lane.session.served, -lane.depth, lane.tasks[0].id, id(lane), lane)
-        heapq.heappush(self.heaps.setdefault(lane.priority, []), entry)
+        """This lane has tasks."""
+        current = self.rounds.get(lane.priority)
+        if current is None:
+            current = self.rounds[lane.priority] = _Round()
+        current.add(lane)
+
+    def next(self, now: float) -> LaneRecord | None:
+        """The lane to serve: of the greatest priority, aged by how long its lane has waited."""
+        best, best_value = None, 0.0
+        for priority, current in list(self.rounds.items()):
+            lane = current.next()
+            if lane is None:
+                del self.rounds[priority]
+                continue
+            value = priority + (now - lane.since) / AGEING_SECONDS
+            if best is None or value > best_value:
+                best, best_value = lane, value
+        return best
 
 
 class WaitingRoom:
@@ -121,10 +173,11 @@ class WaitingRoom:
     def take(self, offer: Offer, limit: Callable[[LaneRecord], int], now: float) -> list[TaskRecord]:
         """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; or none."""
         choice = self._choices[offer]
-        while heap := self._best(choice, now):
-            lane = heapq.heappop(heap)[-1]
-            alone = not heap and len(choice.heaps) == 1
+        while lane := choice.next(now):
             room = limit(lane)
+            if not room:
+                break
+            alone = choice.rounds[lane.priority].take_out(lane) and len(choice.rounds) == 1
             taken = self._pop(lane, room if alone else min(room, QUANTUM))
             if taken:
                 root = lane.session
@@ -137,34 +190,9 @@ class WaitingRoom:
                 choice.add(lane)
             else:
                 lane.listed = False
-            if taken or not room:
+            if taken:
                 return taken
         return []
-
-    def _best(self, choice: _Choice, now: float) -> list[_Entry] | None:
-        """The heap to take from: the greatest priority, aged by how long its next lane has waited."""
-        best, best_value = None, 0.0
-        for priority, heap in list(choice.heaps.items()):
-            if lane := self._peek(heap):
-                value = priority + (now - lane.since) / AGEING_SECONDS
-                if best is None or value > best_value:
-                    best, best_value = heap, value
-            else:
-                del choice.heaps[priority]
-        return best
-
-    @staticmethod
-    def _peek(heap: list[_Entry]) -> LaneRecord | None:
-        """The next lane of a heap, after putting stale entries right."""
-        while heap:
-            served, depth, oldest, mark, lane = heap[0]
-            if not lane.tasks:
-                heapq.heappop(heap)
-                continue
-            if served == lane.session.served:
-                return lane
-            heapq.heapreplace(heap, (lane.session.served, depth, oldest, mark, lane))
-        return None
 
     @staticmethod
     def _pop(lane: LaneRecord, limit: int) -> list[TaskRecord]:
