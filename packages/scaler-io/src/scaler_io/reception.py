@@ -10,13 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
+from scaler_io.effects import Effect, Log, Send
 from scaler_io.links import Hub, HubEvent
 from scaler_io.streams import ACK_SECONDS
 from scaler_io.zeromq import Listener
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.messages import Message
 
 LOGGER = logging.getLogger("scaler")
 
@@ -27,7 +27,7 @@ class ServiceCore(Protocol):
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Take one event in."""
 
-    def settle(self, now: float) -> list[Any]:
+    def settle(self, now: float) -> list[Effect]:
         """Decide once, and say what to do."""
 
     def due(self) -> float | None:
@@ -35,17 +35,15 @@ class ServiceCore(Protocol):
 
 
 class Reception:
-    """Runs a core behind a listening socket, until it is closed.
+    """Runs a core behind a listening socket, until it is closed; `stop` is called when the core wants to end."""
 
-    `perform` does an effect of the core; what the effect has to send it gives to `send`.
-    """
-
-    def __init__(self, listener: Listener, hub: Hub, core: ServiceCore, perform: Callable[[Any], None]) -> None:
+    def __init__(self, name: str, listener: Listener, hub: Hub, core: ServiceCore, stop: Callable[[], None]) -> None:
         self.malformed = 0
         self._listener = listener
         self._hub = hub
         self._core = core
-        self._perform = perform
+        self._name = name
+        self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -53,10 +51,6 @@ class Reception:
         self._again: asyncio.Handle | None = None
         self._loop.add_reader(listener.fileno(), self.turn)
         self.turn()
-
-    def send(self, to: bytes, message: Message) -> None:
-        """Send to a peer at the end of this turn."""
-        self._hub.send(to, message)
 
     def turn(self) -> None:
         """Take in, decide, write, look again."""
@@ -71,6 +65,15 @@ class Reception:
         if now >= self._tick_at:
             self._tick_at = self._hub.due() or now + 1.0
         self._schedule(now)
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            self._hub.send(effect.to, effect.message)
+        elif isinstance(effect, Log):
+            LOGGER.log(effect.level, "%s: %s", self._name, effect.text)
+        else:
+            LOGGER.info("%s: ending, %s", self._name, effect.reason)
+            self._stop()
 
     def _take_in(self, now: float) -> None:
         hub, core = self._hub, self._core
@@ -105,7 +108,8 @@ class Reception:
         """Garbage is counted and told of, at most once per power of ten."""
         self.malformed += 1
         if self.malformed < 10 or str(self.malformed).rstrip("0") == "1":
-            LOGGER.warning("malformed message number %s from %s: %s", self.malformed, route[:8].hex(), error)
+            text = "%s: malformed message number %s from %s: %s"
+            LOGGER.warning(text, self._name, self.malformed, route[:8].hex(), error)
 
     def close(self) -> None:
         """Write what is left, and free the address."""

@@ -20,35 +20,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+from scaler_io.effects import Effect, Stop
 from scaler_io.links import HubEvent, PeerJoined, PeerLost
 from scaler_protocol import messages
-from scaler_protocol.errors import NoWorkerError, ProtocolError
+from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Encoding, Group, Status
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.dispatch import Dispatch
-from scaler_scheduler.events import Effect, Stop
 from scaler_scheduler.functions import FunctionRecord
+from scaler_scheduler.intake import Intake
 from scaler_scheduler.outcomes import Outcomes
 from scaler_scheduler.records import (
     ASSIGNED,
     DONE,
     GONE,
-    HELD,
     WAITING,
     AgentRecord,
-    GroupRecord,
     Offer,
-    Requirement,
     Runtime,
     SessionRecord,
-    TaskRecord,
 )
 from scaler_scheduler.recovery import Recovery
 from scaler_scheduler.state import SchedulerState
@@ -62,6 +57,7 @@ class SchedulerCore:
         self.state = SchedulerState(incarnation, config)
         self._outcomes = Outcomes(self.state)
         self._dispatch = Dispatch(self.state, self._outcomes)
+        self._intake = Intake(self.state, self._outcomes, self._dispatch)
         self._recovery = Recovery(self.state)
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
@@ -195,91 +191,8 @@ class SchedulerCore:
 
     def _submit(self, peer: bytes, event: messages.Submit, now: float) -> None:
         self._define(event, now)
-        if not event.tasks:
-            return
-        session, parent = self._owner(peer, event)
-        if session is None:
-            cancelled = [Status.CANCELLED] * len(event.tasks)
-            self.state.send(peer, messages.Done(event.tasks, cancelled, Payloads([b""] * len(event.tasks))))
-            return
-        root, depth = (parent.group.session.root, parent.group.for_agents.depth + 1) if parent else (session, 0)
-        groups = [self._group(session, group, root, depth) for group in event.groups]
-        if event.task_groups:
-            chosen = [groups[group] for group in event.task_groups]
-            records = list(map(TaskRecord, event.tasks, chosen, event.calls))
-        else:
-            group = groups[0]
-            records = [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
-        plain = not event.stored and not event.dependents
-        if not session.tasks.keys().isdisjoint(event.tasks):
-            _merge(session, records, plain)
-        session.tasks.update([(record.id, record) for record in records if record.state == WAITING])
-        if parent is not None:
-            parent.more().children.extend(event.tasks)
-        if not plain:
-            self._needs(event, records)
-        self._enter([record for record in records if record.state == WAITING], now)
-
-    def _needs(self, event: messages.Submit, records: list[TaskRecord]) -> None:
-        for position in event.stored:
-            records[position].more().stored = True
-        for position, need in zip(event.dependents, event.needs, strict=True):
-            if records[position].state != GONE:
-                self._outcomes.need(records[position], need)
-
-    def _enter(self, records: list[TaskRecord], now: float) -> None:
-        limit = self._config.max_number_of_tasks_waiting
-        if limit >= 0 and self.state.waiting.count + len(records) > limit:
-            error = NoWorkerError(f"{self.state.waiting.count:,} tasks wait already, the limit is {limit:,}")
-            for record in records:
-                record.state = HELD
-                self._outcomes.fail(record, error, now)
-            return
-        self.state.queue(records, now)
-        for lane in {record.group.lane for record in records}:
-            self._dispatch.check_eligible(lane, now)
-
-    def _owner(self, peer: bytes, event: messages.Submit) -> tuple[SessionRecord | None, TaskRecord | None]:
-        """The session that submits, and the parent task of a nested one; no session where the parent's run is over."""
-        number = session_of(event.tasks[0])
-        if session_of(min(event.tasks)) != number or session_of(max(event.tasks)) != number:
-            raise ProtocolError("a Submit holds tasks of one session")
-        if not event.groups or max(event.task_groups, default=0) >= len(event.groups):
-            raise ProtocolError("a task names a group that is not there")
-        if max(event.stored, default=0) >= len(event.tasks) or max(event.dependents, default=0) >= len(event.tasks):
-            raise ProtocolError("a Submit speaks of a task that is not in it")
-        session = self.state.sessions.get(number)
-        if session is not None and session.peer != peer:
-            raise ProtocolError(f"session {number} is not the sender's")
-        if not event.parent:
-            if session is None or session.nested:
-                raise ProtocolError(f"session {number} is not connected")
-            return session, None
-        parent = self._agent(peer).runs.get(event.parent)
-        if parent is None or parent.state != ASSIGNED:
-            return None, None
-        if session is None:
-            session = SessionRecord(number, peer, runtime=self._agent(peer).offer.runtime, nested=True)
-            self.state.sessions[number] = session
-        return session, parent
-
-    def _group(self, session: SessionRecord, group: Group, root: SessionRecord, depth: int) -> GroupRecord:
-        key = (group, root, depth)
-        record = session.groups.get(key)
-        if record is None:
-            needs = tuple(sorted(zip(group.capability_names, group.capability_values, strict=True)))
-            runtime = None if group.encoding == Encoding.JSON else session.runtime
-            lane = self.state.waiting.lane(root, group.priority, depth, Requirement(needs, runtime))
-            functions = self.state.functions
-            record = session.groups[key] = GroupRecord(
-                group,
-                session,
-                lane,
-                functions.use(group.function),
-                functions.use(group.serializer) if group.serializer else None,
-                replace(group, capability_names=(), capability_values=(), depth=depth),
-            )
-        return record
+        if event.tasks:
+            self._intake.submit(peer, event, now)
 
     def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
         if len(event.runs) != len(event.tasks) or len(event.profiles) != PROFILE.size * len(event.tasks):
@@ -405,19 +318,6 @@ class SchedulerCore:
         for agent in self.state.agents.values():
             assert agent.blocked <= agent.runs.keys()
             assert agent.active <= max(agent.workers, agent.workers * agent.queue_size)
-
-
-def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> None:
-    """Of tasks that are submitted again the known ones learn what was not seen of them; copies count for nothing."""
-    for copy in records:
-        known = session.tasks.get(copy.id)
-        if known is None:
-            continue
-        if known.group.lane.unseen and known.state == HELD:
-            continue  # it waited for this: the copy takes its place
-        if known.group.lane.unseen and plain:
-            known.group, known.call = copy.group, copy.call
-        copy.state = GONE
 
 
 def _runtime(hello: Hello) -> Runtime:

@@ -135,7 +135,7 @@ class Dispatch:
                 heapq.heappop(heap)
                 continue
             share = max(agent.workers, self._state.waiting.count // self._members[offer])
-            room = 0
+            room: int | None = None
 
             def limit(lane: LaneRecord, agent: AgentRecord = agent, share: int = share) -> int:
                 nonlocal room
@@ -146,8 +146,8 @@ class Dispatch:
             if taken:
                 self._assign(agent, taken)
                 given.setdefault(agent, []).extend(taken)
-            elif room:
-                return  # there are no tasks for this class
+            elif room is None:
+                return  # nobody was asked: there are no tasks for this class
             heapq.heappop(heap)
             if taken:
                 self._offer_room(agent)

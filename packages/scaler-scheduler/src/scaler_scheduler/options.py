@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scaler_io.command_line import Command
 from scaler_io.event_loops import EVENT_LOOP
 from scaler_io.logs import LOGGING_OPTIONS
-from scaler_io.options import PARENT_PID, READY_FD, REFUSED, Option, one_of, positive_seconds, whole_number
+from scaler_io.options import PARENT_PID, READY_FD, REFUSED_BY_SCHEDULER, Option, one_of, positive_seconds, whole_number
 from scaler_protocol.addresses import Address
 
 
@@ -88,6 +88,6 @@ COMMAND = Command(
         PARENT_PID,
         READY_FD,
     ),
-    refusals=REFUSED,
+    refusals=REFUSED_BY_SCHEDULER,
     example="scaler_scheduler tcp://127.0.0.1:2345 --allocate-policy capability",
 )

@@ -198,13 +198,16 @@ class Outcomes:
         """An agent is gone: its tasks run elsewhere; those that were on a worker are charged with a lost run."""
         records, agent.runs = list(agent.runs.values()), {}
         agent.blocked.clear()
+        running = agent.running
+        if running is None:  # it never said: a worker may have had any of the first
+            running = frozenset(record.run for record in records[: agent.workers])
         again = []
         for record in records:
             if record.state != ASSIGNED:
                 continue
             self.end_children(record, now)
             extra = record.more()
-            if record.run in agent.running or len(records) <= agent.workers:
+            if record.run in running:
                 extra.lost_runs += 1
             if extra.lost_runs < self._state.config.lost_run_limit:
                 again.append(record)

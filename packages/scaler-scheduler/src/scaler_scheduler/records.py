@@ -175,8 +175,8 @@ class AgentRecord:
     recalling: bool = False
     ticket: int = 0
     """Which of its entries in the heap of agents with room is the valid one."""
-    running: frozenset[int] = frozenset()
-    """Runs that were on a worker at its last report."""
+    running: frozenset[int] | None = None
+    """Runs that were on a worker at its last report, if it has made one."""
 
     @property
     def active(self) -> int:

@@ -18,7 +18,6 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
-from scaler_scheduler.events import Effect, Log, Send
 from scaler_scheduler.options import SchedulerOptions
 
 LOGGER = logging.getLogger("scaler")
@@ -75,17 +74,8 @@ class SchedulerService:
                 return Patience(config.agent_grace_seconds, config.worker_timeout_seconds)
             return Patience(config.client_timeout_seconds, config.client_timeout_seconds)
 
-        def perform(effect: Effect) -> None:
-            if isinstance(effect, Send):
-                hub.send(effect.to, effect.message)
-            elif isinstance(effect, Log):
-                LOGGER.log(effect.level, "Scheduler: %s", effect.text)
-            else:
-                LOGGER.info("Scheduler: ending, %s", effect.reason)
-                self._stop.set()
-
         hub = Hub(core.state.incarnation, admit=core.admit, patience=patience)
-        return Reception(listener, hub, core, perform)
+        return Reception("Scheduler", listener, hub, core, self._stop.set)
 
     def _say_ready(self, address: Address) -> None:
         """Tell the process that started us where we listen."""

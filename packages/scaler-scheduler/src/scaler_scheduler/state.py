@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+from scaler_io.effects import Effect, Log, Send
 from scaler_protocol.ids import first_run, session_of
 from scaler_protocol.messages import Message, NeedTasks
 from scaler_scheduler.config import SchedulerConfig
-from scaler_scheduler.events import Effect, Log, Send
 from scaler_scheduler.functions import FunctionStore
 from scaler_scheduler.records import (
     ASSIGNED,

@@ -1,4 +1,4 @@
-"""What the scheduler's core asks its shell to do."""
+"""What a core may ask of any shell."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Tell the operator."""
+    """Tell the operator; `level` is as in the standard library's logging."""
 
     level: int
-    """As in the standard library's logging."""
     text: str
 
 

@@ -1,0 +1,79 @@
+# Everything is installed into this folder: uv into .tools/, the environment into .venv/.
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+UV := .tools/bin/uv
+UV_STAMP := .tools/uv-$(UV_VERSION)
+VENV_STAMP := .venv/.synced
+RUN := .venv/bin
+PACKAGES := $(wildcard packages/scaler packages/scaler-*)
+# These run on Windows too, so their types must hold there.
+PORTABLE := protocol io client ui
+
+export UV_PYTHON_DOWNLOADS := never
+# A caller's environment must not receive what belongs into .venv.
+unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help sync fmt lint type test bench soak chaos pins wheels demo
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+sync: $(UV_STAMP) ## install everything into .tools/ and .venv/
+	@rm -f $(VENV_STAMP)
+	@$(MAKE) --no-print-directory $(VENV_STAMP)
+
+fmt: $(VENV_STAMP) ## format and fix what ruff can fix
+	$(RUN)/ruff check --fix-only --quiet .
+	$(RUN)/ruff format .
+
+lint: $(VENV_STAMP) ## ruff and the import contracts
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/lint-imports
+
+type: $(VENV_STAMP) ## mypy over the sources, for Windows, over tests and tools
+	$(RUN)/mypy
+	$(RUN)/mypy --platform win32 --cache-dir .mypy_cache/win32 $(PORTABLE:%=packages/scaler-%/src)
+	@for folder in $(PACKAGES:%=%/tests) tests tools; do \
+		if ls $$folder/*.py >/dev/null 2>&1; then echo "mypy $$folder"; $(RUN)/mypy $$folder || exit 1; fi; \
+	done
+
+test: lint type ## lint, contracts, types, installed versions, tests
+	$(UV) pip check --python .venv
+	$(RUN)/pytest
+
+bench: $(VENV_STAMP) ## measure speed and memory
+	$(RUN)/python bench/run.py
+
+soak: $(VENV_STAMP) ## the long tests
+	$(RUN)/pytest -m soak --timeout=0
+
+chaos: $(VENV_STAMP) ## the tests that kill processes at random
+	$(RUN)/pytest -m chaos --timeout=0
+
+pins: $(VENV_STAMP) ## take the newest third-party versions into pyproject.toml
+	$(RUN)/python tools/pins.py $(UV)
+
+wheels: $(UV_STAMP) ## build the eight wheels into dist/
+	@rm -rf dist
+	$(UV) build --all-packages --wheel --out-dir dist --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
+
+demo: $(VENV_STAMP) ## a real job on a local cluster
+	$(RUN)/python examples/demo.py
+
+$(VENV_STAMP): pyproject.toml $(PACKAGES:%=%/pyproject.toml) $(UV_STAMP)
+	$(UV) sync --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
+	@touch $@
+
+# Debian ships Python without venv, and its Python refuses a plain `pip install`: hence two ways.
+$(UV_STAMP):
+	@rm -rf .tools
+	@if $(PYTHON) -m venv .tools >/dev/null 2>&1; then \
+		.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); \
+	elif rm -rf .tools && $(PYTHON) -m pip --version >/dev/null 2>&1; then \
+		$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .tools uv==$(UV_VERSION); \
+	else \
+		echo "$(PYTHON) has neither venv nor pip: install the Debian package python3-venv" >&2; exit 1; \
+	fi
+	@touch $@

@@ -1,0 +1,51 @@
+"""The functions that the benchmarks run on workers. Workers import this module; it imports next to nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+
+
+def noop(x: int) -> int:
+    """Nothing."""
+    return x
+
+
+def noop_too(x: int) -> int:
+    """Nothing, as a second function."""
+    return x
+
+
+def pause(seconds: float) -> int:
+    """Sleep; the answer is the process that did."""
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def spin(milliseconds: float) -> int:
+    """Burn CPU until this thread has used so much of it; the answer is what it used, in nanoseconds."""
+    begin = time.thread_time_ns()
+    end = begin + int(milliseconds * 1_000_000)
+    while (now := time.thread_time_ns()) < end:
+        pass
+    return now - begin
+
+
+def square_slowly(x: int, seconds: float) -> tuple[int, int]:
+    """Sleep, then the square and the process that computed it."""
+    time.sleep(seconds)
+    return x * x, os.getpid()
+
+
+def hold(folder: str) -> int:
+    """Keep a worker until the file `release` appears in the folder; a file named after this process says it is kept."""
+    with open(os.path.join(folder, f"held-{os.getpid()}"), "w", encoding="utf-8"):
+        pass
+    while not os.path.exists(os.path.join(folder, "release")):
+        time.sleep(0.02)
+    return os.getpid()
+
+
+def length(payload: bytes) -> int:
+    """The size of what arrived."""
+    return len(payload)

@@ -1,0 +1,1 @@
+"""Bytes move: ZeroMQ, links, security, timers and object transfer."""

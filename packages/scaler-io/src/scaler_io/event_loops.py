@@ -1,0 +1,43 @@
+"""The event loop that a program runs on: asyncio's own, or uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from scaler_io.options import Option, one_of
+from scaler_protocol.errors import ScalerError
+
+T = TypeVar("T")
+LOGGER: Final = logging.getLogger("scaler")
+
+event_loop_kind: Final = one_of("builtin", "uvloop")
+
+EVENT_LOOP: Final = Option(("--event-loop", "-el"), "the event loop to run on", event_loop_kind, default="builtin")
+"""The field event_loop: str."""
+
+
+class EventLoopError(ScalerError, ValueError):
+    """The event loop is not installed: pip install "scaler[uvloop]", or use --event-loop builtin."""
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
+    """Run a coroutine function to its end on a new event loop, and log which.
+
+    Raises ValueError for an unknown kind and EventLoopError where uvloop cannot be imported, before `main` is called.
+    """
+    runner: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run
+    if event_loop_kind(kind) == "uvloop":
+        runner = _uvloop_run()
+    LOGGER.info("use event loop: %s", kind)
+    return runner(main())
+
+
+def _uvloop_run() -> Callable[[Coroutine[Any, Any, T]], T]:
+    try:
+        import uvloop
+    except ImportError as error:
+        raise EventLoopError(f"{EventLoopError.__doc__} ({error})") from error
+    return uvloop.run

@@ -1,0 +1,243 @@
+"""What an option of a program is, the parsers of common values, and the options that every server knows or refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Final, NamedTuple
+
+REQUIRED: Final = object()
+"""The default of an option that has none: leaving it out is refused."""
+
+
+class UsageError(ValueError):
+    """What was asked for cannot be understood or is not allowed; the message is one line, with the remedy."""
+
+
+class Given(NamedTuple):
+    """What one source says about one option, as text."""
+
+    source: str
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting of a program; a name without a dash makes it a positional argument.
+
+    `parse` turns text into the value and raises ValueError with a sentence. A `flag` takes no value and comes as
+    the pair --name and --no-name. A `repeated` option takes several words and makes a tuple.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    parse: Callable[[str], object] = str
+    _: KW_ONLY
+    default: object = REQUIRED
+    environment: str | None = None
+    metavar: str | None = None
+    flag: bool = False
+    repeated: bool = False
+    hidden: bool = False
+
+    @property
+    def positional(self) -> bool:
+        """Whether its place among the words says what it is, not a name."""
+        return not self.names[0].startswith("-")
+
+    @property
+    def long_names(self) -> tuple[str, ...]:
+        """The names a TOML key may have."""
+        return self.names if self.positional else tuple(name for name in self.names if name.startswith("--"))
+
+    @property
+    def destination(self) -> str:
+        """The field of the configuration that receives the value: the first long name."""
+        return field_name(self.long_names[0])
+
+    @property
+    def placeholder(self) -> str:
+        """How help and messages call the value."""
+        words = self.parse.words if isinstance(self.parse, OneOf) else ()
+        return self.metavar or "|".join(words) or self.destination.upper()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every word that names it on the command line."""
+        if self.positional:
+            return ()
+        return self.names + tuple(f"--no-{name[2:]}" for name in self.long_names if self.flag)
+
+    def value(self, given: Given) -> object:
+        """The value of the texts that one source gave; raises UsageError naming source and reason."""
+        parse = boolean if self.flag else self.parse
+        try:
+            values = tuple(parse(text) for text in given.texts)
+        except ValueError as error:
+            raise UsageError(f"{given.source}: {error}") from error
+        return values if self.repeated else values[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An option of an earlier engine that means nothing here, and the sentence that says what to do instead."""
+
+    names: tuple[str, ...]
+    advice: str
+
+
+def field_name(name: str) -> str:
+    """An option's name as a Python name: `--num-of-workers` is num_of_workers."""
+    return name.lstrip("-").replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Parser of one word out of several, in any case; `aliases` maps further words to these."""
+
+    words: tuple[str, ...]
+    aliases: Mapping[str, str]
+
+    def __call__(self, text: str) -> str:
+        known = {**{word.casefold(): word for word in self.words}, **self.aliases}
+        try:
+            return known[text.casefold()]
+        except KeyError:
+            raise ValueError(f"{text!r} is not one of {', '.join(self.words)}") from None
+
+
+def one_of(*words: str, **aliases: str) -> OneOf:
+    """Parser of one of `words`; `one_of("even_load", even="even_load")` accepts `even` too."""
+    return OneOf(words, aliases)
+
+
+def boolean(text: str) -> bool:
+    """The usual words for on and off."""
+    word = text.strip().casefold()
+    if word in ("true", "yes", "on", "1"):
+        return True
+    if word in ("false", "no", "off", "0"):
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def whole_number(minimum: int | None = None, maximum: int | None = None) -> Callable[[str], int]:
+    """Parser of an int within bounds, both included."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if minimum is not None and number < minimum:
+            raise ValueError(f"{number} is less than {minimum}")
+        if maximum is not None and number > maximum:
+            raise ValueError(f"{number} is more than {maximum}")
+        return number
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """A finite duration of zero or more."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number of seconds") from None
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{text} is not a number of seconds from 0 up")
+    return number
+
+
+def positive_seconds(text: str) -> float:
+    """A finite duration of more than zero."""
+    number = seconds(text)
+    if not number:
+        raise ValueError("0 seconds is too short; it must be more than 0")
+    return number
+
+
+def comma_list(text: str) -> tuple[str, ...]:
+    """Words separated by commas; the empty text is no word."""
+    words = tuple(word.strip() for word in text.split(",")) if text.strip() else ()
+    if "" in words:
+        raise ValueError(f"{text!r} has an empty item")
+    return words
+
+
+def one_line(text: str) -> str:
+    """The lines of a message as one."""
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+PARENT_PID: Final = Option(
+    ("--parent-pid",),
+    "end with this process; given by the process that starts a local cluster",
+    whole_number(minimum=1),
+    default=None,
+    hidden=True,
+)
+
+READY_FD: Final = Option(
+    ("--ready-fd",),
+    "write the address to this descriptor when it can be reached; given by the process that starts a local cluster",
+    whole_number(minimum=0),
+    default=None,
+    hidden=True,
+)
+
+REFUSED: Final = (
+    Refusal(
+        ("--io-threads", "-it", "--worker-io-threads", "--scheduler-io-threads"),
+        "every process has one ZeroMQ thread, which is enough; leave it out",
+    ),
+    Refusal(
+        ("--hard-processor-suspend", "-hps"),
+        "a task that waits for its own tasks gives its place to them, and nothing is suspended; leave it out",
+    ),
+    Refusal(
+        ("--load-balance-seconds", "-ls", "--load-balance-trigger-times", "-lbt"),
+        "work is balanced the moment a worker has nothing to do, not by a timer; leave it out",
+    ),
+    Refusal(
+        ("--tls-cert", "-tc", "--tls-key", "-tk"),
+        "there is no TLS here; listen on loopback, or in a network you trust with --insecure",
+    ),
+    Refusal(
+        ("--log-hub-address", "-la"),
+        "log lines are not sent to a hub; name streams or files with --logging-paths",
+    ),
+)
+"""What no server takes any more."""
+
+REFUSED_BY_SCHEDULER: Final = (
+    *REFUSED,
+    Refusal(
+        ("--policy-engine-type", "-et", "--policy-content", "-pc"),
+        "choose how work is balanced with --allocate-policy; there are no other policies",
+    ),
+    Refusal(
+        ("--per-worker-queue-size", "-qs"),
+        "the workers' side sets it: scaler_cluster --per-worker-task-queue-size",
+    ),
+    Refusal(
+        ("--adapter-webhook-url", "--adapter-webhook-urls", "-awu", "--scaling-controller-strategy"),
+        "the number of workers does not follow the load yet; start workers with scaler_cluster",
+    ),
+)
+
+REFUSED_BY_CLUSTER: Final = (
+    *REFUSED,
+    Refusal(("--max-task-concurrency", "-mtc"), "say how many workers to start with --num-of-workers"),
+    Refusal(
+        ("--worker-manager-id", "-wmi", "--mode", "--worker-type"),
+        "a cluster is one host with a fixed number of workers, and names itself; leave it out",
+    ),
+    Refusal(("--worker-scheduler-address", "-wsa"), "the workers have no connection of their own; leave it out"),
+)
+
+REFUSED_BY_OBJECT_STORAGE_SERVER: Final = (
+    *REFUSED,
+    Refusal(("--identity",), "a server draws its identity at every start; leave it out"),
+)

@@ -1,0 +1,157 @@
+"""A scheduler core with peers that are made of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pytest
+
+from scaler_io.effects import Effect, Log, Send
+from scaler_io.links import HubEvent, PeerJoined, PeerLost
+from scaler_protocol import messages
+from scaler_protocol.codec import decode, encode
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.ids import first_task
+from scaler_protocol.messages import NONE, Done, Group, Run, Status, Submit
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import PROFILE
+from scaler_scheduler.config import SchedulerConfig
+from scaler_scheduler.core import SchedulerCore
+
+M = TypeVar("M")
+FUNCTION = b"f" * 16
+
+
+@dataclass
+class SchedulerDriver:
+    """Feeds a core and sorts what it says by receiver; time stands still unless told."""
+
+    config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    now: float = 100.0
+    incarnation: int = 7
+    inboxes: dict[bytes, list[messages.Message]] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
+    others: list[Effect] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.core = SchedulerCore(self.incarnation, self.config)
+        self._counts: dict[bytes, int] = {}
+
+    def feed(self, peer: bytes, *events: HubEvent) -> None:
+        """Events of one peer in one turn; every message really travels."""
+        for event in events:
+            wire = event if isinstance(event, PeerJoined | PeerLost) else decode([bytes(f) for f in encode(event)])
+            self.core.handle(peer, wire, self.now)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let the core decide, and check it."""
+        for effect in self.core.settle(self.now):
+            if isinstance(effect, Send):
+                written = decode([bytes(frame) for frame in encode(effect.message)])
+                self.inboxes.setdefault(effect.to, []).append(written)
+            elif isinstance(effect, Log):
+                self.logs.append(effect.text)
+            else:
+                self.others.append(effect)
+        self.core.check()
+
+    def later(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.settle()
+
+    def client(self, name: bytes = b"client", **hello: object) -> bytes:
+        """A client joins; its session number is the first byte of its name."""
+        peer = name.ljust(16, b".")
+        greeting = Hello(Role.CLIENT, peer, 1, session=name[0])
+        self.feed(peer, PeerJoined(replace(greeting, **hello), False))  # type: ignore[arg-type]
+        return peer
+
+    def agent(
+        self, name: bytes = b"agent", workers: int = 1, capabilities: Sequence[str] = (), **hello: object
+    ) -> bytes:
+        """An agent joins."""
+        peer = name.ljust(16, b".")
+        greeting = Hello(
+            Role.AGENT,
+            peer,
+            1,
+            name=name.decode(),
+            host=name.decode(),
+            workers=workers,
+            queue_size=1000,
+            capability_names=tuple(capabilities),
+            capability_values=(-1,) * len(capabilities),
+        )
+        self.feed(peer, PeerJoined(replace(greeting, **hello), False))  # type: ignore[arg-type]
+        return peer
+
+    def submit(self, client: bytes, count: int = 1, *, parent: int = 0, session: int = 0, **group: object) -> list[int]:
+        """New tasks; their ids."""
+        at = self._counts.get(client, 0)
+        self._counts[client] = at + count
+        first = first_task(session or client[0]) + at + 1
+        tasks = list(range(first, first + count))
+        self.feed(
+            client,
+            Submit(
+                (Group(FUNCTION, **group),),  # type: ignore[arg-type]
+                tasks,
+                Payloads([b"call"] * count),
+                functions=(FUNCTION,),
+                names=("module:function",),
+                bodies=Payloads([b"body"]),
+                parent=parent,
+            ),
+        )
+        return tasks
+
+    def take(self, peer: bytes, kind: type[M]) -> list[M]:
+        """Messages of this kind that were said to the peer, now claimed."""
+        inbox = self.inboxes.get(peer, [])
+        taken: list[M] = [message for message in inbox if isinstance(message, kind)]
+        self.inboxes[peer] = [message for message in inbox if not isinstance(message, kind)]
+        return taken
+
+    def runs(self, agent: bytes) -> dict[int, int]:
+        """Task id to run id of everything the agent was newly given."""
+        return {
+            task: run.first_run + position for run in self.take(agent, Run) for position, task in enumerate(run.tasks)
+        }
+
+    def done(
+        self,
+        agent: bytes,
+        runs: dict[int, int],
+        status: int = Status.VALUE,
+        result: bytes = b"r",
+        seconds: float = 0.001,
+    ) -> None:
+        """The agent reports these runs as ended."""
+        profile = PROFILE.pack(int(seconds * 1e6), 1, 1, 1, 0, 1)
+        count = len(runs)
+        payloads = Payloads([result] * count) if count else NONE
+        self.feed(
+            agent,
+            Done(
+                list(runs), [status] * count, payloads, runs=list(runs.values()), profiles=profile * count, worker="w"
+            ),
+        )
+
+    def outcomes(self, client: bytes) -> dict[int, tuple[int, bytes]]:
+        """Task id to status and payload of every outcome the client was newly told; twice is an error."""
+        told: dict[int, tuple[int, bytes]] = {}
+        for done in self.take(client, Done):
+            for task, status, result in zip(done.tasks, done.statuses, done.results, strict=True):
+                assert task not in told
+                told[task] = (status, result)
+        return told
+
+
+@pytest.fixture
+def driver() -> SchedulerDriver:
+    """A fresh scheduler."""
+    return SchedulerDriver()
