@@ -17,7 +17,8 @@ def _main() -> None:
     from scaler_scheduler.options import COMMAND
 
     options = COMMAND.read()
-    from scaler_scheduler.service import SchedulerService, refuse_exposed
+    from scaler_io.exposure import refuse_exposed
+    from scaler_scheduler.service import SchedulerService
 
     refuse_exposed(options.address, options.insecure)
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file)

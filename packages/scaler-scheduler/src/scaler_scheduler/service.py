@@ -13,7 +13,6 @@ from scaler_io.links import Hub, Patience
 from scaler_io.reception import Reception
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import AddressError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.config import SchedulerConfig
@@ -123,12 +122,3 @@ async def _answers(address: Address) -> bool:
         return False
     writer.close()
     return True
-
-
-def refuse_exposed(address: Address, insecure: bool) -> None:
-    """Raise AddressError for a bind that other hosts could reach, unless that is wanted: tasks are code."""
-    if not insecure and not address.is_local:
-        raise AddressError(
-            f"{address} can be reached from other hosts, and whoever reaches it can run code: "
-            "listen on 127.0.0.1, or add --insecure in a network you trust"
-        )

@@ -1,0 +1,142 @@
+"""The scheduler as a process: how it starts, says where it is, and ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+SECONDS = 20
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, like the two above it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class SchedulerProcess:
+    """A scheduler that was started, and its output."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "scaler_scheduler", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+        )
+        self.lines: list[str] = []
+
+    def read_until(self, text: str) -> str:
+        """The next line that contains `text`."""
+        assert self.process.stdout is not None
+        while True:
+            ready, _, _ = select.select([self.process.stdout], [], [], SECONDS)
+            assert ready, f"no line with {text!r} in {SECONDS} s: {self.lines}"
+            line = self.process.stdout.readline().decode()
+            assert line, f"ended before {text!r}: {self.lines}, {self.process.stderr and self.process.stderr.read()!r}"
+            self.lines.append(line)
+            if text in line:
+                return line
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Send a signal; exit code and stderr."""
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, errors.decode()
+
+
+@contextmanager
+def scheduler(*words: str) -> Iterator[SchedulerProcess]:
+    """A scheduler that does not outlive the test."""
+    started = SchedulerProcess(*words)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.process.kill()
+        started.process.communicate()
+
+
+def test_the_start_is_told_line_by_line() -> None:
+    port = free_port()
+    with scheduler(f"tcp://127.0.0.1:{port}", "-osa", f"tcp://127.0.0.1:{port + 1}") as started:
+        started.read_until("monitor address")
+        assert started.end() == (0, "")
+    expected = [
+        r"logging to \('/dev/stdout',\)",
+        "use event loop: builtin",
+        f"Scheduler: listen to scheduler address tcp://127.0.0.1:{port}",
+        f"Scheduler: connect to object storage server tcp://127.0.0.1:{port + 1}",
+        f"Scheduler: listen to scheduler monitor address tcp://127.0.0.1:{port + 2}",
+    ]
+    for line, text in zip(started.lines, expected, strict=True):
+        assert re.fullmatch(rf"\[INFO\]\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{{4}}: {text}\n", line), line
+
+
+def test_uvloop_is_used_and_said() -> None:
+    pytest.importorskip("uvloop")
+    with scheduler("tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1", "--event-loop", "uvloop") as started:
+        assert "use event loop: uvloop" in started.read_until("event loop")
+        started.read_until("monitor address")
+        assert started.end(signal.SIGINT) == (0, "")
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_2_or_1() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = subprocess.run(
+            [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{port}"],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    assert ended.returncode in (1, 2)
+    assert ended.stderr == f"scaler_scheduler: cannot listen to tcp://127.0.0.1:{port}: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tcp://0.0.0.0:2345"], "--insecure"),
+        (["http://127.0.0.1:2345"], "tcp://host:port"),
+        (["tcp://127.0.0.1:2345", "--protectd"], "did you mean --protected"),
+        (["tcp://127.0.0.1:2345", "--load-balance-seconds", "1"], "leave it out"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: list[str], said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "scaler_scheduler", *words], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert ended.returncode == 2 and said in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_it_says_when_it_is_ready_and_ends_with_its_parent() -> None:
+    reading, writing = os.pipe()
+    parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    words = ["tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1", "-lp", "/dev/stderr", "-ll", "ERROR"]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "scaler_scheduler", *words, "--parent-pid", str(parent.pid), "--ready-fd", str(writing)],
+        pass_fds=[writing],
+        stdin=subprocess.DEVNULL,
+    )
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as ready:
+            assert re.fullmatch(r"tcp://127.0.0.1:\d+\n", ready.readline())
+    finally:
+        parent.kill()
+        parent.communicate()
+    assert started.wait(SECONDS) == 0
