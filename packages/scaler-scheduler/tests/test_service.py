@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 import pytest
 
@@ -39,10 +40,16 @@ class SchedulerProcess:
     def read_until(self, text: str) -> str:
         """The next line that contains `text`."""
         assert self.process.stdout is not None
+        deadline = threading.Timer(SECONDS, self.process.kill)
+        deadline.start()
+        try:
+            return self._read_until(self.process.stdout, text)
+        finally:
+            deadline.cancel()
+
+    def _read_until(self, output: IO[bytes], text: str) -> str:
         while True:
-            ready, _, _ = select.select([self.process.stdout], [], [], SECONDS)
-            assert ready, f"no line with {text!r} in {SECONDS} s: {self.lines}"
-            line = self.process.stdout.readline().decode()
+            line = output.readline().decode()
             assert line, f"ended before {text!r}: {self.lines}, {self.process.stderr and self.process.stderr.read()!r}"
             self.lines.append(line)
             if text in line:
