@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import cases
+from ending import adopt_orphans, end_descendants
 
 STOP_SECONDS = 20.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -6,7 +6,6 @@ next to nothing else, because `startup` measures imports.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -156,6 +155,8 @@ def cpu_tasks(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
 
 def sleep_balance(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
     """Short and long tasks in a fixed random order."""
+    import random  # late: `startup` must not find it imported
+
     ready(peer, n_workers)
     count = 100 if quick else 400
     durations = [(0.001, 0.005, 0.050)[i % 3] for i in range(count)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +50,8 @@ def _backlog(
     peer: BenchPeer, n_workers: int, count: int, submit: Callable[[int], Any], right: Callable[[int], Any]
 ) -> Figures:
     """Queue tasks behind workers that are held, then let go; both for a limited time, so a slow peer queues fewer."""
+    import tempfile  # late: `startup` must not find it imported
+
     ready(peer, n_workers)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -61,7 +62,7 @@ def _backlog(
         release.daemon = True
         release.start()
         begin = time.perf_counter()
-        futures = []
+        futures: list[Any] = []
         while len(futures) < count and time.perf_counter() - begin < SUBMIT_SECONDS:
             futures.append(submit(len(futures)))
         submitted = time.perf_counter()

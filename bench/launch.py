@@ -14,18 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import probe
+from ending import end_descendants
 
 HERE = Path(__file__).resolve().parent
 GRACE_SECONDS = 8.0
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def adopt_orphans() -> None:
-    """Make orphaned descendants children of this process, so that none can hide from it."""
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _end_with_parent() -> None:
@@ -37,37 +31,6 @@ def _environment(folder: str) -> dict[str, str]:
     """The runner's environment, with a folder of the run's own for files, and with compiled modules kept."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")}
     return {**kept, "PYTHONPATH": str(HERE), "TMPDIR": folder}
-
-
-def _signal(process: probe.ProcessSeen, number: int) -> None:
-    """Signal a process unless its pid belongs to another one by now."""
-    seen = probe.look(process.pid)
-    if seen is not None and seen.born == process.born:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
-
-
-def _reap() -> None:
-    """Collect adopted children that have ended."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def end_descendants(grace_seconds: float) -> list[str]:
-    """End all descendants of this process: wait, then SIGKILL by pid. Returns the command lines of the killed."""
-    deadline = time.monotonic() + grace_seconds
-    killed: dict[int, str] = {}
-    while True:
-        _reap()
-        left = probe.descendants(os.getpid())
-        if not left:
-            return list(killed.values())
-        if time.monotonic() >= deadline:
-            for process in left:
-                killed[process.pid] = probe.command(process.pid)[-200:]
-                _signal(process, signal.SIGKILL)
-        time.sleep(0.05)
 
 
 def _wait(process: subprocess.Popen[bytes], limit_seconds: float) -> bool:

@@ -59,4 +59,4 @@ def cpu_spent(peer: BenchPeer, count: int) -> Iterator[Figures]:
         after["client"][os.getpid()] = own
     by_role = {role: seconds * 1e6 / count for role, seconds in cpu_between(before, after).items()}
     figures["cpu_us_per_task"] = sum(by_role.values())
-    figures["cpu_us_by_role"] = by_role
+    figures["cpu_us_per_task_by_role"] = by_role

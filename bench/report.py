@@ -97,11 +97,19 @@ def table(runs: list[Run], peers: list[str]) -> str:
             if not mine:
                 continue
             if peer in middle.get(case, {}):
-                lines += [_line(case, peer, figure, runs, middle[case]) for figure in CASES[case].main]
+                for figure in CASES[case].main:
+                    lines += [_line(case, peer, figure, runs, middle[case]), *_roles(peer, figure, middle[case])]
             outcome = _outcome(mine, usual)
             if outcome:
                 lines.append(f"  {peer:9} {outcome}")
     return "\n".join(lines)
+
+
+def _roles(peer: str, figure: str, middle: dict[str, Any]) -> list[str]:
+    """The same figure for each role of processes, where it was taken."""
+    by_role = middle[peer].get(f"{figure}_by_role", {})
+    words = ", ".join(f"{role} {_number(value)}" for role, value in by_role.items())
+    return [f"  {'':9}   {words}"] if words else []
 
 
 def _line(case: str, peer: str, figure: str, runs: list[Run], middle: dict[str, Any]) -> str:

@@ -19,8 +19,9 @@ from typing import Any
 
 import report
 from cases import ALIASES, CASES
+from ending import adopt_orphans, end_descendants
 from environments import PINS, EnvironmentMissingError, python_for
-from launch import adopt_orphans, end_descendants, run_case
+from launch import run_case
 from peers import NAMES
 
 

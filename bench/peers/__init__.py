@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import probe
 
+__all__ = ["NAMES", "BenchPeer", "load", "probe"]
+
 NAMES = ("scaler", "pool", "ppe", "ray", "dask", "opengris")
 
 

@@ -64,7 +64,7 @@ class RayPeer(BenchPeer):
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """A task per item."""
         task = self._task(fn)
-        return ray.get([task.remote(item) for item in items])
+        return list(ray.get([task.remote(item) for item in items]))
 
     def nested(self, n: int) -> int:
         """Fibonacci by tasks that submit tasks."""
@@ -76,7 +76,7 @@ class RayPeer(BenchPeer):
 
     def gather(self, futures: Sequence[Any]) -> list[Any]:
         """The values of all references, in one call."""
-        return ray.get(list(futures))
+        return list(ray.get(list(futures)))
 
     def done(self, futures: Sequence[Any]) -> list[Any]:
         """Those that are ready, in one call."""

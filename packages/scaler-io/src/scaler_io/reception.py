@@ -1,7 +1,8 @@
-"""Reception: the asyncio shell of a service that accepts links: sockets and timers around a Hub and a core.
+"""Reception: the shell of a service that accepts links: a listening socket and timers around a Hub and a core.
 
-A turn takes in at most TURN_MESSAGES, lets the core decide once, writes what it says, and only then asks the socket
-again whether something is there: its descriptor is edge-triggered, and a turn that skipped this could wait for ever.
+A turn takes in at most TURN_MESSAGES, or as many as TURN_SECONDS allow, lets the core decide once, writes what it says,
+and only then asks the socket again whether something is there: its descriptor is edge-triggered, and a turn that
+skipped this could wait for ever.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from scaler_io.dialing import TURN_MESSAGES
 from scaler_io.effects import Effect, Log, Send
 from scaler_io.links import Hub, HubEvent
-from scaler_io.streams import ACK_SECONDS
-from scaler_io.zeromq import Listener
+from scaler_io.streams import ACK_SECONDS, Frames
 from scaler_protocol.errors import ProtocolError
 
 LOGGER = logging.getLogger("scaler")
+TURN_SECONDS = 0.005
+_AT_ONCE = 32
+_IDLE_SECONDS = 1.0
 
 
 class ServiceCore(Protocol):
@@ -34,37 +38,61 @@ class ServiceCore(Protocol):
         """When to call `settle` although nothing has happened."""
 
 
-class Reception:
-    """Runs a core behind a listening socket, until it is closed; `stop` is called when the core wants to end."""
+class RouteListener(Protocol):
+    """An accepting socket."""
 
-    def __init__(self, name: str, listener: Listener, hub: Hub, core: ServiceCore, stop: Callable[[], None]) -> None:
+    def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
+        """Up to `limit` messages: the route each came by, and its frames."""
+
+    def send(self, route: bytes, frames: Frames) -> bool:
+        """Whether the message was taken; False means there is no such route any more."""
+
+    def readable(self) -> bool:
+        """Whether a message is there."""
+
+    def close(self) -> None:
+        """Free the address."""
+
+
+class WaitableListener(RouteListener, Protocol):
+    """An accepting socket that a loop can wait for."""
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+
+
+class ServiceTurn:
+    """What a service does in one turn, whatever drives it; `stop` is called when the core wants to end.
+
+    A message that the core can not take, whatever it raises, is counted and told of, and the others go on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        listener: RouteListener,
+        hub: Hub,
+        core: ServiceCore,
+        stop: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.malformed = 0
+        self._name = name
         self._listener = listener
         self._hub = hub
         self._core = core
-        self._name = name
         self._stop = stop
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._clock = clock
         self._tick_at = 0.0
-        self._again: asyncio.Handle | None = None
-        self._loop.add_reader(listener.fileno(), self.turn)
-        self.turn()
 
-    def turn(self) -> None:
-        """Take in, decide, write, look again."""
-        self._again = None
-        now = time.monotonic()
+    def turn(self, now: float) -> float:
+        """Take in, decide, write; returns when to come again if nothing arrives."""
         self._take_in(now)
         for effect in self._core.settle(now):
             self._perform(effect)
-        for route, written in self._hub.outgoing():
-            if not self._listener.send(route, written):
-                self._hub.unreachable(route, now)
-        if now >= self._tick_at:
-            self._tick_at = self._hub.due() or now + 1.0
-        self._schedule(now)
+        self._write(now)
+        due = self._core.due()
+        return self._tick_at if due is None else min(due, self._tick_at)
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Send):
@@ -76,47 +104,108 @@ class Reception:
             self._stop()
 
     def _take_in(self, now: float) -> None:
-        hub, core = self._hub, self._core
-        taken = self._listener.receive()
-        for route, frames in taken:
-            try:
-                got = hub.receive(route, frames, now)
-                if got is not None:
-                    core.handle(*got, now)
-            except ProtocolError as error:
-                self._refuse(route, error)
+        taken = 0
+        until = self._clock() + TURN_SECONDS
+        while taken < TURN_MESSAGES and (arrived := self._listener.receive(_AT_ONCE)):
+            taken += len(arrived)
+            for route, frames in arrived:
+                self._take(route, frames, now)
+            if len(arrived) < _AT_ONCE or self._clock() > until:
+                break
         if taken:
             self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         if now >= self._tick_at:
-            for peer, event in hub.tick(now):
-                core.handle(peer, event, now)
+            for peer, event in self._hub.tick(now):
+                self._core.handle(peer, event, now)
+            due = self._hub.due()
+            self._tick_at = now + _IDLE_SECONDS if due is None else due
 
-    def _schedule(self, now: float) -> None:
-        if self._listener.readable():
-            self._again = self._loop.call_soon(self.turn)
-            return
-        due = self._core.due()
-        at = self._tick_at if due is None else min(due, self._tick_at)
-        if self._timer is not None:
-            if now < self._timer_at <= at:
-                return
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._loop.call_later(max(0.0, at - now), self.turn)
+    def _take(self, route: bytes, frames: list[bytes], now: float) -> None:
+        try:
+            got = self._hub.receive(route, frames, now)
+            if got is not None:
+                self._core.handle(*got, now)
+        except ProtocolError as error:
+            self._refuse(route, error)
+        except Exception:
+            self.malformed += 1
+            LOGGER.exception("%s: a message from %s could not be handled", self._name, route[:8].hex())
+
+    def _write(self, now: float) -> None:
+        for route, written in self._hub.outgoing():
+            if not self._listener.send(route, written):
+                self._hub.unreachable(route, now)
+                self._tick_at = min(self._tick_at, now + ACK_SECONDS)
 
     def _refuse(self, route: bytes, error: ProtocolError) -> None:
         """Garbage is counted and told of, at most once per power of ten."""
         self.malformed += 1
         if self.malformed < 10 or str(self.malformed).rstrip("0") == "1":
-            text = "%s: malformed message number %s from %s: %s"
-            LOGGER.warning(text, self._name, self.malformed, route[:8].hex(), error)
+            LOGGER.warning(
+                "%s: malformed message number %s from %s: %s", self._name, self.malformed, route[:8].hex(), error
+            )
 
     def close(self) -> None:
         """Write what is left, and free the address."""
         for route, written in self._hub.outgoing():
             self._listener.send(route, written)
+        self._listener.close()
+
+
+class Reception:
+    """Runs a core behind a listening socket on the running asyncio loop, until it is closed.
+
+    `stop` is called when the core wants to end.
+    """
+
+    def __init__(
+        self, name: str, listener: WaitableListener, hub: Hub, core: ServiceCore, stop: Callable[[], None]
+    ) -> None:
+        self._listener = listener
+        self._service = ServiceTurn(name, listener, hub, core, stop)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._again: asyncio.Handle | None = None
+        self._loop.add_reader(listener.fileno(), self.turn)
+        self.turn()
+
+    @property
+    def malformed(self) -> int:
+        """Messages that were none, or that the core could not take."""
+        return self._service.malformed
+
+    def turn(self) -> None:
+        """Take in, decide, write, look again: whatever happens, or the socket would never be looked at again."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        now = time.monotonic()
+        due = now + _IDLE_SECONDS
+        try:
+            due = self._service.turn(now)
+        finally:
+            self._schedule(due, now)
+
+    def _schedule(self, due: float, now: float) -> None:
+        if self._listener.readable():
+            self._again = self._loop.call_soon(self.turn)
+            return
+        if self._timer is not None:
+            if self._timer_at <= due:
+                return
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_later(max(0.0, due - now), self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None  # loops round their delays: it may still be a little early, and another one is needed
+        self.turn()
+
+    def close(self) -> None:
+        """Write what is left, and free the address."""
         for handle in (self._timer, self._again):
             if handle is not None:
                 handle.cancel()
         self._loop.remove_reader(self._listener.fileno())
-        self._listener.close()
+        self._service.close()

@@ -27,7 +27,13 @@ KEPT_LIMIT = 64 * 1024 * 1024
 """Bytes sent to a peer and not acknowledged, after which it is cut off as too slow."""
 
 
-_UNNUMBERED = (Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge)
+_UNNUMBERED = frozenset({Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge})
+_UNNUMBERED_HEAD = bytes(8)
+
+
+def is_numbered(header: bytes) -> bool:
+    """Whether a message with this header has a place in the stream."""
+    return header[:8] != _UNNUMBERED_HEAD
 
 
 class StreamGapError(ProtocolError):
@@ -37,37 +43,41 @@ class StreamGapError(ProtocolError):
 class Stream:
     """Both directions of one numbered stream."""
 
-    __slots__ = ("_kept", "_owed", "_owed_since", "kept_bytes", "received", "sent")
+    __slots__ = ("_kept", "_owed_since", "kept_bytes", "owed", "received", "sent")
 
     def __init__(self) -> None:
         self.sent = 0
         self.received = 0
         self.kept_bytes = 0
+        self.owed = 0
+        """Messages received since the last acknowledgement."""
         self._kept: deque[tuple[int, int, Frames]] = deque()
-        self._owed = 0
         self._owed_since = 0.0
 
     def write(self, message: Message) -> Frames:
         """The frames of a message; a numbered one is kept until it is acknowledged."""
         body = encode(message)
-        if isinstance(message, _UNNUMBERED):
+        if type(message) in _UNNUMBERED:
             sequence = 0
         else:
             self.sent = sequence = self.sent + 1
             size = sum(map(len, body))
             self._kept.append((sequence, size, body))
             self.kept_bytes += size
-        self._owed = 0
+        self.owed = 0
         return [HEADER.pack(sequence, self.received), *body]
 
     def read(self, header: bytes, now: float) -> bool:
         """Take the header of a message from the peer; False means it is a duplicate.
 
-        Raises StreamGapError where messages before it are missing, ProtocolError for a header that is none.
+        Raises StreamGapError where messages before it are missing, ProtocolError for a header that is none, or that
+        acknowledges what was never sent.
         """
         if len(header) != HEADER.size:
             raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(header)}")
         sequence, acknowledged = HEADER.unpack(header)
+        if acknowledged > self.sent:
+            raise ProtocolError(f"message {acknowledged} is acknowledged, {self.sent} were sent")
         self.acknowledge(acknowledged)
         if not sequence:
             return True
@@ -76,9 +86,9 @@ class Stream:
         if sequence != self.received + 1:
             raise StreamGapError(f"message {sequence} came after message {self.received}")
         self.received = sequence
-        if not self._owed:
+        if not self.owed:
             self._owed_since = now
-        self._owed += 1
+        self.owed += 1
         return True
 
     def acknowledge(self, acknowledged: int) -> None:
@@ -89,11 +99,11 @@ class Stream:
 
     def owes_acknowledgement(self, now: float) -> bool:
         """Whether an acknowledgement has waited long enough to be sent alone."""
-        return self._owed >= ACK_MESSAGES or (self._owed > 0 and now - self._owed_since >= ACK_SECONDS)
+        return self.owed >= ACK_MESSAGES or (self.owed > 0 and now >= self._owed_since + ACK_SECONDS)
 
     def acknowledgement_due(self) -> float | None:
         """When an acknowledgement must go alone, if one is owed."""
-        return self._owed_since + ACK_SECONDS if self._owed else None
+        return self._owed_since + ACK_SECONDS if self.owed else None
 
     def unacknowledged(self) -> list[Frames]:
         """What a new epoch has to send again, in order."""

@@ -8,42 +8,53 @@ again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import socket
 import stat
+import sys
 from collections.abc import Sequence
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from scaler_io.links import LinkState, Uplink, UplinkEvent
+from scaler_io.dialing import LINGER_SECONDS, TURN_MESSAGES, EpochDialer
+from scaler_io.links import Uplink
 from scaler_io.streams import Frames
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import AddressError, ProtocolError
+from scaler_protocol.errors import AddressError
 
-TURN_MESSAGES = 256
-"""Messages read in one turn, so that a flood never keeps a loop from its timers."""
 _COPY_BELOW = 64 * 1024
-_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_REASONS = {int(zmq.EVENT_DISCONNECTED): "connection closed", int(zmq.EVENT_CLOSED): "cannot connect"}
+_LOST = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
+_PROBE_SECONDS = 1.0
+_LONGEST_WAIT_SECONDS = 3600.0
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
-    socket.set_hwm(0)
-    socket.linger = 0
-    socket.setsockopt(zmq.IPV6, 1)
-    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, _BEAT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _BEAT_TIMEOUT_MS)
-    return socket
+    made = context.socket(kind)
+    made.set_hwm(0)
+    made.linger = 0
+    made.setsockopt(zmq.IPV6, 1)
+    made.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    made.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
+    made.setsockopt(zmq.HEARTBEAT_IVL, _BEAT_MS)
+    made.setsockopt(zmq.HEARTBEAT_TIMEOUT, _BEAT_TIMEOUT_MS)
+    return made
 
 
-def _send(socket: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> bool:
+def _send(through: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> bool:
     """Whether the transport took the message; False means the peer is unreachable."""
     try:
-        socket.send_multipart(frames, zmq.NOBLOCK, copy=max(map(len, frames)) < _COPY_BELOW)
+        through.send_multipart(frames, zmq.NOBLOCK, copy=max(map(len, frames)) < _COPY_BELOW)
     except (zmq.Again, zmq.ZMQError) as error:
         if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
             raise
@@ -66,10 +77,9 @@ class Listener:
             self._claim(address)
         mask = os.umask(0o077)  # an ipc socket is for its owner alone
         try:
-            self._socket.bind(str(address) if address.path or address.port else f"tcp://{address.host}:*")
+            self._socket.bind(str(address) if address.path or address.port else f"{str(address).removesuffix('0')}*")
         except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
-            raise AddressError(f"cannot listen to {address}: {error.strerror}") from None
+            raise self._refusal(address, os.strerror(error.errno or 0)) from None
         finally:
             os.umask(mask)
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -78,14 +88,20 @@ class Listener:
     def _claim(self, address: Address) -> None:
         """Refuse a path that is no socket, or that a living service answers at."""
         if not stat.S_ISSOCK(os.stat(address.path).st_mode):
-            self._context.destroy(linger=0)
-            raise AddressError(f"cannot listen to {address}: the path exists and is no socket")
-        import socket
-
+            raise self._refusal(address, "the path exists and is no socket")
+        if sys.platform == "win32":
+            return
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
-            if probe.connect_ex(address.path) == 0:
-                self._context.destroy(linger=0)
-                raise AddressError(f"cannot listen to {address}: address already in use")
+            probe.settimeout(_PROBE_SECONDS)
+            problem = probe.connect_ex(address.path)
+        # Only a refusal proves that nobody is there: a service too busy to accept is alive.
+        if problem not in (errno.ECONNREFUSED, errno.ENOENT):
+            denied = problem == errno.EACCES
+            raise self._refusal(address, os.strerror(errno.EACCES if denied else errno.EADDRINUSE))
+
+    def _refusal(self, address: Address, why: str) -> AddressError:
+        self._context.destroy(linger=0)
+        return AddressError(f"cannot listen to {address}: {why}")
 
     def fileno(self) -> int:
         """The descriptor to wait on."""
@@ -110,8 +126,8 @@ class Listener:
         return _send(self._socket, [route, *frames])
 
     def close(self) -> None:
-        """Free the address at once."""
-        self._context.destroy(linger=0)
+        """Free the address; what was written last has LINGER_SECONDS to go."""
+        self._context.destroy(linger=int(LINGER_SECONDS * 1000))
         if self._path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
@@ -120,13 +136,33 @@ class Listener:
 class _Connection:
     """One epoch: a socket that connects once."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: Address, routing_id: bytes) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: Address, routing_id: bytes, ipv6: bool
+    ) -> None:
         self.socket = _socket(context, zmq.DEALER)
+        self.socket.setsockopt(zmq.IPV6, ipv6)
         self.socket.routing_id = routing_id
         self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self.monitor = self.socket.get_monitor_socket(_LOST)
         self.monitor.linger = 0
-        self.socket.connect(str(address))
+        try:
+            self.socket.connect(str(address))
+        except zmq.ZMQError as error:
+            self.close()
+            raise OSError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
+
+    def receive(self, limit: int) -> list[list[bytes]]:
+        """Up to `limit` messages that have arrived."""
+        taken: list[list[bytes]] = []
+        receive = self.socket.recv_multipart
+        with contextlib.suppress(zmq.Again):
+            while len(taken) < limit:
+                taken.append(receive(zmq.NOBLOCK))
+        return taken
+
+    def send(self, frames: Frames) -> bool:
+        """Whether the transport took the message."""
+        return _send(self.socket, frames)
 
     def lost(self) -> str | None:
         """Why the connection is gone, if it is."""
@@ -134,67 +170,31 @@ class _Connection:
             event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
         except zmq.Again:
             return None
-        return "connection closed" if event["event"] == zmq.EVENT_DISCONNECTED else "cannot connect"
+        return _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
 
-    def close(self) -> None:
+    def close(self, linger: float = 0.0) -> None:
+        """Leave; what was sent may take `linger` seconds to go."""
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
-        self.socket.close(linger=0)
+        self.socket.close(linger=int(linger * 1000))
 
 
-class Dialer:
-    """An Uplink over ZeroMQ: opens one connection per epoch and moves messages both ways.
+class Dialer(EpochDialer[_Connection]):
+    """An Uplink over ZeroMQ.
 
     Not thread-safe: one thread or loop owns it. `secret` keeps strangers from taking over the routes of our epochs.
     """
 
     def __init__(self, address: Address, uplink: Uplink) -> None:
-        self.uplink = uplink
-        self.malformed = 0
+        super().__init__(uplink)
         self._address = address
         self._secret = b"\x01" + secrets.token_bytes(15)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connection: _Connection | None = None
 
-    def turn(self, now: float) -> list[UplinkEvent]:
-        """Take in what has arrived, at most TURN_MESSAGES. Then `flush` what the core says, then ask `readable`."""
-        uplink, events = self.uplink, list[UplinkEvent]()
-        if self._connection is not None:
-            events += self._receive(self._connection, now)
-            if uplink.state is not LinkState.DOWN and (reason := self._connection.lost()):
-                events += uplink.broken(reason, now)
-        events += uplink.tick(now)
-        if self._connection is not None and uplink.state in (LinkState.DOWN, LinkState.REFUSED):
-            self._connection.close()
-            self._connection = None
-        if uplink.wants_connection(now):
-            uplink.opened(now)
-            self._connection = _Connection(self._context, self._address, self._secret + uplink.epoch.to_bytes(4, "big"))
-        return events
-
-    def _receive(self, connection: _Connection, now: float) -> list[UplinkEvent]:
-        events: list[UplinkEvent] = []
-        receive, uplink = connection.socket.recv_multipart, self.uplink
-        with contextlib.suppress(zmq.Again):
-            for _ in range(TURN_MESSAGES):
-                frames = receive(zmq.NOBLOCK)
-                try:
-                    events += uplink.receive(frames, now)
-                except ProtocolError as error:
-                    self.malformed += 1
-                    events += uplink.broken(f"malformed message: {error}", now)
-                if uplink.state is LinkState.DOWN:
-                    break
-        return events
-
-    def flush(self, now: float) -> list[UplinkEvent]:
-        """Write what the Uplink has to say."""
-        if self._connection is None:
-            return []
-        for frames in self.uplink.outgoing():
-            if not _send(self._connection.socket, frames):
-                return self.uplink.broken("connection closed", now)
-        return []
+    def _connect(self, epoch: int) -> _Connection:
+        # A name may stand for addresses of both families, and ZeroMQ tries only one: take turns.
+        ipv6 = ":" in self._address.host or (not self._address.is_numeric and epoch % 2 == 0)
+        return _Connection(self._context, self._address, self._secret + epoch.to_bytes(4, "big"), ipv6)
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
@@ -205,7 +205,7 @@ class Dialer:
         """The descriptors to wait on; they change with every epoch."""
         if self._connection is None:
             return ()
-        return tuple(socket.FD for socket in (self._connection.socket, self._connection.monitor))
+        return tuple(watched.FD for watched in (self._connection.socket, self._connection.monitor))
 
     def wait(self, wake: int, seconds: float) -> None:
         """Block until a message, a broken connection, or something to read on the descriptor `wake`."""
@@ -214,14 +214,9 @@ class Dialer:
         if self._connection is not None:
             poller.register(self._connection.socket, zmq.POLLIN)
             poller.register(self._connection.monitor, zmq.POLLIN)
-        poller.poll(max(0, int(seconds * 1000) + 1))
+        poller.poll(int(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS) * 1000) + 1)
 
     def close(self) -> None:
         """Write what is left, and leave."""
-        if self._connection is not None:
-            for frames in self.uplink.outgoing():
-                _send(self._connection.socket, frames)
-            self._connection.socket.linger = 200
-            self._connection.close()
-            self._connection = None
-        self._context.destroy(linger=200)
+        super().close()
+        self._context.destroy(linger=int(LINGER_SECONDS * 1000))

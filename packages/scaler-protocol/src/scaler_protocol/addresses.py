@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 
 from scaler_protocol.errors import AddressError
 
-_TCP = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>\d+)")
+_TCP = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>[0-9]{1,5})")
+_LAST_PORT = 65535
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +33,7 @@ class Address:
         if text.startswith("ipc://") and len(text) > len("ipc://"):
             return cls(path=text.removeprefix("ipc://"))
         match = _TCP.fullmatch(text)
-        if match is None or not 0 <= int(match["port"]) <= 65535:
+        if match is None or int(match["port"]) > _LAST_PORT or _ip(match["six"] or "::") is None:
             raise AddressError(f"address {text!r}: write tcp://host:port, tcp://[::1]:port or ipc:///path")
         return cls(host=match["six"] or match["host"], port=int(match["port"]))
 
@@ -35,17 +43,22 @@ class Address:
         return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
 
     def beside(self, offset: int) -> Address:
-        """The service that stands `offset` ports above this one (`path.offset` for ipc)."""
+        """The service that stands `offset` ports above this one (`path.offset` for ipc); raises AddressError."""
         if self.path:
             return replace(self, path=f"{self.path}.{offset}")
+        if self.port + offset > _LAST_PORT:
+            raise AddressError(f"address {self}: there is no port {self.port + offset}, choose a smaller one")
         return replace(self, port=self.port + offset)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether it needs no name service."""
+        return bool(self.path) or _ip(self.host) is not None
 
     @property
     def is_local(self) -> bool:
         """Whether only programs of this host can reach it."""
         if self.path or self.host == "localhost":
             return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        address = _ip(self.host)
+        return address is not None and address.is_loopback

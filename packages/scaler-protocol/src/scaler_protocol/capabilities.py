@@ -31,6 +31,7 @@ def parse_capabilities(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = item.partition("=")
+        name = name.strip()
         try:
             number = int(value) if equals else PRESENT
         except ValueError:

@@ -23,6 +23,7 @@ _SCHEMA = capnp.load(str(Path(__file__).with_name("messages.capnp")))
 _MESSAGE = _SCHEMA.Message
 _PAYLOAD = "Lengths"
 _GROUPS = "groups"
+_KNOWN_GROUP_BYTES = 4096
 
 
 def _snake(name: str) -> str:
@@ -53,14 +54,24 @@ def _write_group(group: Group) -> bytes:
     return written
 
 
-@lru_cache(4096)
-def _read_group(written: bytes) -> Group:
+def _parse_group(written: bytes) -> Group:
     with _SCHEMA.Group.from_bytes(written, traversal_limit_in_words=len(written) + 64) as reader:
         values: dict[str, Any] = {}
         for name, attribute, is_list in _GROUP_FIELDS:
             value = getattr(reader, name)
             values[attribute] = tuple(value) if is_list else value
-        return Group(**values)
+    group = Group(**values)
+    if len(group.capability_names) != len(group.capability_values):
+        raise MalformedMessageError("a group has as many capability names as values")
+    return group
+
+
+_parse_known_group = lru_cache(4096)(_parse_group)
+
+
+def _read_group(written: bytes) -> Group:
+    # Strangers choose what they send: what is remembered of it must stay small.
+    return _parse_known_group(written) if len(written) <= _KNOWN_GROUP_BYTES else _parse_group(written)
 
 
 class _Kind:
@@ -71,6 +82,7 @@ class _Kind:
         self.member, self.kind = member, kind
         self.plain, self.payloads = _fields(struct)
         self.columns: Sequence[tuple[str, ...]] = getattr(kind, "COLUMNS", ())
+        self.optional: frozenset[str] = getattr(kind, "OPTIONAL", frozenset())
         self.keeps_frames = hasattr(kind, "encoded")
 
     def encode(self, message: Any) -> Sequence[bytes | memoryview]:
@@ -110,12 +122,13 @@ class _Kind:
             size = len(values[columns[0]])
             for column in columns[1:]:
                 found = len(values[column])
-                if found != size and (found or column not in _OPTIONAL):
+                if found != size and (found or column not in self.optional):
                     where = f"{self.kind.__name__}.{column}"
                     raise MalformedMessageError(f"{where} has {found} entries, {columns[0]} {size}")
+        message = self.kind(**values)
         if self.keeps_frames:
-            values["encoded"] = frames
-        return self.kind(**values)
+            object.__setattr__(message, "encoded", frames)
+        return message
 
     def _cut(self, body: Any, payload: bytes, values: dict[str, Any]) -> None:
         at = 0
@@ -130,9 +143,6 @@ class _Kind:
         if at != len(payload):
             raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload) - at} bytes of nobody")
 
-
-_OPTIONAL = frozenset({"task_groups", "attempts", "runs"})
-"""Columns that may be left out: nothing in them differs from the default."""
 
 _KINDS = {
     member: _Kind(member, vars(messages).get(name := member[0].upper() + member[1:]) or vars(handshake)[name])
@@ -159,5 +169,8 @@ def decode(frames: Sequence[bytes]) -> Message:
             kind = _KINDS[reader.which()]
             message: Message = kind.decode(reader, frames)
             return message
+    except MalformedMessageError:
+        raise
     except (capnp.KjException, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
-        raise MalformedMessageError(f"not a message: {str(error).splitlines()[0]}") from error
+        reason, _, _ = str(error).partition("\n")
+        raise MalformedMessageError(f"not a message: {reason}") from error

@@ -7,6 +7,7 @@ ScalerError
 ├── CapabilityError (ValueError)
 ├── HandshakeRefusedError (ConnectionError)
 ├── SchedulerLostError (ConnectionError)
+├── StorageLostError (ConnectionError)
 ├── ClientQuitError (RuntimeError)
 ├── ClientForkedError (RuntimeError)
 ├── TaskTimeoutError (TimeoutError)
@@ -14,6 +15,8 @@ ScalerError
 ├── NestingLimitError
 ├── NoWorkerError
 ├── ObjectNotFoundError (KeyError)
+├── ObjectRefusedError
+│   └── StorageFullError
 ├── DeserializeError
 ├── ResultNotSerializableError (TypeError)
 ├── TaskExceptionNotSerializableError
@@ -65,6 +68,10 @@ class SchedulerLostError(ScalerError, ConnectionError):
     """The scheduler did not come back in time."""
 
 
+class StorageLostError(ScalerError, ConnectionError):
+    """The object storage server did not come back in time."""
+
+
 class ClientQuitError(ScalerError, RuntimeError):
     """The client is disconnected; make another one."""
 
@@ -93,6 +100,14 @@ class ObjectNotFoundError(ScalerError, KeyError):
     """The object was never stored, or is deleted."""
 
     __str__ = Exception.__str__
+
+
+class ObjectRefusedError(ScalerError):
+    """The object storage server did not take the object."""
+
+
+class StorageFullError(ObjectRefusedError):
+    """The object storage server has no room for the object."""
 
 
 class DeserializeError(ScalerError):
@@ -125,11 +140,16 @@ _register(ScalerError)
 
 def describe(error: ScalerError) -> bytes:
     """The payload of a FAILED outcome: a JSON object with `error`, `message` and `details`."""
-    return json.dumps({"error": type(error).__name__, "message": str(error), "details": error.details}).encode()
+    described = {"error": type(error).__name__, "message": str(error), "details": error.details}
+    return json.dumps(described, default=str).encode()
 
 
 def restore(payload: bytes) -> ScalerError:
-    """The error that `describe` wrote; one of an unknown name comes back as ScalerError."""
-    described = json.loads(payload)
-    kind = _BY_NAME.get(described["error"], ScalerError)
-    return kind(described["message"], **described["details"])
+    """The error that `describe` wrote; one of an unknown name, or that can not be read, comes back as ScalerError."""
+    try:
+        described = json.loads(payload)
+        name, message, details = described["error"], described["message"], dict(described["details"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ScalerError(f"an error that can not be read: {payload[:200]!r}")
+    details.pop("message", None)
+    return _BY_NAME.get(str(name), ScalerError)(str(message), **details)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 PROTOCOL_VERSION = 1
 INLINE_LIMIT = 16 * 1024
@@ -23,6 +23,8 @@ class Role:
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First message of an epoch: who is connecting, what it knows of the peer, what it offers."""
+
+    COLUMNS: ClassVar = (("capability_names", "capability_values"),)
 
     role: int
     identity: bytes

@@ -1,7 +1,8 @@
 """The messages: one immutable value per batch, holding columns. docs/protocol.md is their specification.
 
 A column is a sequence with one entry per task (or run); where a docstring says *sparse*, a column of positions says
-which tasks its companions speak of. An empty `task_groups` means that all tasks are in group 0.
+which tasks its companions speak of. COLUMNS names the columns that have equal lengths, OPTIONAL those that may be left
+out; an empty `task_groups` means that all tasks are in group 0.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Submit:
     """New tasks. `dependents` (positions) and `needs` (task ids) are sparse pairs: this task waits for that one."""
 
     COLUMNS: ClassVar = (("tasks", "task_groups", "calls"), ("dependents", "needs"), ("functions", "names", "bodies"))
+    OPTIONAL: ClassVar = frozenset({"task_groups"})
 
     groups: Sequence[Group]
     tasks: Ints
@@ -106,6 +108,7 @@ class Run:
         ("dependents", "needs", "inputs"),
         ("functions", "names", "bodies"),
     )
+    OPTIONAL: ClassVar = frozenset({"task_groups", "attempts"})
 
     first_run: int
     groups: Sequence[Group]
@@ -131,6 +134,7 @@ class Done:
     """
 
     COLUMNS: ClassVar = (("tasks", "runs", "statuses", "results"),)
+    OPTIONAL: ClassVar = frozenset({"runs"})
 
     tasks: Ints
     statuses: Ints
@@ -139,8 +143,8 @@ class Done:
     stored: Ints = ()
     profiles: bytes = b""
     worker: str = ""
-    encoded: Sequence[bytes] | None = field(default=None, compare=False, repr=False)
-    """The frames it came in: a message that is only passed on is not written again."""
+    encoded: Sequence[bytes] | None = field(default=None, init=False, compare=False, repr=False)
+    """The frames it came in, set by the codec alone: a message that is only passed on is not written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +308,7 @@ class ShutdownAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PutObject:
-    """A part of an object of `size` bytes, at `offset`; answered by ObjectStored when the last part has come."""
+    """One part (see `scaler_protocol.objects`) of an object of `size` bytes, at `offset`; answered by ObjectStored."""
 
     object: bytes
     size: int
@@ -316,7 +320,7 @@ class PutObject:
 
 @dataclass(frozen=True, slots=True)
 class GetObject:
-    """Up to `limit` bytes of an object from `offset`; answered by ObjectPart."""
+    """Up to `limit` bytes of an object from `offset`; answered by ObjectPart with what one part holds of them."""
 
     object: bytes
     offset: int
@@ -334,7 +338,7 @@ class DeleteObjects:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStored:
-    """The object is complete, or why it was not taken."""
+    """A part was taken, or why not: `error` is as a FAILED outcome. With all its parts taken an object is complete."""
 
     object: bytes
     request: int = 0

@@ -49,6 +49,10 @@ def split_parts(call: bytes) -> list[tuple[str, bytes]]:
         end = at + keyword + length
         if end > len(call):
             raise MalformedMessageError(f"a call of parts ends at byte {len(call)}, its last part at {end}")
-        parts.append((call[at : at + keyword].decode(), call[at + keyword : end]))
+        try:
+            name = call[at : at + keyword].decode()
+        except UnicodeDecodeError:
+            raise MalformedMessageError(f"the keyword at byte {at} of a call of parts is not UTF-8") from None
+        parts.append((name, call[at + keyword : end]))
         at = end
     return parts

@@ -1,0 +1,5 @@
+"""An old path to Client; new programs import it from `scaler`."""
+
+from scaler_client.client import Client
+
+__all__ = ["Client"]

@@ -1,0 +1,5 @@
+"""An old path to ScalerFuture; new programs import it from `scaler`."""
+
+from scaler_client.futures import ScalerFuture
+
+__all__ = ["ScalerFuture"]

@@ -1,0 +1,1 @@
+"""The client: futures, the io thread and the local cluster."""

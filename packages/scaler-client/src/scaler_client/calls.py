@@ -1,0 +1,257 @@
+"""Calls as bytes: functions known by their content, arguments as one pickle or as parts of a custom serializer."""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from types import FunctionType
+from typing import Any, Final
+
+from scaler_client.captures import Capture, travels_by_name
+from scaler_client.dependencies import Collector
+from scaler_client.futures import FutureOwner, ScalerFuture
+from scaler_client.objects import ObjectReference
+from scaler_client.parts import future_part
+from scaler_client.records import CallGroup, FunctionBody
+from scaler_client.serializers import DefaultSerializer
+from scaler_client.signatures import CallCheck, check_for
+from scaler_protocol.capabilities import Capabilities
+from scaler_protocol.ids import function_id
+from scaler_protocol.messages import Encoding, Group
+from scaler_protocol.serializer import Serializer, join_parts
+
+PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
+"""Types whose own instances plain pickle writes as cloudpickle would, several times faster."""
+_SMALL = 16
+_NOTHING: Final[dict[str, Any]] = {}
+_GROUPS_KEPT = 1024
+
+Needs = Sequence[ScalerFuture[Any]]
+
+
+class FailedArgumentError(Exception):
+    """An argument is a future without a result: the call ends as that one did."""
+
+    def __init__(self, argument: ScalerFuture[Any]) -> None:
+        super().__init__()
+        self.argument = argument
+
+
+def is_plain(value: object) -> bool:
+    """Whether plain pickle will do: nothing in it is written by name or knows of cloudpickle."""
+    kind = type(value)
+    return kind in PLAIN or (kind is tuple and len(value) <= _SMALL and all(map(is_plain, value)))  # type: ignore[arg-type,call-overload]
+
+
+class WholeCalls:
+    """Calls as one pickle of `(args, kwargs)`."""
+
+    encoding = Encoding.PICKLE
+    serializer: FunctionBody | None = None
+    load = staticmethod(pickle.loads)
+
+    def __init__(self, owner: FutureOwner) -> None:
+        self._owner = owner
+
+    def dump(self, value: Any) -> bytes:
+        """The bytes of a function or an object."""
+        return DefaultSerializer.serialize(value)
+
+    def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, Needs]:
+        """The bytes of a call and the futures it waits for; raises FailedArgumentError, ValueError, TypeError."""
+        for value in args:
+            if type(value) not in PLAIN and not is_plain(value):
+                break
+        else:
+            if not kwargs or all(map(is_plain, kwargs.values())):
+                return pickle.dumps((args, kwargs), 5), ()
+        import cloudpickle
+
+        with Collector(self._owner) as collector:
+            payload = cloudpickle.dumps((args, kwargs), 5)
+        if collector.failed is not None:
+            raise FailedArgumentError(collector.failed)
+        return payload, collector.found
+
+    def write_rows(self, rows: Sequence[tuple[Any, ...]]) -> tuple[list[bytes], dict[int, Needs]]:
+        """Many calls without keywords at once; needs are by position."""
+        if set(map(type, chain.from_iterable(rows))) <= PLAIN:
+            dumps = pickle.dumps
+            return [dumps((row, _NOTHING), 5) for row in rows], {}
+        return write_each(self, rows)
+
+
+class PartCalls:
+    """Calls of a custom serializer: each argument is a part."""
+
+    encoding = Encoding.PARTS
+
+    def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer]) -> None:
+        self._owner = owner
+        self.load = serializer.deserialize
+        self.dump = serializer.serialize
+        body = DefaultSerializer.serialize(serializer)
+        kind = serializer if isinstance(serializer, type) else type(serializer)
+        self.serializer: FunctionBody | None = FunctionBody(function_id(body), name_of(kind), body)
+
+    def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, Needs]:
+        """The bytes of a call and the futures it waits for; raises FailedArgumentError, ValueError, TypeError."""
+        names: list[str] = []
+        parts: list[bytes] = []
+        with Collector(self._owner) as collector:
+            for keyword, value in chain((("", value) for value in args), kwargs.items()):
+                name, part = self._part(collector, keyword, value)
+                names.append(name)
+                parts.append(part)
+        return join_parts(names, parts), collector.found
+
+    def write_rows(self, rows: Sequence[tuple[Any, ...]]) -> tuple[list[bytes], dict[int, Needs]]:
+        """Many calls without keywords at once; needs are by position."""
+        return write_each(self, rows)
+
+    def _part(self, collector: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
+        if isinstance(value, ObjectReference):
+            if value.load == self.load:
+                return keyword, value.payload()
+            value = value.load(value.payload())
+        elif isinstance(value, ScalerFuture):
+            if not value.done():
+                return future_part(keyword, collector.await_result(value))
+            if value.cancelled() or value.exception() is not None:
+                raise FailedArgumentError(value)
+            value = value.result()
+        return keyword, self.dump(value)
+
+
+CallWriter = WholeCalls | PartCalls
+
+
+def write_each(writer: CallWriter, rows: Sequence[tuple[Any, ...]]) -> tuple[list[bytes], dict[int, Needs]]:
+    """The bytes of many calls, one by one."""
+    calls: list[bytes] = []
+    needs: dict[int, Needs] = {}
+    for position, row in enumerate(rows):
+        call, needed = writer.write(row, _NOTHING)
+        calls.append(call)
+        if needed:
+            needs[position] = needed
+    return calls, needs
+
+
+def name_of(fn: object) -> str:
+    """A callable's module and qualified name."""
+    named = fn if hasattr(fn, "__qualname__") else getattr(fn, "func", type(fn))
+    return f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', type(named).__qualname__)}"
+
+
+class Callee:
+    """A function that a client has submitted, for as long as it lives."""
+
+    __slots__ = ("body", "capture", "check", "group", "ref")
+
+    def __init__(self, ref: Callable[[], Any], check: CallCheck) -> None:
+        self.ref = ref
+        self.check = check
+        self.body: FunctionBody | None = None
+        self.capture: Capture | None = None
+        self.group: CallGroup | None = None
+        """For calls without any wishes."""
+
+
+class Callees:
+    """The functions of one client, written once, and again where their pickle would hold something else."""
+
+    def __init__(self, writer: CallWriter, *, stream_output: bool) -> None:
+        self.parent = 0
+        """The run that submits."""
+        self._writer = writer
+        self._stream_output = stream_output
+        self._callees: dict[int, Callee] = {}
+        self._groups: dict[object, CallGroup] = {}
+
+    def find(self, fn: Callable[..., Any], *, fresh: bool = False) -> Callee:
+        """What is known of a callable; `fresh` writes it again in any case. Raises TypeError for what is none."""
+        callee = self._callees.get(id(fn))
+        if callee is None or callee.ref() is not fn:
+            callee = self._add(fn)
+        if callee.body is None or fresh or (callee.capture is not None and not callee.capture.unchanged()):
+            self._write(callee, fn)
+        return callee
+
+    def group(self, callee: Callee) -> CallGroup:
+        """The group of calls without any wishes."""
+        group = callee.group
+        if group is None or group.parent != self.parent:
+            group = callee.group = self.group_with(callee)
+        return group
+
+    def group_with(
+        self,
+        callee: Callee,
+        capabilities: Capabilities = (),
+        *,
+        priority: int = 0,
+        retries: int = 0,
+        timeout_seconds: float = 0.0,
+    ) -> CallGroup:
+        """The group of calls that wish for this."""
+        body, serializer = callee.body, self._writer.serializer
+        assert body is not None
+        key = (body.id, self.parent, capabilities, priority, retries, timeout_seconds)
+        if key in self._groups:
+            return self._groups[key]
+        if len(self._groups) >= _GROUPS_KEPT:
+            self._groups.clear()
+        wire = Group(
+            function=body.id,
+            capability_names=tuple(name for name, _ in capabilities),
+            capability_values=tuple(value for _, value in capabilities),
+            priority=priority,
+            retries=retries,
+            timeout_seconds=timeout_seconds,
+            encoding=self._writer.encoding,
+            serializer=serializer.id if serializer else b"",
+            stream_output=self._stream_output,
+        )
+        bodies = (body, serializer) if serializer else (body,)
+        group = self._groups[key] = CallGroup(wire, bodies, self._writer.load, self._writer.dump, self.parent)
+        return group
+
+    def clear(self) -> None:
+        """Forget all functions."""
+        self._callees.clear()
+        self._groups.clear()
+
+    def _add(self, fn: Callable[..., Any]) -> Callee:
+        if not callable(fn):
+            raise TypeError(f"the first argument is to be called, and {fn!r} can not be")
+        key, callees = id(fn), self._callees
+        callee = Callee(lambda: None, check_for(fn))
+
+        def forget(gone: object) -> None:
+            if callees.get(key) is callee:
+                del callees[key]
+
+        try:
+            callee.ref = weakref.ref(fn, forget)
+        except TypeError:
+            return callee  # it can not be told when its id is free again
+        callees[key] = callee
+        return callee
+
+    def _write(self, callee: Callee, fn: Callable[..., Any]) -> None:
+        if self._writer.serializer is None and isinstance(fn, FunctionType) and not travels_by_name(fn):
+            callee.capture = Capture.of(fn)
+            lasting = callee.capture is not None
+        else:
+            callee.capture = None
+            lasting = self._writer.serializer is not None or travels_by_name(fn)
+        written = self._writer.dump(fn)
+        identity = function_id(written)
+        if callee.body is None or callee.body.id != identity:
+            callee.body = FunctionBody(identity, name_of(fn), written)
+            callee.group = None
+        if not lasting:
+            self._callees.pop(id(fn), None)

@@ -1,0 +1,352 @@
+"""The client: calls go out, futures come back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+from scaler_client.calls import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, WholeCalls
+from scaler_client.futures import ScalerFuture, finished_future
+from scaler_client.objects import KeptObjects, ObjectReference, PayloadStore
+from scaler_client.records import CallGroup
+from scaler_client.serializers import DefaultSerializer
+from scaler_client.task_context import runtime
+from scaler_protocol.capabilities import Capabilities
+from scaler_protocol.capabilities import capabilities as canonical
+from scaler_protocol.errors import ClientQuitError
+from scaler_protocol.ids import new_identity
+from scaler_protocol.messages import Group
+from scaler_protocol.serializer import Serializer
+
+if TYPE_CHECKING:
+    from scaler_client.executor import ClientExecutor
+    from scaler_client.io_thread import IoThread
+
+T = TypeVar("T")
+
+CONNECT_GRACE_SECONDS = 5.0
+"""On top of the timeout, for the thread that connects to say so itself."""
+_NO_WISHES: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How calls are to be run."""
+
+    capabilities: Capabilities
+    reserialize: bool
+    priority: int
+    retries: int
+    timeout_seconds: float
+
+    @classmethod
+    def of(
+        cls, given: Mapping[str, int] | None, reserialize: bool, priority: int, retries: int, timeout: float | None
+    ) -> Wishes:
+        """From the parameters of `submit_verbose` and `map`; raises CapabilityError, ValueError."""
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"task_timeout_seconds={timeout!r}: a task has more than 0 seconds, or None for no limit")
+        if not 0 <= retries < 2**16:
+            raise ValueError(f"retries={retries!r}: 0 to 65535")
+        return cls(canonical(given), reserialize, priority, retries, timeout or 0.0)
+
+
+class Client:
+    """Sends calls to a cluster and hands back futures; several threads may use it.
+
+    `address` is the scheduler's; inside a task it may be left out, and the client is then a door to that task's own
+    cluster. Connecting takes at most `timeout_seconds`, after which SchedulerLostError says what to do; a scheduler
+    that is away for longer than that later on ends the futures with the same error. Profiles are always taken and the
+    scheduler says how often hearts beat: `profiling` and `heartbeat_interval_seconds` are there for older programs.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        profiling: bool = False,
+        timeout_seconds: float = 60,
+        heartbeat_interval_seconds: float = 2,
+        serializer: Serializer | type[Serializer] = DefaultSerializer,
+        stream_output: bool = False,
+        object_storage_address: str | None = None,
+        security_config: None = None,
+    ) -> None:
+        if security_config is not None:
+            raise ValueError("security_config is no longer taken: keys are found in the user's runtime directory")
+        inside = runtime()
+        if address is None and inside is None:
+            raise ValueError("No scheduler address provided, and not running inside a worker context")
+        self._settings: dict[str, Any] = {
+            "address": address,
+            "profiling": profiling,
+            "timeout_seconds": timeout_seconds,
+            "heartbeat_interval_seconds": heartbeat_interval_seconds,
+            "serializer": serializer,
+            "stream_output": stream_output,
+            "object_storage_address": object_storage_address,
+        }
+        self._timeout_seconds = timeout_seconds
+        self._identity = new_identity()
+        self._inside = inside if address is None else None
+        self._closed = False
+        self._objects: PayloadStore = KeptObjects()
+        self._io = self._connect(address, timeout_seconds)
+        default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
+        self._writer: CallWriter = WholeCalls(self._io) if default else PartCalls(self._io, serializer)
+        self._callees = Callees(self._writer, stream_output=stream_output)
+
+    def _connect(self, address: str | None, timeout_seconds: float) -> IoThread:
+        # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
+        from scaler_client import connection
+
+        if self._inside is not None:
+            return connection.nested(self._inside)
+        assert address is not None
+        name = f"Client|{self._identity.hex()}"
+        io = connection.dial(address, self._identity, name, timeout_seconds)
+        try:
+            io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
+        except BaseException:
+            io.stop()
+            raise
+        return io
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]:
+        """One call. Raises the TypeError that Python would raise for it.
+
+        `profiling=True` is taken, for older programs, where the function cannot take it itself.
+        """
+        callee = self._find(fn)
+        if kwargs and "profiling" in kwargs and callee.check.known and not callee.check.takes_profiling:
+            del kwargs["profiling"]
+        callee.check.check(*args, **kwargs)
+        return self._send(self._callees.group(callee), args, kwargs)
+
+    def submit_verbose(
+        self,
+        fn: Callable[..., T],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        capabilities: Mapping[str, int] | None = None,
+        *,
+        reserialize: bool = False,
+        priority: int = 0,
+        retries: int = 0,
+        task_timeout_seconds: float | None = None,
+    ) -> ScalerFuture[T]:
+        """One call with wishes: what a worker must have, urgency (higher first), how often to try again after an
+        exception, seconds from the start of the run. `reserialize` writes the function anew."""
+        wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
+        callee = self._find(fn, fresh=reserialize)
+        callee.check.check(*args, **kwargs)
+        return self._send(self._group(callee, wishes), tuple(args), dict(kwargs))
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        capabilities: Mapping[str, int] | None = None,
+        reserialize: bool = False,
+        priority: int = 0,
+        retries: int = 0,
+        task_timeout_seconds: float | None = None,
+    ) -> list[T]:
+        """The results of `map(fn, *iterables)`, in order. The first failure is raised, and the rest cancelled.
+
+        A single list or tuple of 1-tuples is unpacked, with a FutureWarning, where the first call raises TypeError.
+        """
+        if not iterables:
+            raise TypeError("map() takes a function and at least one iterable")
+        wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
+        if len(iterables) > 1 or not _is_old_form(iterables[0]):
+            return self._run(fn, zip(*iterables, strict=False), wishes)
+        rows: Sequence[tuple[Any]] = iterables[0]
+        try:
+            first = self._run(fn, [(rows[0],)], wishes)
+        except TypeError:
+            warnings.warn(
+                "map() passes each item as one argument; for argument tuples use starmap()", FutureWarning, stacklevel=2
+            )
+            return self._run(fn, rows, wishes)
+        return first + self._run(fn, [(item,) for item in rows[1:]], wishes)
+
+    def starmap(
+        self,
+        fn: Callable[..., T],
+        iterable: Iterable[Iterable[Any]],
+        capabilities: Mapping[str, int] | None = None,
+        reserialize: bool = False,
+        *,
+        priority: int = 0,
+        retries: int = 0,
+        task_timeout_seconds: float | None = None,
+    ) -> list[T]:
+        """The results of `itertools.starmap(fn, iterable)`, in order. The first failure is raised, the rest
+        cancelled."""
+        wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
+        return self._run(fn, map(tuple, iterable), wishes)
+
+    def get(
+        self,
+        graph: Mapping[str, Any],
+        keys: Sequence[str],
+        block: bool = True,
+        capabilities: Mapping[str, int] | None = None,
+        reserialize: bool = False,
+    ) -> dict[str, Any]:
+        """The requested nodes of a graph: their values, or futures without `block`.
+
+        A node is `(function, "node", …)` or data. Raises KeyError, TypeError or graphlib.CycleError for a graph that
+        makes no sense, and the first exception of a node.
+        """
+        from scaler_client.graphs import end_together, submit_graph
+
+        wishes = Wishes.of(capabilities, reserialize, 0, 0, None)
+
+        def submit(fn: Callable[..., Any], args: tuple[Any, ...]) -> ScalerFuture[Any]:
+            callee = self._find(fn, fresh=reserialize)
+            callee.check.check(*args)
+            return self._send(self._group(callee, wishes), args, {})
+
+        self._check()
+        nodes = submit_graph(graph, keys, submit)
+        end_together(nodes, keys)
+        if block:
+            return {key: self._value(nodes[key]) for key in keys}
+        return {key: self._future(nodes[key]) for key in keys}
+
+    def executor(self) -> ClientExecutor:
+        """This client as a `concurrent.futures.Executor`."""
+        from scaler_client.executor import ClientExecutor
+
+        return ClientExecutor(self)
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    def send_object(self, obj: T, name: str | bytes | None = None) -> ObjectReference[T]:
+        """A reference to use in place of the object, which is written once. Its state is that of this moment."""
+        self._check()
+        payload = self._writer.dump(obj)
+        object_id = self._objects.put(payload)
+        label = name if name is not None else f"object {object_id.hex()[:8]}"
+        label = label.encode() if isinstance(label, str) else label
+        return ObjectReference(label, len(payload), object_id, self._objects, self._writer.load)
+
+    def clear(self) -> None:
+        """Cancel all that is under way and forget objects and functions: references are void from now on."""
+        self._check()
+        self._io.clear()
+        self._objects.clear()
+        self._callees.clear()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> bytes:
+        """Who this client is, `Client|` and 32 hexadecimal digits."""
+        return f"Client|{self._identity.hex()}".encode()
+
+    def disconnect(self) -> None:
+        """Cancel what is under way and leave. Inside a task only this door is closed. May be called again."""
+        self._closed = True
+        if self._inside is None:
+            self._io.stop()
+
+    def shutdown(self) -> None:
+        """Ask the scheduler to end with all its workers, and leave.
+
+        Raises ValueError, and stays connected, where the scheduler is protected.
+        """
+        self._check()
+        if self._inside is not None:
+            raise ValueError("a task can not shut the scheduler down that runs it")
+        answer = self._io.ask_shutdown(self._timeout_seconds)
+        if answer is not None and not answer.accepted:
+            raise ValueError(answer.reason or "Scheduler is in protected mode. Can't shutdown")
+        self.disconnect()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.disconnect()
+
+    def __del__(self) -> None:
+        if "_io" in self.__dict__ and not self._closed and self._inside is None:
+            self._io.stop(0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self._settings,)
+
+    # --- within -----------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ClientQuitError
+        self._io.handoff.check()
+
+    def _find(self, fn: Callable[..., Any], *, fresh: bool = False) -> Callee:
+        if self._closed:
+            raise ClientQuitError
+        if self._inside is not None:
+            task = self._inside.current()
+            self._callees.parent = task.run if task is not None else 0
+        return self._callees.find(fn, fresh=fresh)
+
+    def _group(self, callee: Callee, wishes: Wishes) -> CallGroup:
+        return self._callees.group_with(
+            callee,
+            wishes.capabilities,
+            priority=wishes.priority,
+            retries=wishes.retries,
+            timeout_seconds=wishes.timeout_seconds,
+        )
+
+    def _send(self, group: CallGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ScalerFuture[Any]:
+        io = self._io
+        try:
+            call, needs = self._writer.write(args, kwargs)
+        except FailedArgumentError as failed:
+            future: ScalerFuture[Any] = ScalerFuture(io, io.next_task(), group, b"")
+            future.end_like(failed.argument)
+            return future
+        future = ScalerFuture(io, io.next_task(), group, call, needs)
+        io.handoff.put(future)
+        return future
+
+    def _run(self, fn: Callable[..., T], rows: Iterable[tuple[Any, ...]], wishes: Wishes) -> list[T]:
+        from scaler_client.maps import Gathering
+
+        callee = self._find(fn, fresh=wishes.reserialize)
+        self._io.handoff.check()
+        return Gathering(self._io, self._writer, self._group(callee, wishes), callee.check).run(rows)
+
+    def _value(self, node: Any) -> Any:
+        if isinstance(node, ScalerFuture):
+            return node.result()
+        return node.load(node.payload()) if isinstance(node, ObjectReference) else node
+
+    def _future(self, node: Any) -> ScalerFuture[Any]:
+        if isinstance(node, ScalerFuture):
+            return node
+        group = CallGroup(Group(b""), (), self._writer.load, self._writer.dump)
+        return finished_future(self._io, group, self._value(node))
+
+
+def _is_old_form(rows: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:
+    """A list or tuple of 1-tuples: how arguments were once given to `map`."""
+    return isinstance(rows, list | tuple) and bool(rows) and all(type(row) is tuple and len(row) == 1 for row in rows)
+
+
+def _again(settings: dict[str, Any]) -> Client:
+    """A pickled client: inside a task a door to the task's own cluster, elsewhere a new connection."""
+    if runtime() is None:
+        return Client(**settings)
+    client = Client(**{**settings, "address": None})
+    client._settings = settings
+    return client

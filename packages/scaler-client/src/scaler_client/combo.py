@@ -1,0 +1,248 @@
+"""A cluster on this computer: a scheduler with its storage and one agent with workers, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+
+START_SECONDS = 60.0
+END_SECONDS = 5.0
+"""How long services may take to end before they are killed."""
+_PORTS = 3
+"""The scheduler's, the storage's and the monitor's."""
+_TRIES = 5
+
+_MEANINGLESS: dict[str, tuple[object, str]] = {
+    "worker_io_threads": (1, "a process has one io thread"),
+    "scheduler_io_threads": (1, "a process has one io thread"),
+    "load_balance_seconds": (1, "work is balanced whenever a worker runs dry, not by a timer"),
+    "load_balance_trigger_times": (2, "work is balanced whenever a worker runs dry, not by repeated advice"),
+    "hard_processor_suspend": (False, "a task that waits holds no worker's place, so nothing is suspended"),
+    "scaler_policy": (None, "choose with allocate_policy; a local cluster has a fixed size"),
+    "worker_manager_id": ("combo", "the agent names itself after its host"),
+    "security_config": (None, "a local cluster is reached by loopback only"),
+}
+"""Old parameters: the default, which is still taken, and what to know instead."""
+
+
+class SchedulerClusterCombo:
+    """Starts a cluster of `n_workers` and ends it with `shutdown`, with the `with` block, or with this process.
+
+    Returns once the scheduler can be reached; workers may still be starting. Without an address a free one on loopback
+    is taken. The services run in sessions of their own, in `/`, and are told this process's id: they end with it,
+    however it ends. Only workers are to see this process's module path and working directory: the agent finds them in
+    the variables SCALER_WORKER_PATH (joined by `os.pathsep`) and SCALER_WORKER_DIRECTORY.
+    """
+
+    def __init__(
+        self,
+        n_workers: int,
+        address: str | None = None,
+        object_storage_address: str | None = None,
+        monitor_address: str | None = None,
+        per_worker_capabilities: Mapping[str, int] | None = None,
+        worker_io_threads: int = 1,
+        scheduler_io_threads: int = 1,
+        max_number_of_tasks_waiting: int = -1,
+        heartbeat_interval_seconds: float = 2,
+        client_timeout_seconds: float = 60,
+        worker_timeout_seconds: float = 60,
+        object_retention_seconds: float = 60,
+        task_timeout_seconds: float = 0,
+        death_timeout_seconds: float = 300,
+        load_balance_seconds: float = 1,
+        load_balance_trigger_times: int = 2,
+        garbage_collect_interval_seconds: float = 30,
+        trim_memory_threshold_bytes: int = 1024**3,
+        per_worker_task_queue_size: int = 1000,
+        hard_processor_suspend: bool = False,
+        protected: bool = True,
+        scaler_policy: None = None,
+        event_loop: str = "builtin",
+        logging_paths: Sequence[str] = ("/dev/stdout",),
+        logging_level: str = "INFO",
+        logging_config_file: str | None = None,
+        worker_manager_id: str = "combo",
+        security_config: None = None,
+        *,
+        allocate_policy: str = "even_load",
+        preload: str | None = None,
+        per_worker_queue_size: int | None = None,
+    ) -> None:
+        _refuse_meaningless(locals())
+        if not isinstance(n_workers, int) or n_workers < 0:
+            raise ValueError(f"n_workers={n_workers!r}: give a whole number from 0 up")
+        logs = _logging_options(logging_paths, logging_level, logging_config_file)
+        scheduler = [
+            *logs,
+            *_option("--object-storage-address", object_storage_address),
+            *_option("--monitor-address", monitor_address),
+            *_option("--max-number-of-tasks-waiting", max_number_of_tasks_waiting),
+            *_option("--client-timeout-seconds", client_timeout_seconds),
+            *_option("--worker-timeout-seconds", worker_timeout_seconds),
+            *_option("--object-retention-seconds", object_retention_seconds),
+            *_option("--allocate-policy", allocate_policy),
+            *_option("--event-loop", event_loop),
+            "--protected" if protected else "--no-protected",
+        ]
+        cluster = [
+            *logs,
+            *_option("--num-of-workers", n_workers),
+            *_option("--per-worker-capabilities", _capability_text(per_worker_capabilities)),
+            *_option("--per-worker-task-queue-size", per_worker_queue_size or per_worker_task_queue_size),
+            *_option("--heartbeat-interval-seconds", heartbeat_interval_seconds),
+            *_option("--task-timeout-seconds", task_timeout_seconds),
+            *_option("--death-timeout-seconds", death_timeout_seconds),
+            *_option("--object-retention-seconds", object_retention_seconds),
+            *_option("--garbage-collect-interval-seconds", garbage_collect_interval_seconds),
+            *_option("--trim-memory-threshold-bytes", trim_memory_threshold_bytes),
+            *_option("--preload", preload),
+            *_option("--event-loop", event_loop),
+        ]
+        self._services: list[subprocess.Popen[bytes]] = []
+        self._end = weakref.finalize(self, _end_services, self._services, os.getpid())
+        try:
+            self._address = self._start(address, scheduler, cluster if n_workers else None)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def get_address(self) -> str:
+        """Where clients find the scheduler."""
+        return self._address
+
+    def shutdown(self) -> None:
+        """End the cluster; returns when its processes are gone. May be called again."""
+        self._end()
+
+    def __enter__(self) -> SchedulerClusterCombo:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.shutdown()
+
+    def _start(self, address: str | None, scheduler: list[str], cluster: list[str] | None) -> str:
+        for module in ("scaler_scheduler", "scaler_worker"):
+            if importlib.util.find_spec(module) is None:
+                raise ImportError(f"a local cluster needs {module}, which is not installed: pip install scaler")
+        for attempt in range(1, _TRIES + 1):
+            wanted = address or f"tcp://127.0.0.1:{_free_port()}"
+            ready, tell = os.pipe()
+            try:
+                self._run("scaler_scheduler", [wanted, *scheduler, "--ready-fd", str(tell)], (tell,))
+            finally:
+                os.close(tell)
+            # Both at once: the agent tries until the scheduler is there.
+            if cluster is not None:
+                self._run("scaler_worker", [wanted, *cluster], (), _worker_environment())
+            with contextlib.suppress(ImportError):
+                import scaler_client.connection  # noqa: F401  # takes as long as they do
+            if found := _read_ready(ready):
+                return found
+            code = self._services[0].wait(END_SECONDS)
+            if address is not None or attempt == _TRIES or code != 1:
+                raise RuntimeError(f"the scheduler ended at once, with exit code {code}: it has said why above")
+            _end_services(self._services, os.getpid())  # the port was taken in between
+            self._services.clear()
+        raise AssertionError
+
+    def _run(
+        self, module: str, arguments: Iterable[str], descriptors: tuple[int, ...], more: Mapping[str, str] | None = None
+    ) -> None:
+        command = [sys.executable, "-m", module, *arguments, "--parent-pid", str(os.getpid())]
+        environment = {**os.environ, "PYTHONSAFEPATH": "1", **(more or {})}
+        self._services.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                cwd=os.sep,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=descriptors,
+            )
+        )
+
+
+def _refuse_meaningless(given: Mapping[str, object]) -> None:
+    for name, (default, sentence) in _MEANINGLESS.items():
+        if given[name] != default:
+            raise ValueError(f"{name}={given[name]!r} means nothing any more: {sentence}; leave it out")
+
+
+def _option(flag: str, value: object) -> list[str]:
+    return [] if value is None else [f"{flag}={value}" if isinstance(value, str) else f"{flag}={value:.15g}"]
+
+
+def _logging_options(paths: Sequence[str], level: str, config_file: str | None) -> list[str]:
+    """The services run in another directory: files get their full names."""
+    full = [path if path == "-" or path.startswith("/dev/") else os.path.abspath(path) for path in paths]
+    config = [] if config_file is None else ["--logging-config-file", os.path.abspath(config_file)]
+    return ["--logging-level", level, *config, *(["--logging-paths", *full] if full else [])]
+
+
+def _capability_text(capabilities: Mapping[str, int] | None) -> str | None:
+    if not capabilities:
+        return None
+    return ",".join(name if value == -1 else f"{name}={value}" for name, value in capabilities.items())
+
+
+def _worker_environment() -> dict[str, str]:
+    directory = os.getcwd()
+    path = os.pathsep.join(os.path.join(directory, entry) for entry in sys.path)
+    return {"SCALER_WORKER_PATH": path, "SCALER_WORKER_DIRECTORY": directory}
+
+
+def _free_port() -> int:
+    """A loopback port that is free, as are the next two."""
+    for _ in range(100):
+        with contextlib.ExitStack() as sockets:
+            try:
+                port = 0
+                for offset in range(_PORTS):
+                    probe = sockets.enter_context(socket.socket())
+                    probe.bind(("127.0.0.1", port + offset if port else 0))
+                    port = port or probe.getsockname()[1]
+            except (OSError, OverflowError):
+                continue
+            return port
+    raise OSError("no three free ports in a row on loopback")
+
+
+def _read_ready(descriptor: int) -> str:
+    """The scheduler's line, empty where it ended without one; raises TimeoutError."""
+    line = b""
+    until = time.monotonic() + START_SECONDS
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        while not line.endswith(b"\n"):
+            if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutError(f"the scheduler was not ready within {START_SECONDS:g} s")
+            piece = pipe.read(4096)
+            if not piece:
+                return ""
+            line += piece
+    return line.decode().strip()
+
+
+def _end_services(services: Sequence[subprocess.Popen[bytes]], owner: int) -> None:
+    """End the processes that `owner` started, the last one first; a fork of it leaves them alone."""
+    if os.getpid() != owner:
+        return
+    for service in reversed(services):
+        with contextlib.suppress(ProcessLookupError):
+            service.terminate()
+    until = time.monotonic() + END_SECONDS
+    for service in reversed(services):
+        try:
+            service.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            service.kill()
+            service.wait()

@@ -1,0 +1,379 @@
+"""ClientCore: which calls are under way, and what the scheduler is told about them. Pure, no IO.
+
+Theory. A task is *waiting* (submitted here, not sent), *sent*, or gone: an outcome was delivered, or its owner gave it
+up. Its call is kept until then, because a new scheduler may ask for it again.
+
+    submit ─▶ waiting ──credit──▶ sent ──Done──▶ delivered         cancel: any ─▶ gone, without delivery
+                                   │  ▲
+                       NeedTasks   └──┘
+
+What the scheduler holds of our calls is bounded by the session's credit in bytes; a task gives its part back with its
+outcome. Nothing is sent while there is no link. A link that is up again *resumed* has lost nothing; otherwise the
+scheduler is another one, or has forgotten us: it is told which tasks we want, and asks for those that nobody holds.
+Where there will be no link (refused, or lost for too long) every task fails, later ones too, until a link is up.
+
+Invariants (`check`): a waiting or sent task is outstanding; the credit in use is what the sent tasks weigh.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaler_client.drafts import CallDraft
+from scaler_client.records import (
+    CallAgain,
+    CallBlock,
+    CallGroup,
+    Deliver,
+    Dependency,
+    FunctionBody,
+    OutstandingCall,
+    RunReports,
+    SingleCall,
+    WaitingCall,
+)
+from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
+from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError, describe
+from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
+from scaler_protocol.messages import (
+    MESSAGE_LIMIT,
+    Blocked,
+    Cancel,
+    Done,
+    Functions,
+    Inputs,
+    Message,
+    NeedFunctions,
+    NeedInputs,
+    NeedTasks,
+    Output,
+    Release,
+    Resume,
+    Shutdown,
+    ShutdownAnswer,
+    Status,
+)
+from scaler_protocol.payloads import Payloads
+
+MESSAGE_TASKS = 4096
+RELEASE_SECONDS = 0.05
+RELEASE_TASKS = 1024
+KEPT_FUNCTIONS = 4096
+KEPT_FUNCTION_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give this to the transport, in order."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The first Welcome, or why there will be none."""
+
+    error: ScalerError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Print:
+    """What tasks wrote: stream (1 or 2) and text, in order."""
+
+    texts: Sequence[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerShutdown:
+    """The scheduler's word on our Shutdown."""
+
+    accepted: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Everything before is performed: tell whoever waits for that."""
+
+    whom: Callable[[], object]
+
+
+ClientEffect = Call | Send | Deliver | Connected | Print | AnswerShutdown
+
+
+class ClientCore:
+    """All of a client but its threads and sockets. Events and requests in, effects out of `settle`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._up = False
+        self._was_up = False
+        self._failure: ScalerError | None = None
+        self._down_reason = ""
+        self._credit = SESSION_CREDIT
+        self._used = 0
+        self._outstanding: dict[int, OutstandingCall] = {}
+        self._waiting: deque[WaitingCall] = deque()
+        self._cancelled: list[int] = []
+        self._functions: dict[bytes, FunctionBody] = {}
+        self._function_bytes = 0
+        self._released: list[int] = []
+        self._release_at: float | None = None
+        self._blocked: dict[int, bool] = {}
+        self._awaited: list[tuple[int, Dependency]] = []
+        self._replies: list[Message] = []
+        self._out: list[ClientEffect] = []
+        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            LinkUp: self._link_up,
+            LinkDown: self._link_down,
+            LinkLost: self._link_lost,
+            LinkRefused: self._link_refused,
+            Goodbye: self._goodbye,
+            Done: self._done,
+            NeedFunctions: self._need_functions,
+            NeedInputs: self._need_inputs,
+            NeedTasks: self._need_tasks,
+            Output: self._output,
+            ShutdownAnswer: self._shutdown_answer,
+        }
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def submit(self, calls: Sequence[SingleCall]) -> None:
+        """New tasks, one by one."""
+        self._outstanding.update([(call.task_id, call) for call in calls])
+        self._waiting.extend(calls)
+
+    def submit_block(self, block: CallBlock) -> None:
+        """New tasks, all at once."""
+        self._outstanding.update(dict.fromkeys(block.tasks, block))
+        self._waiting.append(block)
+
+    def cancel(self, tasks: Iterable[int]) -> None:
+        """Nobody wants these any more; nothing will be delivered for them."""
+        self._cancelled.extend(tasks)
+
+    def mark_blocked(self, run: int, blocked: bool) -> None:
+        """A task that runs in this process began, or stopped, to wait for others."""
+        if self._blocked.get(run) is (not blocked):
+            del self._blocked[run]
+        else:
+            self._blocked[run] = blocked
+
+    def ask_shutdown(self) -> None:
+        """Ask the scheduler to end."""
+        self._replies.append(Shutdown())
+
+    def clear(self, cleared: Callable[[], object]) -> None:
+        """Cancel every task and forget which functions the scheduler has."""
+        calls = self._outstanding.copy()
+        self.cancel(calls)
+        self._drop_cancelled()
+        self._forget_functions()
+        self._end(calls, Status.CANCELLED, b"")
+        self._out.append(Call(cleared))
+
+    def abandon(self) -> None:
+        """End every task as cancelled: the client leaves."""
+        self._fail_all(Status.CANCELLED, b"")
+
+    def handle(self, event: UplinkEvent, now: float) -> None:
+        """Take one event in; what a client is never told is ignored."""
+        if handler := self._handlers.get(type(event)):
+            handler(event, now)
+
+    # --- effects ----------------------------------------------------------------------------------------------------
+
+    def settle(self, now: float) -> list[ClientEffect]:
+        """Make every pending decision once, and say what to do about it."""
+        if self._cancelled:
+            self._drop_cancelled()
+        if self._failure is not None and self._outstanding:
+            self._fail_all(Status.FAILED, describe(self._failure))
+        if self._up:
+            while self._waiting and self._submit_some():
+                pass
+            if self._blocked:
+                self._send(Blocked(list(self._blocked), list(self._blocked.values())))
+                self._blocked = {}
+            if self._awaited:
+                self._answer_inputs()
+            for message in self._replies:
+                self._send(message)
+            self._replies = []
+            if self._release_at is not None and (now >= self._release_at or len(self._released) >= RELEASE_TASKS):
+                self._send(Release(self._released))
+                self._released, self._release_at = [], None
+        out, self._out = self._out, []
+        return out
+
+    def due(self, now: float) -> float | None:
+        """When `settle` should be called again although nothing happened."""
+        if self._awaited and self._up:
+            return now + RELEASE_SECONDS
+        return self._release_at if self._up else None
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        waiting: set[int] = set()
+        for call in self._waiting:
+            if not isinstance(call, CallAgain):
+                waiting.update(call.tasks if isinstance(call, CallBlock) else (call.task_id,))
+        assert waiting <= self._outstanding.keys()
+        assert self._used == sum(call.weight for task, call in self._outstanding.items() if task not in waiting)
+        assert (self._release_at is None) == (not self._released)
+
+    def _send(self, message: Message) -> None:
+        self._out.append(Send(message))
+
+    def _submit_some(self) -> bool:
+        """Send one more message of waiting calls; False where the next one exceeds the credit."""
+        first = self._waiting[0]
+        size = first.weight * (len(first.calls) if type(first) is CallBlock else 1)
+        if self._used and self._used + size > self._credit:
+            return False
+        draft = CallDraft(first.group.parent, MESSAGE_TASKS)
+        draft.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))
+        self._used += draft.size
+        bodies = {body.id: body for group in draft.groups for body in group.bodies if body.id not in self._functions}
+        for body in bodies.values():
+            self._remember(body)
+        self._send(draft.message(list(bodies.values())))
+        return True
+
+    def _remember(self, body: FunctionBody) -> None:
+        self._functions[body.id] = body
+        self._function_bytes += len(body.body)
+        while len(self._functions) > KEPT_FUNCTIONS or (
+            self._function_bytes > KEPT_FUNCTION_BYTES and len(self._functions) > 1
+        ):
+            oldest = self._functions.pop(next(iter(self._functions)))
+            self._function_bytes -= len(oldest.body)
+
+    def _forget_functions(self) -> None:
+        self._functions, self._function_bytes = {}, 0
+
+    def _drop_cancelled(self) -> None:
+        unsent = set(self._waiting)
+        gone, sent = set(), []
+        for task in self._cancelled:
+            call = self._outstanding.pop(task, None)
+            if call is None:
+                continue
+            gone.add(task)
+            if call not in unsent:
+                self._used -= call.weight
+                sent.append(task)
+        self._cancelled = []
+        if unsent and gone:
+            self._waiting = deque(call for call in self._waiting if call.task_id not in gone)
+        if sent:
+            self._replies.append(Cancel(sent))
+
+    def _fail_all(self, status: int, payload: bytes) -> None:
+        calls, self._outstanding = self._outstanding, {}
+        self._used, self._awaited, self._cancelled = 0, [], []
+        self._waiting.clear()
+        self._end(calls, status, payload)
+
+    def _end(self, calls: dict[int, OutstandingCall], status: int, payload: bytes) -> None:
+        if size := len(calls):
+            reports = RunReports((), b"", "")
+            self._out.append(Deliver(list(calls.values()), list(calls), [status] * size, [payload] * size, reports))
+
+    def _answer_inputs(self) -> None:
+        pairs, outcomes, waiting = [], [], []
+        for task, need in self._awaited:
+            outcome = need.outcome()
+            if task not in self._outstanding:
+                continue
+            if outcome is None:
+                waiting.append((task, need))
+            else:
+                pairs.append((task, need.task_id))
+                outcomes.append(outcome)
+        self._awaited = waiting
+        if pairs:
+            tasks, needs = zip(*pairs, strict=True)
+            statuses, results = zip(*outcomes, strict=True)
+            self._send(Inputs(tasks, needs, statuses, Payloads(results)))
+
+    # --- the link ---------------------------------------------------------------------------------------------------
+
+    def _link_up(self, event: LinkUp, now: float) -> None:
+        self._up, self._failure, self._credit = True, None, event.welcome.session_credit
+        self._out.append(Connected(None))
+        if self._was_up and not event.resumed:
+            self._forget_functions()
+            unsent: set[int] = set()
+            self._waiting = deque(call for call in self._waiting if not isinstance(call, CallAgain))
+            for call in self._waiting:
+                unsent.update(call.tasks if isinstance(call, CallBlock) else (call.task_id,))
+            self._send(Resume(wanted=[task for task in self._outstanding if task not in unsent]))
+        self._was_up = True
+
+    def _link_down(self, event: LinkDown, now: float) -> None:
+        self._up, self._down_reason = False, event.reason
+
+    def _goodbye(self, event: Goodbye, now: float) -> None:
+        self._down_reason = event.reason or "it has ended"
+
+    def _link_lost(self, event: LinkLost, now: float) -> None:
+        remedy = "" if self._was_up else f"; is it running? Start one with: scaler_scheduler {self._address}"
+        why = f" ({self._down_reason})" if self._down_reason else ""
+        self._fail(SchedulerLostError(f"{event.reason} to the scheduler at {self._address}{why}{remedy}"))
+
+    def _link_refused(self, event: LinkRefused, now: float) -> None:
+        reasons = "; ".join(event.reasons)
+        self._fail(HandshakeRefusedError(f"the scheduler at {self._address} refuses this client: {reasons}"))
+
+    def _fail(self, error: ScalerError) -> None:
+        self._up, self._failure = False, error
+        self._out.append(Connected(error))
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def _done(self, message: Done, now: float) -> None:
+        pop = self._outstanding.pop
+        calls = [pop(task, None) for task in message.tasks]
+        freed = 0
+        for call in calls:
+            if call is not None:
+                freed += call.weight
+        self._used -= freed
+        self._out.append(Deliver.of(message, calls))
+        if not self._released:
+            self._release_at = now + RELEASE_SECONDS
+        self._released += message.tasks
+
+    def _need_functions(self, message: NeedFunctions, now: float) -> None:
+        wanted = set(message.functions) - self._functions.keys()
+        found = {function: self._functions[function] for function in message.functions if function not in wanted}
+        if wanted:
+            groups: dict[CallGroup, None] = dict.fromkeys(call.group for call in self._outstanding.values())
+            found.update((body.id, body) for group in groups for body in group.bodies if body.id in wanted)
+        if found:
+            bodies = list(found.values())
+            names = [body.name for body in bodies]
+            self._replies.append(Functions(list(found), names, Payloads([body.body for body in bodies])))
+
+    def _need_inputs(self, message: NeedInputs, now: float) -> None:
+        for task, need in zip(message.tasks, message.needs, strict=True):
+            call = self._outstanding.get(task)
+            if call is not None:
+                self._awaited += [(task, found) for found in call.needs_of(task) if found.task_id == need]
+
+    def _need_tasks(self, message: NeedTasks, now: float) -> None:
+        for task in message.tasks:
+            call = self._outstanding.get(task)
+            if call is not None:
+                self._waiting.append(CallAgain(task, call.group, call.call_of(task), call.needs_of(task)))
+
+    def _output(self, message: Output, now: float) -> None:
+        self._out.append(Print(list(zip(message.streams, message.texts, strict=True))))
+
+    def _shutdown_answer(self, message: ShutdownAnswer, now: float) -> None:
+        self._out.append(AnswerShutdown(message.accepted, message.reason))

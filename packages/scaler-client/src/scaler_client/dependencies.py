@@ -1,0 +1,58 @@
+"""Futures inside arguments: how a pickled call refers to results that are not there yet.
+
+Nothing walks the arguments. Whoever pickles a call opens a `Collector` for the thread; a future that is reached by the
+pickler finds it, leaves itself there and is written as a reference that the worker resolves.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scaler_client.futures import FutureOwner, ScalerFuture
+
+
+class _Open(threading.local):
+    collector: Collector | None = None
+
+
+_open = _Open()
+
+
+class Collector:
+    """What the call that this thread is pickling depends on; `failed` is an argument that has no result to give."""
+
+    __slots__ = ("_outer", "failed", "found", "owner")
+
+    def __init__(self, owner: FutureOwner) -> None:
+        self.owner = owner
+        self.found: list[ScalerFuture[Any]] = []
+        self.failed: ScalerFuture[Any] | None = None
+
+    def __enter__(self) -> Collector:
+        self._outer, _open.collector = _open.collector, self
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _open.collector = self._outer
+
+    def await_result(self, future: ScalerFuture[Any]) -> int:
+        """The call waits for this future; returns its task id. Raises ValueError where the scheduler knows it not."""
+        if future.owner is not self.owner:
+            raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
+        self.found.append(future)
+        return future.task_id
+
+
+def collector() -> Collector:
+    """The one that is open in this thread; raises TypeError where no call is being pickled."""
+    if _open.collector is None:
+        raise TypeError("a ScalerFuture can not be pickled, but for as an argument of a call of its own client")
+    return _open.collector
+
+
+def same(value: Any) -> Any:
+    """The value: what a future that has one is pickled as."""
+    return value

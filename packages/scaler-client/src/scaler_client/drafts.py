@@ -1,0 +1,84 @@
+"""A Submit in the making. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from scaler_client.records import CallBlock, CallGroup, Dependency, FunctionBody, WaitingCall
+from scaler_protocol.messages import Submit
+from scaler_protocol.payloads import Payloads
+
+
+class CallDraft:
+    """Tasks of one parent; their groups are numbered as they come."""
+
+    __slots__ = ("calls", "count_limit", "dependents", "groups", "needs", "numbers", "parent", "size", "tasks")
+
+    def __init__(self, parent: int, count_limit: int) -> None:
+        self.parent = parent
+        self.count_limit = count_limit
+        self.groups: dict[CallGroup, int] = {}
+        self.tasks: list[int] = []
+        self.calls: list[bytes] = []
+        self.numbers: list[int] = []
+        self.dependents: list[int] = []
+        self.needs: list[int] = []
+        self.size = 0
+
+    def fill(self, waiting: deque[WaitingCall], room: int) -> None:
+        """Move calls from `waiting` while they fit into `room` bytes; the first one always does."""
+        tasks, calls, numbers = self.tasks, self.calls, self.numbers
+        group, number, size = None, 0, self.size
+        left = self.count_limit - len(tasks)
+        while waiting:
+            call = waiting[0]
+            if call.group is not group:
+                group = call.group
+                if group.parent != self.parent or len(self.groups) > 0xFFFF:
+                    break
+                number = self.groups.setdefault(group, len(self.groups))
+            block = call if isinstance(call, CallBlock) else None
+            count = len(block.calls) if block else 1
+            weight = call.weight * count
+            if (size + weight > room or count > left) and tasks:
+                break
+            waiting.popleft()
+            if isinstance(call, CallBlock):
+                self._add_block(call, number)
+            else:
+                if call.needs:
+                    self._depend(len(tasks), call.needs)
+                tasks.append(call.task_id)
+                calls.append(call.call)
+                numbers.append(number)
+            size += weight
+            left -= count
+        self.size = size
+
+    def _add_block(self, block: CallBlock, number: int) -> None:
+        for position, needs in block.needs.items():
+            self._depend(len(self.tasks) + position, needs)
+        self.tasks.extend(block.tasks)
+        self.calls.extend(block.calls)
+        self.numbers.extend([number] * len(block.calls))
+
+    def _depend(self, position: int, needs: Sequence[Dependency]) -> None:
+        for need in needs:
+            self.dependents.append(position)
+            self.needs.append(need.task_id)
+
+    def message(self, bodies: Sequence[FunctionBody]) -> Submit:
+        """The Submit, with the bytes of functions that the scheduler has not got."""
+        return Submit(
+            groups=[group.wire for group in self.groups],
+            tasks=self.tasks,
+            calls=Payloads(self.calls),
+            task_groups=self.numbers if len(self.groups) > 1 else (),
+            dependents=self.dependents,
+            needs=self.needs,
+            functions=[body.id for body in bodies],
+            names=[body.name for body in bodies],
+            bodies=Payloads([body.body for body in bodies]),
+            parent=self.parent,
+        )

@@ -1,0 +1,427 @@
+"""Futures: a hundred thousand of them are cheap, and they do all that the standard library's do.
+
+A pending future has no lock, no list of waiters and no list of callbacks. The first thread that wants one of them makes
+a `_Watch`, under a lock of the process. Outcomes are delivered in batches under that same lock: a future without a
+watch is settled on the spot, one with a watch under its own lock, which is what the standard library calls its
+`_condition`. The bytes of an outcome are loaded by the first thread that asks for it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, TypeVar
+
+from scaler_client.dependencies import collector, same
+from scaler_client.outcomes import ProfilingInfo, dump_failure, load_failure, unloadable
+from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
+from scaler_client.task_context import load_input
+from scaler_protocol.errors import ResultNotSerializableError, describe
+from scaler_protocol.messages import Encoding, Status
+
+T = TypeVar("T")
+
+_PENDING: Final = -1
+_VALUE: Final = 10
+"""Loaded: `_outcome` is the value."""
+_ERROR: Final = 11
+"""Loaded: `_outcome` is a Failure."""
+
+_guard = threading.RLock()
+
+
+def _renew_guard() -> None:
+    global _guard
+    _guard = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_guard)
+
+WaitTimeoutError: type[Exception] = TimeoutError
+if sys.version_info < (3, 11):  # there are two; callers catch either
+
+    class _WaitTimeoutError(concurrent.futures.TimeoutError, TimeoutError):
+        """The future was not done in time."""
+
+    WaitTimeoutError = _WaitTimeoutError
+
+
+class FutureOwner(Protocol):
+    """Whom a future asks: the thread that talks to the scheduler."""
+
+    @property
+    def waiting(self) -> AbstractContextManager[object]:
+        """Entered for as long as a thread blocks: nothing submitted so far may be left behind."""
+
+    def cancel(self, tasks: Sequence[int]) -> None:
+        """These tasks are not wanted any more. Never blocks."""
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Do this in the thread for callbacks."""
+
+
+class _ThreadWaiter:
+    """One thread in `result()`; the interface is that of the waiters of concurrent.futures."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self, timeout: float | None) -> bool:
+        if timeout is None:
+            return self._gate.acquire()
+        return self._gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+
+    def add_result(self, future: object) -> None:
+        self._gate.release()
+
+    add_exception = add_cancelled = add_result
+
+
+class _WaitEvent(threading.Event):
+    """The event of a `concurrent.futures.wait` or `as_completed`, which tells the owner who blocks on it."""
+
+    def __init__(self, owner: FutureOwner) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.is_set():
+            return True
+        with self._owner.waiting:
+            return super().wait(timeout)
+
+
+class _Waiters(list[Any]):
+    """Those who wait for one future."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: FutureOwner) -> None:
+        self._owner = owner
+
+    def append(self, waiter: Any) -> None:
+        # Nobody can have set the event yet: concurrent.futures installs a waiter while it holds all the locks.
+        if type(getattr(waiter, "event", None)) is threading.Event:
+            waiter.event = _WaitEvent(self._owner)
+        super().append(waiter)
+
+
+class _Watch:
+    """What a future has once somebody looks at it before it is done."""
+
+    __slots__ = ("callbacks", "lock", "waiters")
+
+    def __init__(self, owner: FutureOwner) -> None:
+        self.lock = threading.RLock()
+        self.waiters = _Waiters(owner)
+        self.callbacks: list[Callable[[Future[Any]], object]] = []
+
+
+class ScalerFuture(Future[T]):
+    """The result of one call, now or later: a `concurrent.futures.Future`.
+
+    It counts as running from the start, queued or not, and can be cancelled until it is done.
+    """
+
+    __slots__ = ("_outcome", "_reports", "_status", "_watch", "call", "group", "needs", "owner", "task_id", "weight")
+
+    def __init__(
+        self, owner: FutureOwner, task_id: int, group: CallGroup, call: bytes, needs: Sequence[Dependency] = ()
+    ) -> None:
+        # Not the base class's: its condition and lists are what costs.
+        self.owner = owner
+        self.task_id = task_id
+        self.group = group
+        self.call = call
+        self.weight = len(call)
+        self.needs = needs
+        self._status = _PENDING
+        self._outcome: Any = None
+        self._reports: RunReports | None = None
+        self._watch: _Watch | None = None
+
+    # --- what the core asks -----------------------------------------------------------------------------------------
+
+    def call_of(self, task: int) -> bytes:
+        """The payload of the call."""
+        return self.call
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """The futures among its arguments."""
+        return self.needs
+
+    def outcome(self) -> tuple[int, bytes] | None:
+        """Status and payload for a task that takes the result, None while there is none."""
+        with _guard:
+            status, outcome = self._status, self._outcome
+        if status == _PENDING:
+            return None
+        if status == Status.CANCELLED:
+            return status, b""
+        if status < _VALUE:
+            return status, outcome
+        try:
+            if status == _VALUE:
+                return Status.VALUE, self.group.dump(outcome)
+            return Status.RAISED, dump_failure(outcome)
+        except Exception as error:
+            problem = f"the result of a task can not be passed on to another one: {error!r}"
+            return Status.FAILED, describe(ResultNotSerializableError(problem))
+
+    def settle(self, status: int, outcome: Any, reports: RunReports | None = None) -> bool:
+        """End it so; False if it had ended before. Callbacks are left to the caller."""
+        watch = self._watching()
+        with watch.lock:
+            if self._status != _PENDING:
+                return False
+            self._outcome, self._reports, self.call, self.needs = outcome, reports, b"", ()
+            self._status = status
+            failed = status in (Status.RAISED, Status.FAILED, _ERROR)
+            for waiter in watch.waiters:
+                if status == Status.CANCELLED:
+                    waiter.add_cancelled(self)
+                elif failed:
+                    waiter.add_exception(self)
+                else:
+                    waiter.add_result(self)
+        return True
+
+    def end_like(self, other: ScalerFuture[Any]) -> None:
+        """End as another one ended that was to be an argument."""
+        with _guard:
+            status, outcome = other._status, other._outcome
+        self.settle(status, outcome)
+
+    # --- the interface of concurrent.futures ------------------------------------------------------------------------
+
+    def cancel(self) -> bool:
+        """Give the call up, queued or running; never blocks. False if it is done."""
+        if not self.settle(Status.CANCELLED, None):
+            return self._status == Status.CANCELLED
+        self.owner.cancel((self.task_id,))
+        self.invoke_callbacks()
+        return True
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._status == Status.CANCELLED
+
+    def running(self) -> bool:
+        """Whether it is neither done nor cancelled."""
+        return self._status == _PENDING
+
+    def done(self) -> bool:
+        """Whether there is a result, an exception or a cancellation."""
+        return self._status != _PENDING
+
+    def result(self, timeout: float | None = None) -> T:
+        """The result. Raises what the call raised, CancelledError, or TimeoutError after `timeout` seconds."""
+        if self._status == _PENDING:
+            self._wait(timeout)
+        if self._status < Status.CANCELLED:
+            self._load()
+        if self._status == _VALUE:
+            value: T = self._outcome
+            return value
+        try:
+            if self._status == Status.CANCELLED:
+                raise CancelledError
+            raise self._outcome[0].with_traceback(self._outcome[1])
+        finally:
+            # The traceback holds this frame, and this future the traceback.
+            self = None  # type: ignore[assignment]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The exception that `result` would raise, None where there is a result."""
+        if self._status == _PENDING:
+            self._wait(timeout)
+        if self._status < Status.CANCELLED:
+            self._load()
+        if self._status == Status.CANCELLED:
+            raise CancelledError
+        if self._status == _VALUE:
+            return None
+        error: BaseException
+        error, traceback = self._outcome
+        return error.with_traceback(traceback)
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Call `fn(future)` when it is done: in a thread for callbacks, or here where it is done already."""
+        if self._status == _PENDING:
+            watch = self._watching()
+            with watch.lock:
+                if self._status == _PENDING:
+                    watch.callbacks.append(fn)
+                    return
+        try:
+            fn(self)
+        except Exception:
+            logging.getLogger("scaler").exception("exception calling callback for %r", self)
+
+    def invoke_callbacks(self) -> None:
+        """Call back whoever asked for it before the future was done."""
+        if self._watch is not None and self._watch.callbacks:
+            self._invoke_callbacks()  # type: ignore[attr-defined]
+
+    def profiling_info(self) -> ProfilingInfo:
+        """What the run cost; raises ValueError where it has not finished."""
+        if self._reports is None:
+            raise ValueError(f"{self!r} was not run to its end: there is no profile")
+        return ProfilingInfo.of(self._reports.profile(self.task_id), self._reports.worker)
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Whether it was not cancelled."""
+        return self._status != Status.CANCELLED
+
+    def set_result(self, result: T) -> None:
+        """End it with a value of one's own; raises InvalidStateError if it had ended."""
+        self._end(_VALUE, result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """End it with an exception of one's own; raises InvalidStateError if it had ended."""
+        assert exception is not None
+        self._end(_ERROR, (exception, exception.__traceback__))
+
+    def __await__(self) -> Generator[Any, None, T]:
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        found = collector()
+        with _guard:
+            status, outcome = self._status, self._outcome
+        if status == _PENDING:
+            return load_input, (found.await_result(self),)
+        if status == Status.VALUE and self.group.wire.encoding == Encoding.PICKLE:
+            return pickle.loads, (outcome,)
+        if status in (Status.VALUE, _VALUE):
+            return same, (self.result(),)
+        found.failed = self
+        return same, (None,)
+
+    def __repr__(self) -> str:
+        return f"<ScalerFuture {self.task_id:x} {self._word()}>"
+
+    def _word(self) -> str:
+        if self._status == _PENDING:
+            return "running"
+        if self._status == Status.CANCELLED:
+            return "cancelled"
+        return "finished" if self._status in (Status.VALUE, _VALUE) else "failed"
+
+    def _end(self, status: int, outcome: Any) -> None:
+        if not self.settle(status, outcome):
+            raise InvalidStateError(f"{self!r}")
+        self.owner.cancel((self.task_id,))
+        self.invoke_callbacks()
+
+    def _watching(self) -> _Watch:
+        if self._watch is None:
+            with _guard:
+                if self._watch is None:
+                    self._watch = _Watch(self.owner)
+        return self._watch
+
+    def _wait(self, timeout: float | None) -> None:
+        with self.owner.waiting:
+            watch = self._watching()
+            waiter = _ThreadWaiter()
+            with watch.lock:
+                if self._status != _PENDING:
+                    return
+                watch.waiters.append(waiter)
+            try:
+                if not waiter.wait(timeout):
+                    raise WaitTimeoutError(f"{self!r} was not done within {timeout} s")
+            finally:
+                with watch.lock:
+                    watch.waiters.remove(waiter)
+
+    def _load(self) -> None:
+        """Make the value or the exception of the bytes; threads that do so at once end up with one and the same."""
+        with _guard:
+            status, payload = self._status, self._outcome
+        if status >= Status.CANCELLED:
+            return
+        loaded: tuple[int, Any]
+        if status == Status.VALUE:
+            try:
+                loaded = _VALUE, self.group.load(payload)
+            except Exception as problem:
+                loaded = _ERROR, unloadable(problem)
+        else:
+            loaded = _ERROR, load_failure(status, payload)
+        with _guard:
+            if self._status == status:
+                self._status, self._outcome = loaded
+
+    # What concurrent.futures.wait and as_completed, and asyncio, read.
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]
+        if self._status == _PENDING:
+            return RUNNING
+        return CANCELLED_AND_NOTIFIED if self._status == Status.CANCELLED else FINISHED
+
+    @property
+    def _condition(self) -> Any:  # type: ignore[override]
+        return self._watching().lock
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        return self._watching().waiters
+
+    @property
+    def _done_callbacks(self) -> list[Any]:
+        return self._watching().callbacks
+
+    def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
+        if self._status in (_PENDING, Status.CANCELLED):
+            return self._status != _PENDING, self._status == Status.CANCELLED, None, None
+        error = self.exception()
+        return True, False, None if error else self._outcome, error
+
+
+def finished_future(owner: FutureOwner, group: CallGroup, value: T) -> ScalerFuture[T]:
+    """A future that has its result from the start."""
+    future: ScalerFuture[T] = ScalerFuture(owner, 0, group, b"")
+    future.settle(_VALUE, value)
+    return future
+
+
+def deliver(outcomes: Deliver) -> None:
+    """End the calls of a batch so, and wake whoever waits for them."""
+    watched: list[tuple[ScalerFuture[Any], int, bytes]] = []
+    changed: dict[CallBlock, None] = {}
+    reports = outcomes.reports
+    columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)
+    with _guard:
+        for call, task, status, payload in columns:
+            if type(call) is ScalerFuture:
+                if call._watch is None:
+                    call._outcome, call._reports, call.call, call.needs = payload, reports, b"", ()
+                    call._status = status
+                else:
+                    watched.append((call, status, payload))
+            elif type(call) is CallBlock and call.take(task, status, payload):
+                changed[call] = None
+    for future, status, payload in watched:
+        if future.settle(status, payload, reports):
+            watch = future._watch
+            if watch is not None and watch.callbacks:
+                future.owner.call_soon(future.invoke_callbacks)
+    for block in changed:
+        block.changed()

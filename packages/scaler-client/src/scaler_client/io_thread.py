@@ -1,0 +1,317 @@
+"""The shell around ClientCore: one thread that talks to the scheduler, one for callbacks."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Final
+
+from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Send
+from scaler_client.futures import ScalerFuture, deliver
+from scaler_client.handoff import Handoff
+from scaler_client.records import CallBlock, Deliver
+from scaler_client.task_context import TaskRuntime, Transport
+from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
+from scaler_protocol.handshake import Goodbye
+from scaler_protocol.ids import LAST_COUNT, first_task
+
+PAUSE_SECONDS: Final = 0.001
+"""How long the thread lets submissions pile up after it took some."""
+IDLE_SECONDS: Final = 1.0
+GOODBYE_SECONDS: Final = 1.0
+"""How long leaving may take."""
+
+_log = logging.getLogger("scaler")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something to tell the core, in turn with the calls."""
+
+    tell: Callable[[ClientCore], object]
+
+
+HandoffEntry = ScalerFuture[Any] | CallBlock | Request
+
+
+class _Waiting:
+    """Entered by threads that block on our futures. Inside a task the agent hears of the first and of the last."""
+
+    def __init__(self, handoff: Handoff[HandoffEntry], runtime: TaskRuntime | None) -> None:
+        self._handoff, self._runtime = handoff, runtime
+        self.forked = False
+        self._lock = threading.Lock()
+        self._runs: dict[int, int] = {}
+
+    def __enter__(self) -> None:
+        if self.forked:
+            raise ClientForkedError
+        if self._runtime is not None:
+            self._count(1)
+        self._handoff.press()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._runtime is not None:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        task = self._runtime.current() if self._runtime is not None else None
+        if task is None or self._handoff.closed:
+            return
+        with self._lock:
+            threads = self._runs.pop(task.run, 0) + change
+            if threads > 0:
+                self._runs[task.run] = threads
+            if threads == (change > 0):
+                run, blocked = task.run, change > 0
+                self._handoff.put(Request(lambda core: core.mark_blocked(run, blocked)))
+
+
+class _Callbacks:
+    """A thread for what users' code is to do; started by the first piece of work."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, work: Callable[[], object]) -> None:
+        self._work.put(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="scaler-callbacks", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after what was added."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception:
+                _log.exception("a callback failed")
+
+
+class IoThread:
+    """Runs one core over one transport, from `start` to `stop`. Everything else may be called by any thread."""
+
+    def __init__(
+        self, address: str, session: int, dial: Callable[[], Transport], runtime: TaskRuntime | None = None
+    ) -> None:
+        self.address = address
+        self.handoff: Handoff[HandoffEntry] = Handoff()
+        self.waiting = _Waiting(self.handoff, runtime)
+        self._first_task = first_task(session)
+        self._singles: Iterator[int] = count(self._first_task + 1)
+        self._lock = threading.Lock()
+        self._blocks_from: int = self._first_task + LAST_COUNT + 1
+        self._dial = dial
+        self._core = ClientCore(address)
+        self._callbacks = _Callbacks()
+        self._connected = threading.Event()
+        self._connect_error: ScalerError | None = None
+        self._shutdown_answered = threading.Event()
+        self._shutdown_answer: AnswerShutdown | None = None
+        self._perform: dict[type[Any], Callable[[Any], object]] = {
+            Call: lambda call: call.whom(),
+            Deliver: deliver,
+            Connected: self._note_connected,
+            Print: lambda output: self._callbacks.add(lambda: _print(output)),
+            AnswerShutdown: self._note_shutdown,
+        }
+        self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        _living.add(self)
+        self._thread.start()
+
+    def wait_connected(self, seconds: float) -> None:
+        """Block until the scheduler welcomed us; raises HandshakeRefusedError or SchedulerLostError."""
+        self._connected.wait(seconds)
+        if self._connect_error is not None:
+            raise self._connect_error
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def next_task(self) -> int:
+        """An id for one task: they count up from the session's first."""
+        return next(self._singles)
+
+    def next_tasks(self, size: int) -> int:
+        """The first of `size` consecutive ids: blocks come down from the session's last."""
+        with self._lock:
+            self._blocks_from -= size
+            return self._blocks_from
+
+    def cancel(self, tasks: Sequence[int]) -> None:
+        """These tasks are not wanted any more."""
+        self.tell(lambda core: core.cancel(tasks))
+
+    def tell(self, request: Callable[[ClientCore], object]) -> None:
+        """Have the core do something soon; nothing happens where the client has left."""
+        with contextlib.suppress(ClientQuitError, ClientForkedError):
+            self.handoff.put(Request(request))
+
+    def clear(self) -> None:
+        """Cancel everything; returns when all futures have ended."""
+        cleared = threading.Event()
+        self.tell(lambda core: core.clear(cleared.set))
+        self.handoff.wake()
+        while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive():
+            pass
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Do this in the thread for callbacks."""
+        self._callbacks.add(work)
+
+    def ask_shutdown(self, seconds: float) -> AnswerShutdown | None:
+        """The scheduler's answer, None where there was none in time."""
+        self._shutdown_answered.clear()
+        self.tell(lambda core: core.ask_shutdown())
+        self.handoff.wake()
+        self._shutdown_answered.wait(seconds)
+        return self._shutdown_answer
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def stop(self, seconds: float = GOODBYE_SECONDS) -> None:
+        """Cancel what is under way and leave; waits that long for the thread to have said goodbye."""
+        self.handoff.close(ClientQuitError())
+        self.handoff.wake()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
+
+    def poison(self) -> None:
+        """This process is a fork: threads and sockets are the parent's."""
+        self.handoff.close(ClientForkedError())
+        self.waiting.forked = True
+
+    def _note_connected(self, event: Connected) -> None:
+        if not self._connected.is_set():
+            self._connect_error = event.error
+            self._connected.set()
+        elif event.error is not None:
+            _log.error("%s", event.error)
+
+    def _note_shutdown(self, answer: AnswerShutdown) -> None:
+        self._shutdown_answer = answer
+        self._shutdown_answered.set()
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        transport = self._dial()
+        try:
+            while not self.handoff.closed:
+                busy = self._turn(transport)
+                if transport.readable():
+                    continue
+                self._sleep(transport, busy)
+        except Exception as error:
+            _log.exception("the io thread of a client failed")
+            self.handoff.close(ClientQuitError(f"the client's io thread failed: {error!r}"))
+        finally:
+            self._leave(transport)
+
+    def _turn(self, transport: Transport) -> bool:
+        """Take in, decide, write out; whether users had left something to do."""
+        core, now = self._core, time.monotonic()
+        for event in transport.turn(now):
+            core.handle(event, now)
+        entries = self.handoff.take()
+        if entries:
+            self._accept(entries)
+        for effect in core.settle(now):
+            if type(effect) is Send:
+                transport.send(effect.message)
+            else:
+                self._perform[type(effect)](effect)
+        for event in transport.flush(now):
+            core.handle(event, now)
+        return bool(entries)
+
+    def _accept(self, entries: list[HandoffEntry]) -> None:
+        calls: list[ScalerFuture[Any]] = []
+        for entry in entries:
+            if type(entry) is ScalerFuture:
+                calls.append(entry)
+                continue
+            if calls:
+                self._core.submit(calls)
+                calls = []
+            if isinstance(entry, CallBlock):
+                self._core.submit_block(entry)
+            elif isinstance(entry, Request):
+                entry.tell(self._core)
+        if calls:
+            self._core.submit(calls)
+
+    def _sleep(self, transport: Transport, busy: bool) -> None:
+        handoff = self.handoff
+        if busy:
+            transport.wait(handoff.fileno(), PAUSE_SECONDS)
+        elif handoff.fall_asleep():
+            now = time.monotonic()
+            due = self._core.due(now)
+            transport.wait(handoff.fileno(), IDLE_SECONDS if due is None else min(max(due - now, 0.0), IDLE_SECONDS))
+            handoff.wake_up()
+        handoff.drain()
+
+    def _leave(self, transport: Transport) -> None:
+        core, now = self._core, time.monotonic()
+        self._accept(self.handoff.take())
+        core.abandon()
+        for effect in core.settle(now):
+            if isinstance(effect, Deliver):
+                deliver(effect)
+        self._connected.set()
+        self._shutdown_answered.set()
+        transport.send(Goodbye("the client has left"))
+        transport.flush(now)
+        transport.close()
+        self._callbacks.stop()
+        self.handoff.free()
+        _living.discard(self)
+
+
+def _print(output: Print) -> None:
+    for stream, text in output.texts:
+        target = sys.stdout if stream == 1 else sys.stderr
+        if target is not None:
+            target.write(text.decode("utf-8", "replace"))
+            target.flush()
+
+
+_living: weakref.WeakSet[IoThread] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    deadline = time.monotonic() + GOODBYE_SECONDS
+    for living in list(_living):
+        living.handoff.close(ClientQuitError())
+        living.handoff.wake()
+    for living in list(_living):
+        living.stop(max(0.0, deadline - time.monotonic()))
+
+
+def _poison_all() -> None:
+    for living in list(_living):
+        living.poison()
+    _living.clear()
+
+
+atexit.register(_leave_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_poison_all)

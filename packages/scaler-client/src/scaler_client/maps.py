@@ -1,0 +1,114 @@
+"""Many calls of one function: handed over in blocks while they are still being written, gathered in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from itertools import islice
+from typing import Any
+
+from scaler_client.calls import CallWriter, FailedArgumentError
+from scaler_client.io_thread import IoThread
+from scaler_client.outcomes import load_failure, unloadable
+from scaler_client.records import CallBlock, CallGroup, Dependency
+from scaler_client.signatures import CallCheck
+from scaler_protocol.messages import MESSAGE_LIMIT, Status
+
+BLOCK_TASKS = 4096
+AHEAD_BYTES = 128 * 1024 * 1024
+"""Bytes of calls without results after which no more are written for the time being."""
+
+
+class Gathering:
+    """The blocks of one map."""
+
+    def __init__(self, io: IoThread, writer: CallWriter, group: CallGroup, check: CallCheck) -> None:
+        self._io, self._writer, self._group, self._check = io, writer, group, check
+        self._blocks: list[CallBlock] = []
+        self._changed = threading.Event()
+
+    def run(self, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """The results of all rows; where one fails, or the thread is interrupted, the others are cancelled."""
+        rows = iter(rows)
+        try:
+            while chunk := list(islice(rows, BLOCK_TASKS)):
+                for arity in set(map(len, chunk)):
+                    self._check.check(*(None,) * arity)
+                self._submit(*self._writer.write_rows(chunk))
+                self._hold_back()
+            results: list[Any] = []
+            for block in self._blocks:
+                self._await(block)
+                results += _load(block)
+            return results
+        except FailedArgumentError as failed:
+            self._cancel()
+            failed.argument.result()
+            raise
+        except BaseException:
+            self._cancel()
+            raise
+
+    def _submit(self, calls: Sequence[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
+        for at, end in _pieces(calls):
+            first = self._io.next_tasks(end - at)
+            needed = {position - at: found for position, found in needs.items() if at <= position < end}
+            block = CallBlock(first, self._group, calls[at:end], self._changed.set, needed)
+            self._blocks.append(block)
+            self._io.handoff.put(block)
+
+    def _hold_back(self) -> None:
+        """Wait while too much is under way already."""
+        for block in self._blocks:
+            if sum(each.weight * each.missing for each in self._blocks) <= AHEAD_BYTES:
+                return
+            self._await(block)
+
+    def _await(self, block: CallBlock) -> None:
+        """Wait for all of a block; raises the first failure of any."""
+        while True:
+            self._changed.clear()
+            for each in self._blocks:
+                if each.failures:
+                    _raise_first(each)
+            if not block.missing:
+                return
+            with self._io.waiting:
+                self._changed.wait()
+
+    def _cancel(self) -> None:
+        tasks = [task for block in self._blocks if block.missing for task in block.tasks]
+        if tasks:
+            self._io.cancel(tasks)
+
+
+def _pieces(calls: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Ranges of calls that fit into one message each."""
+    if sum(map(len, calls)) <= MESSAGE_LIMIT:
+        yield 0, len(calls)
+        return
+    at = size = 0
+    for position, call in enumerate(calls):
+        if size + len(call) > MESSAGE_LIMIT and position > at:
+            yield at, position
+            at, size = position, 0
+        size += len(call)
+    yield at, len(calls)
+
+
+def _load(block: CallBlock) -> list[Any]:
+    load, results = block.group.load, block.results
+    block.results = []
+    try:
+        return [load(payload) for payload in results]
+    except Exception as problem:
+        raise unloadable(problem)[0] from problem
+
+
+def _raise_first(block: CallBlock) -> None:
+    _, status, payload = min(block.failures)
+    if status == Status.CANCELLED:
+        raise CancelledError
+    error, traceback = load_failure(status, payload)
+    raise error.with_traceback(traceback)

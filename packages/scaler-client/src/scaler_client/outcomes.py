@@ -1,0 +1,84 @@
+"""Outcomes: from the bytes of a Done to what `result()` raises and `profiling_info()` tells."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from types import TracebackType
+
+from scaler_protocol.errors import DeserializeError, restore
+from scaler_protocol.messages import Status
+from scaler_protocol.profiles import Profile
+
+Failure = tuple[BaseException, TracebackType | None]
+"""An exception and the traceback it came with: raising it adds frames, so each time starts from the first."""
+
+
+class RemoteTracebackError(Exception):
+    """The traceback of a task, as text: the cause of an exception that could not bring its own."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingInfo:
+    """What the run cost: seconds and bytes; `worker` names the process, `attempt` counts the runs from 1."""
+
+    duration_s: float
+    cpu_time_s: float
+    memory_peak: int
+    worker: str
+    attempt: int
+
+    @classmethod
+    def of(cls, profile: Profile, agent: str) -> ProfilingInfo:
+        """What a profile record says."""
+        return cls(
+            duration_s=profile.duration_us / 1e6,
+            cpu_time_s=profile.cpu_us / 1e6,
+            memory_peak=profile.peak_memory,
+            worker=f"{agent}/{profile.worker}" if agent else str(profile.worker),
+            attempt=profile.attempt,
+        )
+
+    @property
+    def duration_us(self) -> int:
+        """The duration in microseconds."""
+        return round(self.duration_s * 1e6)
+
+    @property
+    def peak_memory(self) -> int:
+        """The same as `memory_peak`."""
+        return self.memory_peak
+
+
+def load_failure(status: int, payload: bytes) -> Failure:
+    """The exception of a task that has no result: what it raised, or what the engine says."""
+    if status != Status.RAISED:
+        return restore(payload), None
+    try:
+        error, text = pickle.loads(payload)
+    except Exception as problem:
+        failure = DeserializeError(f"the exception that the task raised can not be loaded here: {problem!r}")
+        failure.__cause__ = problem
+        return failure, None
+    if error.__traceback__ is None and error.__cause__ is None and text:
+        error.__cause__ = RemoteTracebackError(text)
+    return error, error.__traceback__
+
+
+def unloadable(problem: Exception) -> Failure:
+    """The exception in place of a result that can not be loaded."""
+    failure = DeserializeError(f"the result can not be loaded here: {problem!r}")
+    failure.__cause__ = problem
+    return failure, None
+
+
+def dump_failure(failure: Failure) -> bytes:
+    """The payload of a RAISED outcome, made again from the exception."""
+    import cloudpickle
+
+    error, traceback = failure
+    payload: bytes = cloudpickle.dumps((error.with_traceback(traceback), ""), 5)
+    return payload

@@ -1,0 +1,188 @@
+"""What the core keeps of calls until their outcomes are in. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from scaler_protocol.errors import ObjectNotFoundError, describe
+from scaler_protocol.messages import Done, Group, Status
+from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionBody:
+    """The bytes of a function (or of a serializer class), known everywhere by their id."""
+
+    id: bytes
+    name: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallGroup:
+    """What calls share: their Group, the bodies it names, how results are loaded (and written), the run they are of."""
+
+    wire: Group
+    bodies: tuple[FunctionBody, ...]
+    load: Callable[[bytes], Any]
+    dump: Callable[[Any], bytes]
+    parent: int = 0
+
+
+class Dependency(Protocol):
+    """A task whose result is an argument of another one."""
+
+    @property
+    def task_id(self) -> int: ...
+
+    def outcome(self) -> tuple[int, bytes] | None:
+        """Status and payload, None while there is none."""
+
+
+class OutstandingCall(Protocol):
+    """One or more tasks without an outcome. `weight` is what one of them counts against the credit, in bytes."""
+
+    @property
+    def group(self) -> CallGroup: ...
+    @property
+    def weight(self) -> int: ...
+
+    def call_of(self, task: int) -> bytes:
+        """The payload of one of its tasks."""
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """What one of its tasks depends on."""
+
+
+class SingleCall(OutstandingCall, Protocol):
+    """One task."""
+
+    @property
+    def task_id(self) -> int: ...
+    @property
+    def call(self) -> bytes: ...
+    @property
+    def needs(self) -> Sequence[Dependency]: ...
+
+
+@dataclass(slots=True, eq=False)
+class CallAgain:
+    """A task that was sent before and is asked for again: it weighs nothing, its credit is taken already."""
+
+    task_id: int
+    group: CallGroup
+    call: bytes
+    needs: Sequence[Dependency]
+    weight: int = 0
+
+    def call_of(self, task: int) -> bytes:
+        """The payload."""
+        return self.call
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """The futures among the arguments."""
+        return self.needs
+
+
+@dataclass(slots=True, eq=False)
+class CallBlock:
+    """Consecutive tasks of one map: `results` fill up in any order, `failures` come as they happen.
+
+    `changed` is called, by the thread that delivers, at the first failure and when nothing is missing any more.
+    """
+
+    first: int
+    group: CallGroup
+    calls: Sequence[bytes]
+    changed: Callable[[], None]
+    needs: Mapping[int, Sequence[Dependency]] = field(default_factory=dict)
+    weight: int = field(init=False)
+    missing: int = field(init=False)
+    results: list[bytes] = field(init=False)
+    failures: list[tuple[int, int, bytes]] = field(init=False, default_factory=list)
+    """Position, status, payload."""
+
+    def __post_init__(self) -> None:
+        size = len(self.calls)
+        self.weight = -(-sum(map(len, self.calls)) // size)
+        self.missing = size
+        self.results = [b""] * size
+
+    @property
+    def task_id(self) -> int:
+        """The id of its first task."""
+        return self.first
+
+    @property
+    def tasks(self) -> range:
+        """The ids of its tasks."""
+        return range(self.first, self.first + len(self.calls))
+
+    def call_of(self, task: int) -> bytes:
+        """The payload of one of its tasks."""
+        return self.calls[task - self.first]
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """What one of its tasks depends on."""
+        return self.needs.get(task - self.first, ())
+
+    def take(self, task: int, status: int, payload: bytes) -> bool:
+        """Note an outcome; True where `changed` is due."""
+        position = task - self.first
+        self.results[position] = payload
+        self.missing -= 1
+        if status != Status.VALUE:
+            self.failures.append((position, status, payload))
+            return True
+        return not self.missing
+
+
+class RunReports:
+    """The profiles of one batch of outcomes, kept by its futures and read when asked for."""
+
+    __slots__ = ("_profiles", "_tasks", "worker")
+
+    def __init__(self, tasks: Sequence[int], profiles: bytes, worker: str) -> None:
+        self._tasks, self._profiles, self.worker = tasks, profiles, worker
+
+    def profile(self, task: int) -> Profile:
+        """The profile of one of the tasks; of zeros where there is none."""
+        if not self._profiles:
+            return profile_at(NO_PROFILE, 0)
+        return profile_at(self._profiles, self._tasks.index(task))
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Outcomes have come: column by column, with None for a task that nobody waits for."""
+
+    calls: Sequence[OutstandingCall | None]
+    tasks: Sequence[int]
+    statuses: Iterable[int]
+    results: Iterable[bytes]
+    reports: RunReports
+
+    @classmethod
+    def of(cls, done: Done, calls: Sequence[OutstandingCall | None]) -> Deliver:
+        """What a Done says."""
+        reports = RunReports(done.tasks, done.profiles, done.worker)
+        if done.stored or max(done.statuses, default=0) > Status.CANCELLED:
+            return cls(calls, done.tasks, *_replace_unreadable(done), reports)
+        return cls(calls, done.tasks, done.statuses, done.results.parts, reports)
+
+
+WaitingCall = SingleCall | CallBlock
+
+
+def _replace_unreadable(done: Done) -> tuple[list[int], list[bytes]]:
+    """Statuses and results with an error in place of each one that this client can not read."""
+    statuses, results = list(done.statuses), list(done.results)
+    stored = set(done.stored)
+    for position, status in enumerate(statuses):
+        if position in stored or status > Status.CANCELLED:
+            statuses[position] = Status.FAILED
+            where = "in object storage" if position in stored else f"of an unknown kind ({status})"
+            results[position] = describe(ObjectNotFoundError(f"the outcome is {where}, where this client can not read"))
+    return statuses, results

@@ -1,0 +1,94 @@
+"""The seam between tasks and the worker process that runs them.
+
+A worker calls `install` once. From then on every Client of that process is a facade over one core, whose messages
+travel through `TaskRuntime.connect()` to the agent, and `current_task` answers inside tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from scaler_io.links import UplinkEvent
+    from scaler_protocol.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentTask:
+    """The task that the calling code is part of; `attempt` counts its runs from 1, `worker` names the process."""
+
+    id: int
+    attempt: int
+    worker: str
+    run: int = 0
+
+
+class Transport(Protocol):
+    """How the core's messages travel. One thread owns it; nothing blocks but `wait`."""
+
+    def turn(self, now: float) -> Sequence[UplinkEvent]:
+        """Take in what has arrived; the first turn of a transport that needs no connection gives LinkUp."""
+
+    def send(self, message: Message) -> None:
+        """Write the message with the next `flush`, or once there is a connection again."""
+
+    def flush(self, now: float) -> Sequence[UplinkEvent]:
+        """Write what was sent."""
+
+    def readable(self) -> bool:
+        """Whether a turn would find something; asked after the last `flush`, before `wait`."""
+
+    def wait(self, wake: int, seconds: float) -> None:
+        """Block until there is something to read here or on the descriptor `wake`, or the time is over."""
+
+    def close(self) -> None:
+        """Write what is left, and leave."""
+
+
+class TaskRuntime(Protocol):
+    """What a worker process offers to the tasks that run in it."""
+
+    @property
+    def inputs(self) -> Mapping[int, tuple[int, bytes]]:
+        """Status and payload of each task whose result the current run takes."""
+
+    def current(self) -> CurrentTask | None:
+        """The task being run, from any of its threads."""
+
+    def connect(self) -> Transport:
+        """A channel to the agent; called once per process."""
+
+
+_runtime: TaskRuntime | None = None
+
+
+def install(runtime: TaskRuntime) -> None:
+    """This process runs tasks."""
+    global _runtime
+    _runtime = runtime
+
+
+def runtime() -> TaskRuntime | None:
+    """The runtime of a worker process, None anywhere else."""
+    return _runtime
+
+
+def current_task() -> CurrentTask | None:
+    """The task that is calling, or None outside of tasks."""
+    return _runtime.current() if _runtime is not None else None
+
+
+def load_input(task: int) -> Any:
+    """What stands in a pickled call for a future: the result of that task, loaded where the call is run."""
+    import pickle
+
+    return pickle.loads(input_payload(task))
+
+
+def input_payload(task: int) -> bytes:
+    """The bytes of an input of the current run; raises LookupError where the scheduler did not send it."""
+    if _runtime is None or task not in _runtime.inputs:
+        raise LookupError(f"the result of task {task:x} did not come with the call that needs it")
+    return _runtime.inputs[task][1]

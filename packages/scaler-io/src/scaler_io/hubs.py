@@ -1,0 +1,261 @@
+"""The accepting side of many links. scaler_io.links tells the theory. Pure, no IO."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from scaler_io.link_events import HubEvent, PeerJoined, PeerLost
+from scaler_io.streams import ACK_MESSAGES, HEADER, KEPT_LIMIT, Frames, Stream, StreamGapError, is_numbered
+from scaler_protocol.codec import decode
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import (
+    Acknowledge,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    NeedHello,
+    Refused,
+    Welcome,
+)
+from scaler_protocol.messages import Message
+
+_LINK_MESSAGES = frozenset({Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge, Goodbye})
+
+
+class _Peer:
+    """One peer as the Hub sees it."""
+
+    __slots__ = (
+        "beaten", "broken_at", "confirmed", "heard", "hello", "identity", "patience", "round_trip", "route", "stream",
+    )  # fmt: skip
+
+    def __init__(self, hello: Hello, route: bytes, patience: Patience, now: float) -> None:
+        self.identity, self.hello, self.route, self.patience = hello.identity, hello, route, patience
+        self.stream = Stream()
+        self.heard = self.beaten = now
+        self.broken_at: float | None = None
+        self.confirmed = False
+        """Whether it has spoken since our Welcome: until then it may not know that this stream began."""
+        self.round_trip = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a peer may be gone (its route broken) and how long silent, in seconds, before it is lost."""
+
+    grace: float
+    silence: float
+
+
+class Hub:
+    """The accepting side of many links. Peers are named by their identity; routes are an affair of the Hub alone.
+
+    Work per `tick` follows what is to be done, not how many peers there are.
+    """
+
+    def __init__(
+        self,
+        incarnation: int,
+        *,
+        admit: Callable[[Hello], Welcome | Refused],
+        patience: Callable[[Hello], Patience],
+        heartbeat_seconds: float = 1.0,
+    ) -> None:
+        self.refused_frames = 0
+        self._incarnation = incarnation
+        self._admit = admit
+        self._patience = patience
+        self._heartbeat = heartbeat_seconds
+        self._peers: dict[bytes, _Peer] = {}
+        self._routes: dict[bytes, _Peer] = {}
+        self._out: list[tuple[bytes, Frames]] = []
+        self._beats: deque[_Peer] = deque()
+        """Peers in the order of their last beat; forgotten ones are passed over."""
+        self._owing: dict[_Peer, None] = {}
+        """Peers that may be owed an acknowledgement."""
+        self._suspects: dict[_Peer, None] = {}
+        """Peers whose route is broken, or who let too much pile up."""
+        self._ticked: float | None = None
+
+    def receive(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
+        """Take a message; returns the peer and what it means to the core. Raises ProtocolError for garbage."""
+        if len(frames) < 2:
+            raise ProtocolError(f"a message has at least 2 frames, not {len(frames)}")
+        peer = self._routes.get(route)
+        if peer is None:
+            return self._greet(route, frames, now)
+        peer.heard, peer.confirmed = now, True
+        stream = peer.stream
+        try:
+            if not stream.read(frames[0], now):
+                return None
+        except StreamGapError:
+            self._ask_hello(route)
+            self.unreachable(route, now)
+            raise
+        if stream.owed == 1:
+            self._owing[peer] = None
+        elif stream.owed >= ACK_MESSAGES:
+            self._write(peer, Acknowledge())
+        message = decode(frames[1:])
+        if type(message) in _LINK_MESSAGES:
+            return self._about_link(peer, message, now)
+        if not is_numbered(frames[0]):
+            raise ProtocolError(f"{type(message).__name__} came without a number")
+        return peer.identity, message
+
+    def send(self, to: bytes, message: Message) -> None:
+        """Send to a peer, now or in its next epoch. A peer that is lost is no error: the message is dropped."""
+        if peer := self._peers.get(to):
+            self._write(peer, message)
+
+    def outgoing(self) -> list[tuple[bytes, Frames]]:
+        """Take what is to be written: routes and frames, in order."""
+        out, self._out = self._out, []
+        return out
+
+    def unreachable(self, route: bytes, now: float) -> None:
+        """The transport has no such route any more."""
+        if peer := self._routes.pop(route, None):
+            peer.broken_at = now
+            self._suspects[peer] = None
+
+    def round_trip(self, identity: bytes) -> float:
+        """Seconds of the last heartbeat's round trip."""
+        peer = self._peers.get(identity)
+        return peer.round_trip if peer else 0.0
+
+    def tick(self, now: float) -> list[tuple[bytes, HubEvent]]:
+        """Beat, acknowledge, notice who is gone. Call at least every heartbeat interval."""
+        self._forgive(now)
+        lost: list[tuple[bytes, HubEvent]] = []
+        for peer in list(self._suspects):
+            if peer.broken_at is None and peer.stream.kept_bytes <= KEPT_LIMIT:
+                del self._suspects[peer]
+            else:
+                self._judge(peer, now, lost)
+        while self._beats and now >= self._beats[0].beaten + self._heartbeat:
+            peer = self._beats.popleft()
+            if self._peers.get(peer.identity) is peer and not self._judge(peer, now, lost):
+                peer.beaten = now
+                self._beats.append(peer)
+                self._write(peer, Heartbeat(sent=int(now * 1e9)))
+        for peer in list(self._owing):
+            due = peer.stream.owes_acknowledgement(now)
+            if due and peer.broken_at is None:
+                self._write(peer, Acknowledge())
+            if due or not peer.stream.owed:
+                del self._owing[peer]
+        return lost
+
+    def due(self) -> float | None:
+        """When `tick` has something to do, if any peer is connected."""
+        times = [self._beats[0].beaten + self._heartbeat] if self._beats else []
+        times += [at for peer in self._owing if (at := peer.stream.acknowledgement_due()) is not None]
+        for peer in self._suspects:
+            times.append(-math.inf if peer.broken_at is None else peer.broken_at + peer.patience.grace)
+        return min(times, default=None)
+
+    def _forgive(self, now: float) -> None:
+        """Time in which we did not look is nobody's silence: what came meanwhile may still stand unread."""
+        if self._ticked is not None and now > self._ticked + 3 * self._heartbeat:
+            missed = now - self._ticked - self._heartbeat
+            for peer in self._peers.values():
+                peer.heard += missed
+                if peer.broken_at is not None:
+                    peer.broken_at += missed
+        self._ticked = now
+
+    def _judge(self, peer: _Peer, now: float, lost: list[tuple[bytes, HubEvent]]) -> bool:
+        """Whether the peer is lost."""
+        reason = ""
+        if peer.broken_at is not None and now >= peer.broken_at + peer.patience.grace:
+            reason = "its connection is gone"
+        elif now >= peer.heard + peer.patience.silence:
+            reason = f"silent for {peer.patience.silence:g} s"
+        elif peer.stream.kept_bytes > KEPT_LIMIT:
+            reason = f"too slow: {peer.stream.kept_bytes:,} bytes wait for it"
+        if reason:
+            if peer.broken_at is None:
+                self._ask_hello(peer.route)
+            self._forget(peer)
+            lost.append((peer.identity, PeerLost(reason)))
+        return bool(reason)
+
+    def _about_link(self, peer: _Peer, message: Message, now: float) -> tuple[bytes, HubEvent] | None:
+        if isinstance(message, Heartbeat):
+            if message.echo:
+                peer.round_trip = now - message.sent / 1e9
+            else:
+                self._write(peer, replace(message, echo=True))
+            return None
+        if isinstance(message, Acknowledge):
+            return None
+        if isinstance(message, Goodbye):
+            self._forget(peer)
+            return peer.identity, PeerLost(message.reason or "it said goodbye")
+        who = peer.hello.name or peer.identity.hex()
+        raise ProtocolError(f"{who} said {type(message).__name__} in the middle of an epoch")
+
+    def _greet(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
+        if len(frames[0]) != HEADER.size:
+            raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(frames[0])}")
+        hello = decode(frames[1:])
+        if not isinstance(hello, Hello):
+            self.refused_frames += 1
+            self._ask_hello(route)
+            return None
+        peer = self._peers.get(hello.identity)
+        same = peer is not None and peer.hello.incarnation == hello.incarnation
+        if peer is not None and same and hello.epoch <= peer.hello.epoch:
+            return None  # a stale Hello of an epoch that is over
+        answer = self._admit(hello)
+        if isinstance(answer, Refused):
+            self._out.append((route, Stream().write(answer)))
+            return None
+        known = same and hello.peer_incarnation == self._incarnation
+        if peer is not None and known and peer.confirmed:
+            self._routes.pop(peer.route, None)
+            peer.route, peer.hello, peer.broken_at, peer.heard = route, hello, None, now
+            peer.patience = self._patience(hello)
+            peer.stream.acknowledge(hello.received)
+        else:
+            # A peer that never spoke after our Welcome may have missed it, and count on in a stream that is over.
+            known = False
+            if peer is not None:
+                self._forget(peer)
+            peer = self._peers[hello.identity] = _Peer(hello, route, self._patience(hello), now)
+            self._beats.append(peer)
+        self._routes[route] = peer
+        welcome = replace(
+            answer,
+            incarnation=self._incarnation,
+            received=peer.stream.received,
+            resumed=known,
+            heartbeat_seconds=self._heartbeat,
+        )
+        self._write(peer, welcome)
+        self._out += [(route, again) for again in peer.stream.unacknowledged()]
+        return peer.identity, PeerJoined(hello, known)
+
+    def _ask_hello(self, route: bytes) -> None:
+        self._out.append((route, Stream().write(NeedHello())))
+
+    def _write(self, peer: _Peer, message: Message) -> None:
+        stream = peer.stream
+        frames = stream.write(message)
+        if peer.broken_at is None:
+            self._out.append((peer.route, frames))
+        if stream.kept_bytes > KEPT_LIMIT:
+            self._suspects[peer] = None
+
+    def _forget(self, peer: _Peer) -> None:
+        if self._routes.get(peer.route) is peer:
+            del self._routes[peer.route]
+        if self._peers.get(peer.identity) is peer:
+            del self._peers[peer.identity]
+        self._suspects.pop(peer, None)
+        self._owing.pop(peer, None)

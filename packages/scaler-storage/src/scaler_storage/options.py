@@ -1,0 +1,53 @@
+"""The command line of `scaler_object_storage_server`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scaler_io.command_line import Command
+from scaler_io.event_loops import EVENT_LOOP
+from scaler_io.logs import LOGGING_OPTIONS
+from scaler_io.options import PARENT_PID, READY_FD, REFUSED, Option, whole_number
+from scaler_protocol.addresses import Address
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """What the command line, the environment and the TOML file came to."""
+
+    address: Address
+    identity: str
+    memory_limit: int | None
+    insecure: bool
+    event_loop: str
+    logging_paths: tuple[str, ...]
+    logging_level: str
+    logging_config_file: str | None
+    parent_pid: int | None
+    ready_fd: int | None
+
+
+COMMAND = Command(
+    program="scaler_object_storage_server",
+    description="Hold the objects that are too big to travel inside a message.",
+    section="object_storage_server",
+    config=StorageOptions,
+    options=(
+        Option(("address",), "where to listen: tcp://host:port or ipc://path", Address.parse),
+        Option(("--identity", "-i"), "what to call this server in log lines", default="ObjectStorageServer"),
+        Option(
+            ("--memory-limit", "-ml"),
+            "refuse objects beyond this many bytes; 60 % of what the host or control group allows if left out",
+            whole_number(minimum=1),
+            default=None,
+            metavar="BYTES",
+        ),
+        Option(("--insecure",), "listen where other hosts can reach it", default=False, flag=True),
+        EVENT_LOOP,
+        *LOGGING_OPTIONS,
+        PARENT_PID,
+        READY_FD,
+    ),
+    refusals=REFUSED,
+    example="scaler_object_storage_server tcp://127.0.0.1:2346 --memory-limit 8000000000",
+)

@@ -1,0 +1,98 @@
+"""The object storage server's shell: a process with a socket around StorageCore."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+
+from scaler_io.lifecycle import end_with, terminate_on_signals
+from scaler_io.links import Hub, Patience
+from scaler_io.objects import ObjectConnection
+from scaler_io.reception import Reception
+from scaler_io.zeromq import Listener
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError, HandshakeRefusedError, ObjectNotFoundError, StorageLostError
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.ids import new_incarnation
+from scaler_protocol.objects import Reference, new_object_id
+from scaler_storage.core import HEARTBEAT_SECONDS, StorageCore
+from scaler_storage.memory import default_limit
+from scaler_storage.options import StorageOptions
+
+LOGGER = logging.getLogger("scaler")
+CLIENT_GRACE_SECONDS = 60.0
+"""How long a client whose connection is gone keeps its objects."""
+AGENT_GRACE_SECONDS = 10.0
+_PROBE_SECONDS = 1.0
+
+
+class StorageService:
+    """One running object storage server."""
+
+    def __init__(self, options: StorageOptions) -> None:
+        self._options = options
+        self._name = options.identity
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until a signal, or the end of the parent process."""
+        loop = asyncio.get_running_loop()
+        terminate_on_signals(loop, self._stop.set)
+        if self._options.parent_pid is not None:
+            end_with(self._options.parent_pid, loop, self._stop.set)
+        listener = _listen(self._options.address)
+        limit = self._options.memory_limit or default_limit()
+        LOGGER.info("%s: listen to object storage address %s", self._name, listener.address)
+        LOGGER.info("%s: keep up to %s bytes in memory", self._name, f"{limit:,}")
+        reception = self._reception(listener, limit)
+        self._say_ready(listener.address)
+        try:
+            await self._stop.wait()
+        finally:
+            reception.close()
+        LOGGER.info("%s: ended", self._name)
+
+    def _reception(self, listener: Listener, limit: int) -> Reception:
+        incarnation = new_incarnation()
+        core = StorageCore(incarnation, limit)
+
+        def patience(hello: Hello) -> Patience:
+            # ZeroMQ's own heartbeats find dead hosts; a process that is silent may just be stuck in a long task.
+            return Patience(CLIENT_GRACE_SECONDS if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
+
+        hub = Hub(incarnation, admit=core.admit, patience=patience, heartbeat_seconds=HEARTBEAT_SECONDS)
+        return Reception(self._name, listener, hub, core, self._stop.set)
+
+    def _say_ready(self, address: Address) -> None:
+        """Tell the process that started us where we listen."""
+        if self._options.ready_fd is not None:
+            with os.fdopen(self._options.ready_fd, "w", encoding="utf-8") as ready:
+                ready.write(f"{address}\n")
+
+
+def _listen(address: Address) -> Listener:
+    """Raises AddressError, which says so where another server of Scaler has the address."""
+    try:
+        return Listener(address)
+    except AddressError:
+        if owner := _owner(address):
+            raise AddressError(f"cannot listen to {address}: {owner}") from None
+        raise
+
+
+def _owner(address: Address) -> str:
+    """Which service of Scaler answers there, if any."""
+    probe = ObjectConnection(address, session=0, role=Role.AGENT, timeout_seconds=_PROBE_SECONDS)
+    try:
+        probe.get(Reference(new_object_id(), 0))
+    except ObjectNotFoundError:
+        return "an object storage server of Scaler is already running there; use that one, or choose another port"
+    except HandshakeRefusedError:
+        return "another service of Scaler has this address; choose another port"
+    except StorageLostError:
+        pass
+    finally:
+        probe.close()
+    return ""

@@ -1,0 +1,214 @@
+"""The object storage server as a process: its command line, its lines, its signals, its port."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler_io.links import Hub, Patience
+from scaler_io.objects import ObjectConnection
+from scaler_io.zeromq import Listener
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import ProtocolError, StorageFullError
+from scaler_protocol.handshake import Refused
+
+DEADLINE = 30
+PROGRAM = "scaler_object_storage_server"
+LOCAL = "tcp://127.0.0.1:0"
+
+
+class Server:
+    """A server process; `address` waits until it can be reached."""
+
+    def __init__(self, *words: str) -> None:
+        self._ready, ready = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "scaler_storage", *words, "--ready-fd", str(ready)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(ready,),
+        )
+        os.close(ready)
+
+    @property
+    def address(self) -> Address:
+        readable, _, _ = select.select([self._ready], [], [], DEADLINE)
+        assert readable
+        text = os.read(self._ready, 1000).decode()
+        assert text, self.process.communicate(timeout=DEADLINE)
+        return Address.parse(text.strip())
+
+    def ends(self) -> tuple[int, list[str], list[str]]:
+        """The exit code, the texts of its log lines, and the lines on stderr."""
+        out, err = self.process.communicate(timeout=DEADLINE)
+        return self.process.returncode, [line.split(": ", 1)[1] for line in out.decode().splitlines()], _lines(err)
+
+    def close(self) -> None:
+        os.close(self._ready)
+        self.process.kill()
+        self.process.communicate()
+
+
+def _lines(text: bytes) -> list[str]:
+    return text.decode().splitlines()
+
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    servers: list[Server] = []
+
+    def started(*words: str) -> Server:
+        servers.append(Server(*words))
+        return servers[-1]
+
+    yield started
+    for server in servers:
+        server.close()
+
+
+both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@both_signals
+def test_its_lines_from_start_to_end(start: Start, number: int) -> None:
+    server = start(LOCAL, "--memory-limit", "1000000")
+    address = server.address
+    server.process.send_signal(number)
+    assert server.ends() == (
+        0,
+        [
+            "logging to ('/dev/stdout',)",
+            "use event loop: builtin",
+            f"ObjectStorageServer: listen to object storage address {address}",
+            "ObjectStorageServer: keep up to 1,000,000 bytes in memory",
+            "ObjectStorageServer: ended",
+        ],
+        [],
+    )
+
+
+@both_signals
+def test_a_signal_while_it_starts(start: Start, number: int) -> None:
+    server = start(LOCAL)
+    assert server.process.stdout is not None
+    assert server.process.stdout.read(1)  # of its first line: it is importing, or binding
+    server.process.send_signal(number)
+    code, _, complaints = server.ends()
+    assert (code, complaints) == (0, [])
+
+
+def test_it_serves_over_ipc_and_by_another_name(start: Start, tmp_path: Path) -> None:
+    server = start(f"ipc://{tmp_path}/objects", "--identity", "Shelf")
+    connection = ObjectConnection(server.address, session=1)
+    reference = connection.put(b"bytes")
+    assert connection.get(reference) == b"bytes"
+    connection.close()
+    server.process.terminate()
+    code, texts, _ = server.ends()
+    assert (code, texts[-1]) == (0, "Shelf: ended")
+    assert not os.path.exists(f"{tmp_path}/objects")
+
+
+def test_its_limit_is_kept_and_told(start: Start) -> None:
+    server = start(LOCAL, "--memory-limit", "100000")
+    connection = ObjectConnection(server.address, session=1)
+    with pytest.raises(StorageFullError, match=r"100,000 bytes do not fit: 0 of 100,000 are in use.*tcp://127.0.0.1"):
+        connection.put(bytes(100_000))
+    connection.put(bytes(90_000))
+    connection.close()
+    server.process.terminate()
+    assert "storage is full: 100,000 bytes do not fit" in server.ends()[1][-2]
+
+
+def test_it_ends_with_its_parent(start: Start) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    server = start(LOCAL, "--parent-pid", str(parent.pid))
+    assert server.address.port
+    parent.communicate(b"\n", timeout=DEADLINE)
+    assert server.ends()[0] == 0
+
+
+def test_a_port_that_an_object_storage_server_has(start: Start) -> None:
+    address = start(LOCAL).address
+    code, _, complaints = start(str(address)).ends()
+    expected = f"{PROGRAM}: cannot listen to {address}: an object storage server of Scaler is already running there"
+    assert code
+    assert complaints == [f"{expected}; use that one, or choose another port"]
+
+
+def test_a_port_that_another_service_has(start: Start) -> None:
+    listener = Listener(Address.parse(LOCAL))
+    hub = Hub(1, admit=lambda hello: Refused(["no"]), patience=lambda hello: Patience(1, 1))
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            if not listener.readable():
+                select.select([listener.fileno()], [], [], 0.05)
+            for route, frames in listener.receive():
+                try:
+                    hub.receive(route, frames, time.monotonic())
+                except ProtocolError:
+                    continue
+            for route, written in hub.outgoing():
+                listener.send(route, written)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        code, _, complaints = start(str(listener.address)).ends()
+    finally:
+        ended.set()
+        thread.join()
+        listener.close()
+    assert code
+    expected = f"cannot listen to {listener.address}: another service of Scaler has this address; choose another port"
+    assert complaints == [f"{PROGRAM}: {expected}"]
+
+
+def test_a_port_that_a_stranger_has(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        address = f"tcp://127.0.0.1:{stranger.getsockname()[1]}"
+        code, _, complaints = start(address).ends()
+    assert (code, len(complaints)) == (2, 1)
+    assert complaints[0].lower().startswith(f"{PROGRAM}: cannot listen to {address}: address already in use")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["tcp://0.0.0.0:0"], "can be reached from other hosts"),
+        (["127.0.0.1:80"], "write tcp://host:port"),
+        ([LOCAL, "--memory-limit", "0"], "0 is less than 1"),
+        ([LOCAL, "--io-threads", "2"], "--io-threads: every process has one ZeroMQ thread"),
+        ([LOCAL, "--memory-limt", "9"], "did you mean --memory-limit"),
+        ([], "missing ADDRESS"),
+    ],
+)
+def test_what_it_refuses(start: Start, words: list[str], complaint: str) -> None:
+    code, texts, complaints = start(*words).ends()
+    assert (code, texts, len(complaints)) == (2, [], 1)
+    assert complaint in complaints[0]
+
+
+def test_the_table_of_a_toml_file(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "scaler.toml"
+    file.write_text(f'[object_storage_server]\naddress = "{LOCAL}"\nmemory_limit = 1000\n')
+    server = start("--config", str(file))
+    assert server.address.port
+    server.process.terminate()
+    assert "keep up to 1,000 bytes" in server.ends()[1][3]

@@ -1,0 +1,47 @@
+"""`scaler_cluster`: an agent and its workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from scaler_io.lifecycle import main_guard
+
+
+def main() -> int:
+    """Run the agent that the command line describes; returns its exit code."""
+    return main_guard("scaler_cluster", _run)
+
+
+def _run() -> int:
+    from scaler_io import logs
+    from scaler_worker.config import COMMAND, WorkerConfig
+    from scaler_worker.preload import Preload
+
+    config = COMMAND.read()
+    if config.preload is not None:
+        Preload.parse(config.preload)
+    logs.configure(config.logging_paths, config.logging_level, config.logging_config_file)
+
+    # The template is forked before this process has a thread or a socket, with all that workers need imported.
+    from scaler_worker.template_link import TemplateLink
+    from scaler_worker.words import SharedWords
+
+    lifeline = os.pipe()
+    words = SharedWords.create(config.num_of_workers + BLOCKED_AND_SPARE)
+    worker_config = WorkerConfig(
+        config.preload, config.garbage_collect_interval_seconds, config.trim_memory_threshold_bytes
+    )
+    template = TemplateLink.fork(lifeline, words, worker_config)
+
+    from scaler_worker.agent import Forking
+    from scaler_worker.cluster import run_cluster
+
+    return run_cluster(config, Forking(template, lifeline[0], words, worker_config))
+
+
+BLOCKED_AND_SPARE = 1024
+"""Workers beyond the places for which there is a word: those that wait for others, and spares."""
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Calls and results as bytes: what a worker does with a function, its arguments and what comes of them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import operator
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+import cloudpickle
+from tblib import pickling_support
+
+from scaler_protocol.errors import (
+    DeserializeError,
+    ResultNotSerializableError,
+    ScalerError,
+    TaskExceptionNotSerializableError,
+    TaskExitedError,
+    describe,
+)
+from scaler_protocol.messages import Encoding, Status
+from scaler_protocol.serializer import split_parts
+from scaler_worker.channel import Definition
+
+PROTOCOL: Final = 5
+_PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
+_SMALL_TUPLE: Final = 8
+
+Runner = Callable[[bytes], tuple[int, bytes]]
+"""Takes a call, runs it, gives status and payload. Never raises."""
+
+
+def load_runner(definition: Definition) -> Runner:
+    """How calls of this definition are run; raises DeserializeError naming what cannot be loaded."""
+    if definition.encoding == Encoding.PARTS:
+        return _parts_runner(definition)
+    function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
+    if definition.encoding == Encoding.JSON:
+        return _runner(function, _load_json, lambda value: json.dumps(value).encode())
+    return _pickle_runner(function)
+
+
+def load_named(name: str) -> Callable[..., Any]:
+    """The function `package.module:qualified.name`; raises DeserializeError."""
+    module, _, path = name.partition(":")
+    try:
+        found = operator.attrgetter(path)(importlib.import_module(module))
+    except Exception as error:
+        raise DeserializeError(f"the function {name!r} could not be loaded: {_text(error)}") from error
+    if not callable(found):
+        raise DeserializeError(f"{name!r} is a {type(found).__name__}, not a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _load(definition: Definition, loads: Callable[[bytes], Any]) -> Callable[..., Any]:
+    try:
+        function: Callable[..., Any] = loads(definition.body)
+    except BaseException as error:
+        raise DeserializeError(f"the function {definition.name} could not be loaded: {_text(error)}") from error
+    return function
+
+
+def _pickle_runner(function: Callable[..., Any]) -> Runner:
+    loads, dumps = pickle.loads, pickle.dumps
+
+    def run(call: bytes) -> tuple[int, bytes]:
+        try:
+            args, kwargs = loads(call)
+        except BaseException as error:
+            return _not_loaded(error)
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as error:
+            return _raised(error)
+        if type(value) in _PLAIN:
+            return Status.VALUE, dumps(value, PROTOCOL)
+        return _returned(value, dump_value)
+
+    return run
+
+
+def _runner(
+    function: Callable[..., Any],
+    load: Callable[[bytes], tuple[list[Any], dict[str, Any]]],
+    dump: Callable[[Any], bytes],
+) -> Runner:
+    def run(call: bytes) -> tuple[int, bytes]:
+        try:
+            args, kwargs = load(call)
+        except BaseException as error:
+            return _not_loaded(error)
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as error:
+            return _raised(error)
+        return _returned(value, dump)
+
+    return run
+
+
+def _load_json(call: bytes) -> tuple[list[Any], dict[str, Any]]:
+    loaded = json.loads(call)
+    if isinstance(loaded, list):
+        return loaded, {}
+    return loaded.get("args", []), loaded.get("kwargs", {})
+
+
+def _parts_runner(definition: Definition) -> Runner:
+    try:
+        serializer = pickle.loads(definition.serializer_body)
+    except BaseException as error:
+        raise DeserializeError(f"the serializer could not be loaded: {_text(error)}") from error
+    function = load_named(definition.name) if not definition.body else _load(definition, serializer.deserialize)
+
+    def load(call: bytes) -> tuple[list[Any], dict[str, Any]]:
+        args, kwargs = [], {}
+        for keyword, part in split_parts(call):
+            value = serializer.deserialize(part)
+            if keyword:
+                kwargs[keyword] = value
+            else:
+                args.append(value)
+        return args, kwargs
+
+    return _runner(function, load, serializer.serialize)
+
+
+def dump_value(value: Any) -> bytes:
+    """A result as a pickle: small tuples of plain values by the quick way, all else by cloudpickle."""
+    if type(value) is tuple and len(value) <= _SMALL_TUPLE and all(type(item) in _PLAIN for item in value):
+        return pickle.dumps(value, PROTOCOL)
+    return cloudpickle.dumps(value, PROTOCOL)
+
+
+def _returned(value: Any, dump: Callable[[Any], bytes]) -> tuple[int, bytes]:
+    try:
+        payload = dump(value)
+        if not isinstance(payload, bytes):
+            raise TypeError(f"the serializer gave a {type(payload).__name__}, not bytes")
+    except BaseException as error:
+        message = f"the task returned a {type(value).__qualname__}, which cannot be sent: {_text(error)}"
+        return failed(ResultNotSerializableError(message))
+    return Status.VALUE, payload
+
+
+def failed(error: ScalerError) -> tuple[int, bytes]:
+    """The outcome of a task that the engine could not run."""
+    return Status.FAILED, describe(error)
+
+
+def _not_loaded(error: BaseException) -> tuple[int, bytes]:
+    return failed(DeserializeError(f"the arguments could not be loaded: {_text(error)}"))
+
+
+def _raised(error: BaseException) -> tuple[int, bytes]:
+    if not isinstance(error, Exception):
+        return failed(TaskExitedError(f"the task ended with {_text(error)}"))
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next  # the first frame is ours
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        pickling_support.install(error)
+        payload = cloudpickle.dumps((error, text), PROTOCOL)
+        pickle.loads(payload)  # what cannot be read here cannot be read there
+    except BaseException:
+        return failed(TaskExceptionNotSerializableError(_text(error), traceback=text))
+    return Status.RAISED, payload
+
+
+def _text(error: BaseException) -> str:
+    """`Type: message`, whatever the error's own methods do."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__

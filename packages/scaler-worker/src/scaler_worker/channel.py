@@ -1,0 +1,356 @@
+"""The framing between an agent and its workers. Bytes only, no IO.
+
+Agent to worker, over SOCK_SEQPACKET: one datagram is a TASKS (one task, or a chunk of tiny ones) or a DEFINE (what a
+handle stands for). Columns are native integers, since both ends are on one host.
+
+Worker to agent, over a pipe: records of a HEADER (kind, status, payload length, run, and the 32 bytes of a PROFILE)
+and a payload. A record cut short by the death of its writer is dropped.
+
+Both ways beside them, over a stream: the messages of the client inside a task, as two lengths and one or two frames.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from scaler_protocol.codec import decode, encode
+from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.messages import Message
+
+DATAGRAM_LIMIT: Final = 60 * 1024
+"""Bytes of a datagram; a longer one travels as a memory file."""
+COUNT_LIMIT: Final = 512
+"""Tasks of one chunk."""
+
+TASKS: Final = 1
+DEFINE: Final = 2
+
+PLAIN: Final = 0
+STORED: Final = 1
+"""Flag: the call is a reference into object storage."""
+WITH_INPUTS: Final = 2
+"""Flag: outcomes of other tasks follow the call."""
+
+_TASKS_HEAD: Final = struct.Struct("=BxHI")
+_DEFINE_HEAD: Final = struct.Struct("=B?BxIHHHII")
+_INPUTS_HEAD: Final = struct.Struct("=IH")
+_INPUT: Final = struct.Struct("=QBI")
+
+
+class Input(NamedTuple):
+    """The outcome of another task, which a call names as an argument."""
+
+    task: int
+    stored: bool
+    result: bytes
+
+
+@lru_cache(COUNT_LIMIT)
+def _layout(count: int) -> struct.Struct:
+    return struct.Struct(f"=BxHI{count}Q{count}Q{count}I{count}I{count}H{count}B")
+
+
+def pack_tasks(
+    sequence: int,
+    runs: Sequence[int],
+    tasks: Sequence[int],
+    handles: Sequence[int],
+    calls: Sequence[bytes],
+    attempts: Sequence[int],
+    flags: Sequence[int],
+) -> bytes:
+    """A TASKS datagram, the worker's `sequence`-th."""
+    count = len(runs)
+    columns = _layout(count).pack(TASKS, count, sequence, *runs, *tasks, *handles, *map(len, calls), *attempts, *flags)
+    return columns + b"".join(calls)
+
+
+class TaskColumns(NamedTuple):
+    """What a TASKS datagram holds."""
+
+    sequence: int
+    runs: tuple[int, ...]
+    tasks: tuple[int, ...]
+    handles: tuple[int, ...]
+    lengths: tuple[int, ...]
+    attempts: tuple[int, ...]
+    flags: tuple[int, ...]
+    start: int
+    """Where the first call stands in the datagram."""
+
+
+def unpack_tasks(datagram: bytes) -> TaskColumns:
+    """The columns of a TASKS datagram; the calls stay where they are."""
+    _, count, sequence = _TASKS_HEAD.unpack_from(datagram)
+    layout = _layout(count)
+    flat = layout.unpack_from(datagram)[3:]
+    one, two, three, four, five = count, 2 * count, 3 * count, 4 * count, 5 * count
+    columns = flat[:one], flat[one:two], flat[two:three], flat[three:four], flat[four:five], flat[five:]
+    return TaskColumns(sequence, *columns, layout.size)
+
+
+def join_inputs(call: bytes, inputs: Sequence[Input]) -> bytes:
+    """The call of a task WITH_INPUTS."""
+    pieces = [_INPUTS_HEAD.pack(len(call), len(inputs)), call]
+    for task, stored, result in inputs:
+        pieces += (_INPUT.pack(task, stored, len(result)), result)
+    return b"".join(pieces)
+
+
+def split_inputs(joined: bytes) -> tuple[bytes, list[Input]]:
+    """The call and the inputs that `join_inputs` joined."""
+    length, count = _INPUTS_HEAD.unpack_from(joined)
+    at = _INPUTS_HEAD.size + length
+    call, inputs = joined[_INPUTS_HEAD.size : at], []
+    for _ in range(count):
+        task, stored, size = _INPUT.unpack_from(joined, at)
+        at += _INPUT.size
+        inputs.append(Input(task, bool(stored), joined[at : at + size]))
+        at += size
+    return call, inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a handle stands for: a function and how its calls and results are written."""
+
+    handle: int
+    function: bytes
+    name: str
+    body: bytes
+    encoding: int
+    stream_output: bool
+    serializer: bytes = b""
+    serializer_body: bytes = b""
+
+
+def pack_definition(definition: Definition) -> bytes:
+    """A DEFINE datagram."""
+    name = definition.name.encode()
+    parts = (definition.function, definition.serializer, name, definition.body, definition.serializer_body)
+    lengths = map(len, parts)
+    head = _DEFINE_HEAD.pack(DEFINE, definition.stream_output, definition.encoding, definition.handle, *lengths)
+    return b"".join((head, *parts))
+
+
+def unpack_definition(datagram: bytes) -> Definition:
+    """What `pack_definition` packed."""
+    _, stream_output, encoding, handle, *lengths = _DEFINE_HEAD.unpack_from(datagram)
+    at, parts = _DEFINE_HEAD.size, []
+    for length in lengths:
+        parts.append(datagram[at : at + length])
+        at += length
+    function, serializer, name, body, serializer_body = parts
+    return Definition(handle, function, name.decode(), body, encoding, stream_output, serializer, serializer_body)
+
+
+def handle_of(datagram: bytes) -> int:
+    """The handle that a DEFINE datagram defines."""
+    handle: int = _DEFINE_HEAD.unpack_from(datagram)[3]
+    return handle
+
+
+# --- records, worker to agent ---------------------------------------------------------------------------------------
+
+RESULT: Final = 1
+STORED_RESULT: Final = 2
+OUTPUT: Final = 3
+"""The status is the stream, the payload the text."""
+NEED: Final = 4
+"""The run was not started, for its handle is not known here."""
+RETURNED: Final = 5
+"""The run, and all behind it in its datagram, were not started: the datagram was revoked."""
+READY: Final = 6
+"""The worker is set up; the run is its process id."""
+PRELOAD_FAILED: Final = 7
+"""The payload says why; the worker ends."""
+
+RECORD: Final = struct.Struct("<BBxxIQQQQIHH")
+"""Kind, status, length of the payload, run; then a PROFILE: duration, CPU, peak memory, pid, worker, attempt."""
+_SEEN: Final = struct.Struct("<BBxxIQQ")
+_PROFILE_AT: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RunsEnded:
+    """Outcomes, in the order in which the worker made them."""
+
+    runs: list[int]
+    statuses: list[int]
+    durations: list[int]
+    profiles: list[bytes]
+    payloads: list[bytes]
+    stored: list[int]
+    """Positions of the payloads that are references."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputWritten:
+    """A run wrote to stdout (1) or stderr (2)."""
+
+    run: int
+    stream: int
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionMissed:
+    """A run was not started, for its worker no longer holds the function."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatagramReturned:
+    """This run and all behind it in its datagram were not started."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A worker waits for tasks."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreloadFailed:
+    """A worker could not be set up."""
+
+    text: str
+
+
+RecordEvent = RunsEnded | OutputWritten | FunctionMissed | DatagramReturned | WorkerReady | PreloadFailed
+
+_RARE: Final[dict[int, Callable[[int, int, bytes], RecordEvent]]] = {
+    OUTPUT: lambda status, run, payload: OutputWritten(run, status, payload),
+    NEED: lambda status, run, payload: FunctionMissed(run),
+    RETURNED: lambda status, run, payload: DatagramReturned(run),
+    READY: lambda status, run, payload: WorkerReady(run),
+    PRELOAD_FAILED: lambda status, run, payload: PreloadFailed(payload.decode("utf-8", "replace")),
+}
+
+
+class RecordReader:
+    """Cuts what comes out of a worker's pipe into events, in order.
+
+    Raises MalformedMessageError where the bytes are no records: something else wrote into the pipe.
+    """
+
+    __slots__ = ("_have", "_need", "_pieces")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._have = 0
+        self._need = RECORD.size
+
+    def feed(self, data: bytes) -> list[RecordEvent]:
+        """The events that are complete with `data`."""
+        if self._pieces:
+            self._pieces.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return []
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+        elif len(data) < self._need:
+            self._keep(data, 0)
+            return []
+        return self._cut(data)
+
+    def _keep(self, data: bytes, at: int) -> None:
+        rest = data[at:]
+        self._have, self._need = len(rest), RECORD.size
+        if rest:
+            self._pieces.append(rest)
+            if len(rest) >= RECORD.size:
+                self._need += _SEEN.unpack_from(rest)[2]
+
+    def _cut(self, data: bytes) -> list[RecordEvent]:
+        events: list[RecordEvent] = []
+        at, size = 0, RECORD.size
+        while True:
+            at, batch = _cut_results(data, at)
+            if batch.runs:
+                events.append(batch)
+            if at + size > len(data):
+                break
+            kind, status, length, run, _ = _SEEN.unpack_from(data, at)
+            end = at + size + length
+            if end > len(data):
+                break
+            if kind not in _RARE:
+                raise MalformedMessageError(f"a worker's pipe holds no record of kind {kind}")
+            events.append(_RARE[kind](status, run, data[at + size : end]))
+            at = end
+        self._keep(data, at)
+        return events
+
+
+def _cut_results(data: bytes, at: int) -> tuple[int, RunsEnded]:
+    """The complete results that stand one behind the other from `at`, and where they end."""
+    stored: list[int] = []
+    batch = RunsEnded([], [], [], [], [], stored)
+    take_run, take_status, take_duration = batch.runs.append, batch.statuses.append, batch.durations.append
+    take_profile, take_payload = batch.profiles.append, batch.payloads.append
+    see, size, total = _SEEN.unpack_from, RECORD.size, len(data)
+    while at + size <= total:
+        kind, status, length, run, duration = see(data, at)
+        body = at + size
+        end = body + length
+        if kind > STORED_RESULT or end > total:
+            break
+        if kind == STORED_RESULT:
+            stored.append(len(batch.runs))
+        take_run(run)
+        take_status(status)
+        take_duration(duration)
+        take_profile(data[at + _PROFILE_AT : body])
+        take_payload(data[body:end])
+        at = end
+    return at, batch
+
+
+# --- messages of the client inside a task ---------------------------------------------------------------------------
+
+_LENGTHS: Final = struct.Struct("=II")
+
+
+def pack_message(message: Message) -> bytes:
+    """A message as it travels between a worker's client and the agent."""
+    frames = encode(message)
+    payload = frames[1] if len(frames) == 2 else b""
+    return b"".join((_LENGTHS.pack(len(frames[0]), len(payload)), frames[0], payload))
+
+
+class MessageReader:
+    """Cuts the stream between a worker's client and the agent into messages."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The messages that are complete with `data`; raises MalformedMessageError."""
+        buffer = self._buffer
+        buffer += data
+        at, messages = 0, []
+        while at + _LENGTHS.size <= len(buffer):
+            columns, payload = _LENGTHS.unpack_from(buffer, at)
+            middle = at + _LENGTHS.size + columns
+            end = middle + payload
+            if end > len(buffer):
+                break
+            frames = [bytes(buffer[at + _LENGTHS.size : middle])]
+            if payload:
+                frames.append(bytes(buffer[middle:end]))
+            messages.append(decode(frames))
+            at = end
+        del buffer[:at]
+        return messages

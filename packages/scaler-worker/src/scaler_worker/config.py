@@ -1,0 +1,151 @@
+"""The settings of `scaler_cluster`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from scaler_io.command_line import Command
+from scaler_io.event_loops import EVENT_LOOP
+from scaler_io.logs import LOGGING_OPTIONS
+from scaler_io.options import (
+    PARENT_PID,
+    REFUSED,
+    Option,
+    UsageError,
+    comma_list,
+    positive_seconds,
+    seconds,
+    whole_number,
+)
+from scaler_protocol.addresses import Address
+from scaler_protocol.capabilities import parse_capabilities
+
+WORKERS_LIMIT: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """What AgentCore needs to know."""
+
+    workers: int
+    name: str
+    host: str
+    names: tuple[str, ...] = ()
+    task_timeout_seconds: float = 0.0
+    object_retention_seconds: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """What every worker process needs to know."""
+
+    preload: str | None = None
+    garbage_collect_interval_seconds: float = 30.0
+    trim_memory_threshold_bytes: int = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The command line of `scaler_cluster`."""
+
+    scheduler_address: Address
+    num_of_workers: int
+    worker_names: tuple[str, ...]
+    per_worker_capabilities: dict[str, int]
+    per_worker_task_queue_size: int
+    heartbeat_interval_seconds: float
+    task_timeout_seconds: float
+    death_timeout_seconds: float
+    object_retention_seconds: float
+    garbage_collect_interval_seconds: float
+    trim_memory_threshold_bytes: int
+    preload: str | None
+    event_loop: str
+    parent_pid: int | None
+    logging_paths: tuple[str, ...]
+    logging_level: str
+    logging_config_file: str | None
+
+    def __post_init__(self) -> None:
+        if self.worker_names and len(self.worker_names) != self.num_of_workers:
+            raise UsageError(
+                f"--worker-names: {len(self.worker_names)} names for {self.num_of_workers} workers; give one for each"
+            )
+
+
+COMMAND: Final = Command(
+    program="scaler_cluster",
+    description="Run the workers of this host: one agent that connects to a scheduler, and its worker processes.",
+    section="cluster",
+    config=ClusterConfig,
+    example="scaler_cluster tcp://127.0.0.1:2345 --num-of-workers 4",
+    refusals=REFUSED,
+    options=(
+        Option(("scheduler_address",), "the scheduler to work for", Address.parse, metavar="ADDRESS"),
+        Option(
+            ("--num-of-workers", "-n"),
+            "worker processes",
+            whole_number(1, WORKERS_LIMIT),
+            default=os.cpu_count() or 1,
+        ),
+        Option(("--worker-names", "-wn"), "a name for each worker, separated by commas", comma_list, default=()),
+        Option(
+            ("--per-worker-capabilities", "-pwc"),
+            "what each worker offers, like gpu=1,linux",
+            parse_capabilities,
+            default={},
+        ),
+        Option(
+            ("--per-worker-task-queue-size", "-wtqs", "-qs"),
+            "the most tasks that the scheduler sends ahead for each worker",
+            whole_number(1),
+            default=1000,
+        ),
+        Option(
+            ("--heartbeat-interval-seconds", "-his", "-hi"),
+            "how often figures of this host go to the scheduler",
+            positive_seconds,
+            default=2.0,
+        ),
+        Option(
+            ("--task-timeout-seconds", "-tts", "-tt"),
+            "stop a task after this long, unless it brings a timeout of its own; 0 is never",
+            seconds,
+            default=0.0,
+        ),
+        Option(
+            ("--death-timeout-seconds", "-dts", "-dt", "-ds"),
+            "end after this long without the scheduler",
+            positive_seconds,
+            default=300.0,
+        ),
+        Option(
+            ("--object-retention-seconds", "-ors", "-ot"),
+            "how long at least the result of a task is kept for a scheduler that does not take it",
+            positive_seconds,
+            default=3600.0,
+        ),
+        Option(
+            ("--garbage-collect-interval-seconds", "-gc"),
+            "how often workers collect garbage and look at their memory, between tasks",
+            positive_seconds,
+            default=30.0,
+        ),
+        Option(
+            ("--trim-memory-threshold-bytes", "-tm"),
+            "give free memory back to the system when a worker uses more than this",
+            whole_number(0),
+            default=1024**3,
+        ),
+        Option(
+            ("--preload",),
+            "run this in every worker at its start: package.module:function or package.module:function(literal, ...)",
+            default=None,
+        ),
+        EVENT_LOOP,
+        PARENT_PID,
+        *LOGGING_OPTIONS,
+    ),
+)

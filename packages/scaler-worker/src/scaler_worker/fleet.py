@@ -1,0 +1,136 @@
+"""The workers of an agent: which there are, which are free, how many more or fewer there should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from scaler_protocol.messages import WorkerState
+from scaler_worker.events import AgentEffect, EndWorker, Log, StartWorker, Stop
+from scaler_worker.records import WorkerRecord
+
+REFILL_MICROSECONDS = 5_000.0
+"""A worker with no more than this to do is given a second datagram, so that it never waits for us."""
+SPARES = 16
+"""Idle workers beyond the places that are kept for a while: parents block again and again."""
+SPARE_SECONDS = 10.0
+FAILED_STARTS = 5
+"""Workers in a row that end before they are ready, after which the agent gives up."""
+
+
+class Fleet:
+    """Worker records and the indexes over them. `place` is called after every change of a record."""
+
+    def __init__(self, places: int, names: Sequence[str]) -> None:
+        self.places = places
+        self.workers: dict[int, WorkerRecord] = {}
+        self.idle: dict[int, WorkerRecord] = {}
+        self.refillable: dict[int, WorkerRecord] = {}
+        self.running: set[int] = set()
+        self.blocked: set[int] = set()
+        self._names = names
+        self._announced = 0
+        self._free_numbers: list[int] = []
+        self._failed = 0
+
+    def __iter__(self) -> Iterator[WorkerRecord]:
+        return iter(list(self.workers.values()))
+
+    def place(self, worker: WorkerRecord, now: float) -> None:
+        """Bring the indexes and the worker's state in line with its record."""
+        number, flight = worker.number, worker.flight
+        self.refillable.pop(number, None)
+        if worker.state in (WorkerState.STARTING, WorkerState.STOPPING):
+            self.idle.pop(number, None)
+            self.running.discard(number)
+            self.blocked.discard(number)
+            return
+        if not flight:
+            if number not in self.idle:
+                self.idle[number], worker.idle_since, worker.blocked = worker, now, False
+            worker.state = WorkerState.IDLE
+            self.running.discard(number)
+            self.blocked.discard(number)
+            return
+        self.idle.pop(number, None)
+        if worker.blocked:
+            worker.state = WorkerState.BLOCKED
+            self.running.discard(number)
+            self.blocked.add(number)
+            return
+        worker.state = WorkerState.RUNNING
+        self.running.add(number)
+        self.blocked.discard(number)
+        if len(flight) == 1 and flight[0].estimate <= REFILL_MICROSECONDS and not flight[0].revoked:
+            self.refillable[number] = worker
+
+    def ready(self, worker: WorkerRecord, pid: int, now: float) -> Log | None:
+        """The worker waits for tasks."""
+        worker.pid = pid
+        if worker.state != WorkerState.STARTING:
+            return None
+        worker.state, self._failed = WorkerState.IDLE, 0
+        self.place(worker, now)
+        if self._announced >= self.places:
+            return None
+        self._announced += 1
+        return Log(f"Worker[{worker.number}] started")
+
+    def gone(self, worker: WorkerRecord, reason: str) -> Stop | None:
+        """The worker's process is no more."""
+        starting = worker.state == WorkerState.STARTING
+        worker.state = WorkerState.STOPPING
+        self.place(worker, 0.0)
+        del self.workers[worker.number]
+        self._free_numbers.append(worker.number)
+        self._free_numbers.sort(reverse=True)
+        self._failed += starting
+        if self._failed < FAILED_STARTS:
+            return None
+        return Stop(1, (f"{self._failed} workers in a row ended before they were ready; the last one {reason}",))
+
+    def balance(self, waiting: int, now: float) -> list[AgentEffect]:
+        """Start what is missing for all places to be filled, let go what has been idle too long."""
+        effects: list[AgentEffect] = []
+        usable = len(self.workers) - len(self.blocked)
+        # While parents are blocked, one free worker is kept for the first of their children.
+        wanted = min(self.places, len(self.running) + max(1, waiting)) if self.blocked else self.places
+        # One that is about to be gone counts until it is: its successor takes its number and name.
+        effects += (self._start() for _ in range(wanted - usable))
+        spares = len(self.idle) + len(self.running) - self.places
+        for worker in list(self.idle.values()):
+            if spares <= 0:
+                break
+            if spares > SPARES or now - worker.idle_since >= SPARE_SECONDS:
+                worker.state = WorkerState.STOPPING
+                self.place(worker, now)
+                effects.append(EndWorker(worker.number))
+                spares -= 1
+        return effects
+
+    def spare_due(self) -> float:
+        """When the next idle worker beyond the places is to be let go."""
+        if len(self.idle) + len(self.running) <= self.places or not self.idle:
+            return float("inf")
+        return min(worker.idle_since for worker in self.idle.values()) + SPARE_SECONDS
+
+    def _start(self) -> StartWorker:
+        number = self._free_numbers.pop() if self._free_numbers else len(self.workers)
+        name = self._names[number] if number < len(self._names) else f"Worker[{number}]"
+        self.workers[number] = WorkerRecord(number, name)
+        return StartWorker(number, name)
+
+    def check(self) -> None:
+        """The indexes agree with the records."""
+        for number, worker in self.workers.items():
+            assert worker.number == number and len(worker.flight) <= 2
+            assert (number in self.idle) == (worker.state == WorkerState.IDLE)
+            assert (number in self.running) == (worker.state == WorkerState.RUNNING)
+            assert (number in self.blocked) == (worker.state == WorkerState.BLOCKED)
+            if worker.state in (WorkerState.IDLE, WorkerState.STARTING):
+                assert not worker.flight
+            if number in self.refillable:
+                assert len(worker.flight) == 1 and not worker.blocked
+            sequences = [datagram.sequence for datagram in worker.flight]
+            assert sequences == sorted(sequences)
+            assert all(0 <= datagram.at < len(datagram.entries) for datagram in worker.flight)
+        assert len(set(self._free_numbers) | set(self.workers)) == len(self._free_numbers) + len(self.workers)

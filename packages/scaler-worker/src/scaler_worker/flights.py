@@ -1,0 +1,343 @@
+"""What workers are given, and what becomes of it: the part of AgentCore that deals with runs in flight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Final
+
+from scaler_protocol.errors import ScalerError, TaskTimeoutError, WorkerDiedError, describe
+from scaler_protocol.ids import SESSION_BITS
+from scaler_protocol.messages import Status, WorkerState
+from scaler_protocol.profiles import NO_PROFILE
+from scaler_worker import channel, events
+from scaler_worker.fleet import Fleet
+from scaler_worker.functions import FunctionTable
+from scaler_worker.outcomes import KeptOutcomes, Outbox
+from scaler_worker.records import UNKNOWN, Datagram, Entry, FunctionKind, WaitingRuns, WorkerRecord
+
+CHUNK_MICROSECONDS: Final = 1_000.0
+OVERDUE_SECONDS: Final = 0.005
+"""Beyond ten times the estimate, after which what stands behind a run is taken back."""
+RETRY_SECONDS: Final = 0.05
+"""How soon a run that was to be stopped is looked at again."""
+
+
+class Flights:
+    """Runs from waiting to ended, over the workers of one agent."""
+
+    def __init__(self, fleet: Fleet, functions: FunctionTable, outbox: Outbox, host: str) -> None:
+        self.waiting = WaitingRuns()
+        self.kept = KeptOutcomes()
+        self.effects: list[events.AgentEffect] = []
+        self.needed: dict[bytes, None] = {}
+        """Functions whose bytes are to be asked for."""
+        self.check_at = math.inf
+        self._fleet = fleet
+        self._functions = functions
+        self._outbox = outbox
+        self._host = host
+
+    # --- giving -----------------------------------------------------------------------------------------------------
+
+    def assign(self, now: float) -> None:
+        """Give waiting runs to workers that have nothing, or little, to do."""
+        waiting, fleet = self.waiting, self._fleet
+        while waiting and fleet.idle and (free := fleet.places - len(fleet.running)) > 0:
+            share = -(-len(waiting) // min(free, len(fleet.idle)))
+            _, worker = fleet.idle.popitem()
+            self._give(worker, min(share, channel.COUNT_LIMIT), now)
+        for worker in list(fleet.refillable.values()):
+            if not waiting:
+                return
+            self._give(worker, channel.COUNT_LIMIT, now)
+
+    def _give(self, worker: WorkerRecord, count: int, now: float) -> None:
+        entries = self.waiting.take(count, CHUNK_MICROSECONDS, channel.DATAGRAM_LIMIT)
+        kinds = {entry[2].kind for entry in entries}
+        if not kinds <= worker.knows:
+            entries = self._define(worker, kinds - worker.knows, entries)
+        if entries:
+            worker.sequence += 1
+            datagram = Datagram(worker.sequence, entries, sum(entry[2].kind.estimate for entry in entries))
+            worker.flight.append(datagram)
+            self.effects.append(events.GiveTasks(worker.number, worker.sequence, entries))
+            if len(worker.flight) == 1:
+                datagram.since = now
+            self._watch(worker)
+        self._fleet.place(worker, now)
+
+    def _define(self, worker: WorkerRecord, kinds: Iterable[FunctionKind], entries: list[Entry]) -> list[Entry]:
+        """Tell the worker of these kinds; returns the runs whose functions are all here."""
+        for kind in kinds:
+            if missing := self._functions.missing(kind):
+                self.needed.update(zip(missing, repeat(None)))
+                self._functions.park(entry for entry in entries if entry[2].kind is kind)
+                entries = [entry for entry in entries if entry[2].kind is not kind]
+            else:
+                worker.knows.add(kind)
+                self.effects.append(events.Define(worker.number, self._functions.definition(kind)))
+        return entries
+
+    def _watch(self, worker: WorkerRecord) -> None:
+        """See that `check` comes when the worker's next run is overdue or out of time."""
+        head = worker.flight[0]
+        if timeout := head.entries[head.at][2].timeout:
+            self.check_at = min(self.check_at, head.since + timeout)
+        if worker.dropped or len(worker.flight) > 1 or (not head.revoked and head.at + 1 < len(head.entries)):
+            self.check_at = min(self.check_at, _overdue_at(head))
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def ended(self, worker: WorkerRecord, batch: channel.RunsEnded, now: float) -> None:
+        """A worker finished runs."""
+        at, total = 0, len(batch.runs)
+        while at < total:
+            if not worker.flight:
+                self._broken(worker, now)
+                return
+            head = worker.flight[0]
+            entries = head.entries[head.at : head.at + total - at]
+            end = at + len(entries)
+            whole = not at and end == total
+            part = batch if whole else _slice(batch, at, end)
+            if [entry[0] for entry in entries] != part.runs:
+                self._broken(worker, now)
+                return
+            self._take_outcomes(worker, entries, part)
+            self._advance(worker, len(entries), now)
+            at = end
+        worker.children.clear()
+        worker.blocked = worker.guessed = False
+        if worker.flight:
+            self._watch(worker)
+        self._fleet.place(worker, now)
+
+    def _broken(self, worker: WorkerRecord, now: float) -> None:
+        """Something else than our loop wrote into the worker's pipe: nothing it says can be believed any more."""
+        self.kill(worker, None, b"", now)
+
+    def _advance(self, worker: WorkerRecord, count: int, now: float) -> None:
+        head = worker.flight[0]
+        head.at += count
+        head.since = now
+        if head.at >= len(head.entries):
+            worker.flight.popleft()
+            if worker.flight:
+                worker.flight[0].since = now
+
+    def _take_outcomes(self, worker: WorkerRecord, entries: list[Entry], batch: channel.RunsEnded) -> None:
+        _measure(entries, batch.durations)
+        if worker.dropped and not worker.dropped.isdisjoint(batch.runs):
+            wanted = [at for at, run in enumerate(batch.runs) if run not in worker.dropped]
+            worker.dropped.difference_update(batch.runs)
+            for at in wanted:
+                self._take_outcomes(worker, [entries[at]], _slice(batch, at, at + 1))
+            return
+        tasks = [entry[1] for entry in entries]
+        if len({task >> SESSION_BITS for task in tasks}) > 1:
+            for at, entry in enumerate(entries):
+                self._settle_runs([entry[1]], _slice(batch, at, at + 1))
+        else:
+            self._settle_runs(tasks, batch)
+
+    def _settle_runs(self, tasks: list[int], batch: channel.RunsEnded) -> None:
+        size = sum(map(len, batch.payloads))
+        runs, statuses, payloads, profiles = batch.runs, batch.statuses, batch.payloads, batch.profiles
+        self._outbox.extend(tasks, runs, statuses, payloads, profiles, batch.stored, size)
+        stored: Iterable[bool] = repeat(False, len(tasks))
+        if batch.stored:
+            positions = set(batch.stored)
+            stored = [at in positions for at in range(len(tasks))]
+        self.kept.keep(tasks, zip(runs, statuses, payloads, profiles, stored, strict=True), size)
+
+    def fail(self, entry: Entry, status: int, payload: bytes) -> None:
+        """The engine ends a run."""
+        outcome = (entry[0], status, payload, NO_PROFILE, False)
+        self._outbox.append(entry[1], outcome)
+        if status == Status.FAILED:
+            self.kept.keep((entry[1],), (outcome,), len(payload))
+
+    def missed(self, worker: WorkerRecord, run: int, now: float) -> None:
+        """A worker has dropped the function of its next run."""
+        entry = worker.next_entry()
+        if entry is None or entry[0] != run:
+            return
+        worker.knows.discard(entry[2].kind)
+        self._advance(worker, 1, now)
+        self._requeue(worker, [entry])
+        self._fleet.place(worker, now)
+
+    def returned(self, worker: WorkerRecord, run: int, now: float) -> None:
+        """A worker did not start this run and what stands behind it in its datagram."""
+        entry = worker.next_entry()
+        if entry is None or entry[0] != run:
+            return
+        worker.flight.popleft()
+        if worker.flight:
+            worker.flight[0].since = now
+        self._fleet.place(worker, now)
+
+    def _requeue(self, worker: WorkerRecord, entries: Sequence[Entry]) -> None:
+        """Runs that were not started are next again, but for those that nobody wants any more."""
+        if worker.dropped:
+            runs = {entry[0] for entry in entries}
+            entries = [entry for entry in entries if entry[0] not in worker.dropped]
+            worker.dropped -= runs
+        self.waiting.give_back(entries)
+
+    # --- taking back ------------------------------------------------------------------------------------------------
+
+    def take_back(self, worker: WorkerRecord) -> None:
+        """Have back what stands behind the worker's current run."""
+        if worker.state == WorkerState.STOPPING or not worker.flight:
+            return
+        if len(worker.flight) > 1 or worker.dropped:
+            self.effects.append(events.RecallTail(worker.number))
+        head = worker.flight[0]
+        if not head.revoked and head.at + 1 < len(head.entries):
+            head.revoked = True
+            self.effects.append(events.ReadRun(worker.number, head.sequence))
+
+    def tail_recalled(self, worker: WorkerRecord, event: events.TailRecalled, now: float) -> None:
+        """The last datagrams of a flight were never read; the run it is in may be one that is to be stopped."""
+        worker.knows = {kind for kind in worker.knows if kind.handle not in event.handles}
+        for _ in range(min(event.datagrams, len(worker.flight))):
+            self._requeue(worker, worker.flight.pop().left())
+        entry = worker.next_entry()
+        if entry is not None and entry[0] == event.run and worker.state != WorkerState.STOPPING:
+            if event.run == worker.doomed:
+                self.kill(worker, event.run, worker.verdict, now)
+            elif event.run in worker.dropped and (_is_long(entry) or now >= _overdue_at(worker.flight[0])):
+                self.kill(worker, event.run, b"", now)
+        worker.doomed = worker.doomed if worker.state == WorkerState.STOPPING else None
+        self._fleet.place(worker, now)
+
+    def run_read(self, worker: WorkerRecord, event: events.RunRead, now: float) -> None:
+        """A datagram is revoked for certain: what stands behind the run that was read is ours again."""
+        for datagram in worker.flight:
+            if datagram.sequence == event.sequence:
+                runs = [entry[0] for entry in datagram.entries]
+                if event.run in runs[datagram.at :]:
+                    cut = runs.index(event.run) + 1
+                    self._requeue(worker, datagram.entries[cut:])
+                    del datagram.entries[cut:]
+                return
+
+    def withdraw(self, runs: set[int], now: float) -> None:
+        """Stop these runs wherever they are; each is CANCELLED at once."""
+        for entry in (*self.waiting.remove(runs), *self._functions.remove(runs)):
+            self.fail(entry, Status.CANCELLED, b"")
+        for worker in self._fleet:
+            hit = [entry for entry in worker.entries() if entry[0] in runs and entry[0] not in worker.dropped]
+            if hit:
+                for entry in hit:
+                    self.fail(entry, Status.CANCELLED, b"")
+                worker.dropped.update(entry[0] for entry in hit)
+                if worker.state != WorkerState.STOPPING:
+                    self.effects.append(events.RecallTail(worker.number))
+                    self._watch(worker)
+
+    def stop_run(self, worker: WorkerRecord, run: int, error: ScalerError) -> None:
+        """End a run that is being executed with an error, if it still is."""
+        if worker.state != WorkerState.STOPPING:
+            worker.doomed, worker.verdict = run, describe(error)
+            self.effects.append(events.RecallTail(worker.number))
+
+    def kill(self, worker: WorkerRecord, run: int | None, verdict: bytes, now: float) -> None:
+        """Kill a worker to stop one of its runs."""
+        worker.doomed, worker.verdict, worker.state = run, verdict, WorkerState.STOPPING
+        self._fleet.place(worker, now)
+        self.effects.append(events.KillWorker(worker.number))
+
+    # --- what time brings -------------------------------------------------------------------------------------------
+
+    def check(self, now: float) -> None:
+        """Find runs that are out of time, and what waits behind runs that take too long."""
+        self.check_at = math.inf
+        for worker in self._fleet:
+            if not worker.flight or worker.state == WorkerState.STOPPING:
+                continue
+            head = worker.flight[0]
+            entry = head.entries[head.at]
+            timeout = entry[2].timeout
+            if timeout and now >= head.since + timeout:
+                message = f"the task ran longer than its timeout of {timeout:g} s and was stopped"
+                self.stop_run(worker, entry[0], TaskTimeoutError(message, timeout_seconds=timeout))
+                head.since = now - timeout + RETRY_SECONDS
+            elif now >= _overdue_at(head):
+                if self._fleet.idle:  # otherwise nobody could run it sooner
+                    self.take_back(worker)
+                elif worker.dropped:
+                    self.effects.append(events.RecallTail(worker.number))
+                head.checked = now
+            self._watch(worker)
+
+    # --- deaths -----------------------------------------------------------------------------------------------------
+
+    def died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
+        """A worker is gone: only the run that it was in is charged, the others wait again."""
+        entries = worker.entries()
+        killed = worker.state == WorkerState.STOPPING
+        rest: list[Entry] = []
+        for entry in entries:
+            if entry[0] in worker.dropped:
+                continue
+            if killed and entry[0] == worker.doomed and worker.verdict:
+                self.fail(entry, Status.FAILED, worker.verdict)
+            elif not killed and entry[0] == event.run:
+                self.fail(entry, Status.LOST, describe(self._death(worker, entry, event)))
+            else:
+                rest.append(entry)
+        worker.flight.clear()
+        worker.dropped.clear()
+        self.waiting.give_back(rest)
+        if not killed:
+            self.effects.append(events.Log(f"{worker.name} (process {worker.pid}) {event.reason}", warning=True))
+
+    def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
+        memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""
+        text = f"; last words:\n{event.text}" if event.text else ""
+        return WorkerDiedError(
+            f"{worker.name} (process {worker.pid} on {self._host}) {event.reason} while it ran the task, "
+            f"attempt {entry[4]}{memory}{text}",
+            host=self._host,
+            worker=worker.name,
+            pid=worker.pid,
+            reason=event.reason,
+            peak_memory=event.peak_memory,
+            attempt=entry[4],
+            output=event.text,
+        )
+
+
+def _overdue_at(head: Datagram) -> float:
+    estimate = head.entries[head.at][2].kind.estimate
+    patience = OVERDUE_SECONDS + (0.0 if estimate == UNKNOWN else estimate / 1e5)
+    return max(head.since, head.checked) + patience
+
+
+def _is_long(entry: Entry) -> bool:
+    return entry[2].kind.estimate >= OVERDUE_SECONDS * 1e6
+
+
+def _slice(batch: channel.RunsEnded, start: int, end: int) -> channel.RunsEnded:
+    return channel.RunsEnded(
+        batch.runs[start:end],
+        batch.statuses[start:end],
+        batch.durations[start:end],
+        batch.profiles[start:end],
+        batch.payloads[start:end],
+        [position - start for position in batch.stored if start <= position < end],
+    )
+
+
+def _measure(entries: list[Entry], durations: list[int]) -> None:
+    kinds = {entry[2].kind for entry in entries}
+    if len(kinds) == 1:
+        kinds.pop().measured(sum(durations) / len(durations))
+        return
+    for kind in kinds:
+        found = [duration for entry, duration in zip(entries, durations, strict=True) if entry[2].kind is kind]
+        kind.measured(sum(found) / len(found))

@@ -1,0 +1,104 @@
+"""Figures of the host and its workers, from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from scaler_io.lifecycle import cpu_seconds, resident_bytes
+from scaler_protocol.messages import AgentStatus
+from scaler_worker.records import WorkerRecord
+
+END_SECONDS: Final = 2.0
+
+
+def available_memory() -> tuple[int, int]:
+    """Bytes of memory that programs may still take, and in all."""
+    figures: dict[str, int] = {}
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                figures[name] = int(value.split()[0]) * 1024
+    return figures.get("MemAvailable", 0), figures.get("MemTotal", 0)
+
+
+def is_nearly_gone(available: int, total: int) -> bool:
+    """Whether one more process may be one too many."""
+    return available < min(total // 50, 512 * 1024 * 1024)
+
+
+def cpu_nanoseconds(pid: int) -> int:
+    """CPU time that the threads of a process have used, as precisely as the kernel knows."""
+    total = 0
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+                total += int(file.read().split()[0])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return total
+
+
+class HostFigures:
+    """What an AgentStatus says; CPU is the mean since the one before."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._at = 0.0
+
+    def status(self, workers: Iterable[WorkerRecord], queued: int, free: int, now: float) -> AgentStatus:
+        """The figures of now."""
+        alive = [worker for worker in workers if worker.pid]
+        pids = [os.getpid(), *(worker.pid for worker in alive)]
+        seconds: dict[int, float] = {}
+        memory: dict[int, int] = {}
+        for pid in pids:
+            try:
+                seconds[pid], memory[pid] = cpu_seconds(pid), resident_bytes(pid)
+            except ProcessLookupError:
+                seconds[pid], memory[pid] = self._seconds.get(pid, 0.0), 0
+        passed = max(now - self._at, 1e-3)
+        cores = [max(0.0, seconds[pid] - self._seconds.get(pid, seconds[pid])) / passed for pid in pids]
+        self._seconds, self._at = seconds, now
+        entries = [worker.next_entry() for worker in alive]
+        return AgentStatus(
+            cpu=cores[0],
+            rss=memory[pids[0]],
+            free=free,
+            queued=queued,
+            names=[worker.name for worker in alive],
+            pids=pids[1:],
+            states=[worker.state for worker in alive],
+            runs=[entry[0] if entry else 0 for entry in entries],
+            cpus=cores[1:],
+            rsses=[memory[pid] for pid in pids[1:]],
+            queues=[len(worker.entries()) for worker in alive],
+        )
+
+
+def end_children() -> None:
+    """Kill and wait for every child of this process, for END_SECONDS at most: orphans become children while we wait."""
+    deadline = time.monotonic() + END_SECONDS
+    while time.monotonic() < deadline:
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children", "rb") as file:
+            found += map(int, file.read().split())
+    return found

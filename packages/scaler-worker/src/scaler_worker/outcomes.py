@@ -1,0 +1,164 @@
+"""Finished outcomes: on their way to the scheduler, and kept until their owner has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from scaler_protocol.ids import SESSION_BITS
+from scaler_protocol.messages import MESSAGE_LIMIT, Done, Output, Status
+from scaler_protocol.payloads import Payloads
+
+KEPT_LIMIT = 256 * 1024 * 1024
+"""Bytes of kept outcomes, after which the oldest are forgotten (their tasks would run again)."""
+
+
+Outcome = tuple[int, int, bytes, bytes, bool]
+"""How a run ended: run id, status, payload, profile, whether the payload is a reference into object storage."""
+
+
+class _Columns:
+    """A Done in the making."""
+
+    __slots__ = ("payloads", "profiles", "runs", "size", "statuses", "stored", "tasks")
+
+    def __init__(self) -> None:
+        self.tasks: list[int] = []
+        self.runs: list[int] = []
+        self.statuses: list[int] = []
+        self.payloads: list[bytes] = []
+        self.profiles: list[bytes] = []
+        self.stored: list[int] = []
+        self.size = 0
+
+    def done(self, worker: str) -> Done:
+        return Done(
+            self.tasks,
+            self.statuses,
+            Payloads(self.payloads),
+            self.runs,
+            self.stored,
+            b"".join(self.profiles),
+            worker,
+        )
+
+
+class Outbox:
+    """Outcomes and output for the scheduler: one message per session and turn, at most MESSAGE_LIMIT each."""
+
+    __slots__ = ("_full", "_open", "_output", "_worker")
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._open: dict[int, _Columns] = {}
+        self._full: list[Done] = []
+        self._output: list[tuple[int, int, bytes]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._open or self._full or self._output)
+
+    def extend(
+        self,
+        tasks: Sequence[int],
+        runs: Sequence[int],
+        statuses: Sequence[int],
+        payloads: Sequence[bytes],
+        profiles: Sequence[bytes],
+        stored: Iterable[int],
+        size: int,
+    ) -> None:
+        """Outcomes, of `size` bytes together, of tasks that share a session."""
+        columns = self._columns(tasks[0] >> SESSION_BITS, size)
+        columns.stored += [len(columns.tasks) + position for position in stored]
+        columns.tasks += tasks
+        columns.runs += runs
+        columns.statuses += statuses
+        columns.payloads += payloads
+        columns.profiles += profiles
+
+    def append(self, task: int, outcome: Outcome) -> None:
+        """One outcome."""
+        run, status, payload, profile, stored = outcome
+        self.extend((task,), (run,), (status,), (payload,), (profile,), (0,) if stored else (), len(payload))
+
+    def write(self, task: int, stream: int, text: bytes) -> None:
+        """Something a task wrote: it goes ahead of outcomes that come after it."""
+        self._output.append((task, stream, text))
+
+    def _columns(self, session: int, size: int) -> _Columns:
+        columns = self._open.get(session)
+        if columns is not None and columns.size + size > MESSAGE_LIMIT:
+            self._full.append(columns.done(self._worker))
+            columns = None
+        if columns is None:
+            columns = self._open[session] = _Columns()
+        columns.size += size
+        return columns
+
+    def take(self) -> Iterator[Output | Done]:
+        """The messages, to be sent in this order."""
+        by_session: dict[int, list[tuple[int, int, bytes]]] = {}
+        for written in self._output:
+            by_session.setdefault(written[0] >> SESSION_BITS, []).append(written)
+        self._output = []
+        for written_here in by_session.values():
+            tasks, streams, texts = zip(*written_here, strict=True)
+            yield Output(tasks, streams, Payloads(texts))
+        yield from self._full
+        for columns in self._open.values():
+            yield columns.done(self._worker)
+        self._full, self._open = [], {}
+
+
+class KeptOutcomes:
+    """Outcomes by task until they are released, for a scheduler that was started again asks for them.
+
+    Forgotten after one to two times the retention, or the oldest first beyond KEPT_LIMIT bytes.
+    """
+
+    __slots__ = ("_bytes", "_old", "_young")
+
+    def __init__(self) -> None:
+        self._young: dict[int, Outcome] = {}
+        self._old: dict[int, Outcome] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._old
+        yield from self._young
+
+    def keep(self, tasks: Sequence[int], outcomes: Iterable[Outcome], size: int) -> None:
+        """Outcomes of `size` bytes together; an older one of the same task is forgotten."""
+        young = self._young
+        if not young.keys().isdisjoint(tasks) or self._old:
+            self.release(tasks)
+        young.update(zip(tasks, outcomes, strict=True))
+        self._bytes += size
+        while self._bytes > KEPT_LIMIT and len(self) > 1:
+            self.release([next(iter(self))])
+
+    def release(self, tasks: Iterable[int]) -> None:
+        """Forget these."""
+        young, old, freed = self._young, self._old, 0
+        for task in tasks:
+            outcome = young.pop(task, None) or old.pop(task, None)
+            if outcome is not None:
+                freed += len(outcome[2])
+        self._bytes -= freed
+
+    def get(self, task: int) -> Outcome | None:
+        """The outcome of a task, if it is kept."""
+        return self._young.get(task) or self._old.get(task)
+
+    def rotate(self) -> None:
+        """One retention is over."""
+        self._bytes -= sum(len(outcome[2]) for outcome in self._old.values())
+        self._old, self._young = self._young, {}
+
+    def check(self) -> None:
+        """The figures agree."""
+        assert self._bytes == sum(len(outcome[2]) for outcome in (*self._young.values(), *self._old.values()))
+        assert self._young.keys().isdisjoint(self._old)
+        assert all(o[1] not in (Status.LOST, Status.CANCELLED) for o in self._young.values())

@@ -1,0 +1,57 @@
+"""What a worker does once before its first task: `package.module:function` or `package.module:function(literal, …)`."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scaler_protocol.errors import ScalerError
+
+_SPEC: Final = re.compile(r"(?P<module>[\w.]+):(?P<path>[\w.]+)(?P<call>\(.*\))?", re.DOTALL)
+
+
+class PreloadError(ScalerError, ValueError):
+    """preload must be in 'module.sub:func(...)' format"""
+
+
+@dataclass(frozen=True, slots=True)
+class Preload:
+    """A function by name, and the literals it is called with."""
+
+    module: str
+    path: str
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, spec: str) -> Preload:
+        """Read a specification; raises PreloadError."""
+        match = _SPEC.fullmatch(spec.strip())
+        if match is None:
+            raise PreloadError(f"{PreloadError.__doc__}, not {spec!r}")
+        try:
+            call = ast.parse(f"f{match['call'] or '()'}", mode="eval").body
+            if not isinstance(call, ast.Call):
+                raise ValueError
+            args = tuple(ast.literal_eval(arg) for arg in call.args)
+            kwargs = tuple((keyword.arg or "", ast.literal_eval(keyword.value)) for keyword in call.keywords)
+        except (ValueError, SyntaxError):
+            raise PreloadError(f"{PreloadError.__doc__} with literals as arguments, not {spec!r}") from None
+        return cls(match["module"], match["path"], args, kwargs)
+
+    def load(self) -> Callable[..., Any]:
+        """The function; raises what importing it raises."""
+        found = operator.attrgetter(self.path)(importlib.import_module(self.module))
+        if not callable(found):
+            raise PreloadError(f"Preload target must be callable: {self.module}:{self.path} is none")
+        function: Callable[..., Any] = found
+        return function
+
+    def run(self) -> None:
+        """Call it."""
+        self.load()(*self.args, **dict(self.kwargs))

@@ -1,0 +1,200 @@
+"""The rows of AgentCore: what runs are, which of them a worker was given, what workers are."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from scaler_protocol.messages import Group, WorkerState
+
+UNKNOWN = math.inf
+"""The estimate of a function that has not run yet."""
+OVERHEAD_MICROSECONDS = 3.0
+"""What a run costs its worker beyond its own duration."""
+
+
+class FunctionKind:
+    """A function together with how its calls and results are written; workers know it by its handle."""
+
+    __slots__ = ("encoding", "estimate", "function", "handle", "parked", "serializer", "stream_output")
+
+    def __init__(self, handle: int, group: Group) -> None:
+        self.handle = handle
+        self.function, self.serializer = group.function, group.serializer
+        self.encoding, self.stream_output = group.encoding, group.stream_output
+        self.estimate = UNKNOWN
+        """Microseconds of a run, moving average."""
+        self.parked: list[Entry] = []
+        """Runs that wait for the bytes of the function."""
+
+    def measured(self, microseconds: float) -> None:
+        """Take the mean duration of some runs; rises are believed sooner than falls, for guessing low costs more."""
+        found = microseconds + OVERHEAD_MICROSECONDS
+        if self.estimate == UNKNOWN:
+            self.estimate = found
+        else:
+            self.estimate += (found - self.estimate) * (0.5 if found > self.estimate else 0.2)
+
+
+class Lane:
+    """A group of tasks as the agent sees it."""
+
+    __slots__ = ("kind", "level", "timeout")
+
+    def __init__(self, group: Group, kind: FunctionKind, default_timeout: float) -> None:
+        self.kind = kind
+        self.level = (-group.priority, -group.depth)
+        self.timeout = group.timeout_seconds or default_timeout
+
+
+Entry = tuple[int, int, Lane, bytes, int, int]
+"""One run: run id, task id, lane, call, attempt, flags of `scaler_worker.channel`."""
+
+
+class Datagram:
+    """Runs that a worker was given at once, `at` the first of them that has not ended."""
+
+    __slots__ = ("at", "checked", "entries", "estimate", "revoked", "sequence", "since")
+
+    def __init__(self, sequence: int, entries: list[Entry], estimate: float) -> None:
+        self.sequence, self.entries, self.estimate = sequence, entries, estimate
+        self.at = 0
+        self.since = 0.0
+        """When the run at `at` became the worker's next one."""
+        self.checked = 0.0
+        """When something was last done about what stands behind it."""
+        self.revoked = False
+
+    def left(self) -> list[Entry]:
+        """The runs that have not ended."""
+        return self.entries[self.at :]
+
+
+class WorkerRecord:
+    """One worker process."""
+
+    __slots__ = (
+        "blocked", "children", "cpu", "doomed", "dropped", "flight", "guessed", "idle_since", "knows", "name",
+        "number", "pid", "sequence", "sessions", "state", "verdict",
+    )  # fmt: skip
+
+    def __init__(self, number: int, name: str) -> None:
+        self.number, self.name, self.pid = number, name, 0
+        self.state: int = WorkerState.STARTING
+        self.flight: deque[Datagram] = deque()
+        self.sequence = 0
+        self.knows: set[FunctionKind] = set()
+        self.blocked = False
+        self.guessed = False
+        """Whether `blocked` was concluded from its doing nothing."""
+        self.dropped: set[int] = set()
+        """Runs in flight that nobody wants any more."""
+        self.doomed: int | None = None
+        """The run that is to be stopped, by killing the worker."""
+        self.verdict: bytes = b""
+        """How that run ends (a FAILED payload); empty where that is settled already."""
+        self.idle_since = 0.0
+        self.children: set[int] = set()
+        """Unfinished tasks that the current run submitted."""
+        self.sessions: dict[int, None] = {}
+        self.cpu = -1
+        """Nanoseconds at the last look, if there was one since it has children."""
+
+    def entries(self) -> list[Entry]:
+        """The runs it was given that have not ended, in its order."""
+        return [entry for datagram in self.flight for entry in datagram.left()]
+
+    def next_entry(self) -> Entry | None:
+        """The run it is at, or will be at next."""
+        if not self.flight:
+            return None
+        head = self.flight[0]
+        return head.entries[head.at]
+
+
+class WaitingRuns:
+    """The queue of an agent: higher priority first, then deeper, then in order of arrival."""
+
+    __slots__ = ("_count", "_keys", "_levels")
+
+    def __init__(self) -> None:
+        self._levels: dict[tuple[int, int], deque[Entry]] = {}
+        self._keys: list[tuple[int, int]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for key in self._keys for entry in self._levels[key])
+
+    def _level(self, key: tuple[int, int]) -> deque[Entry]:
+        level = self._levels.get(key)
+        if level is None:
+            level = self._levels[key] = deque()
+            self._keys.append(key)
+            self._keys.sort()
+        return level
+
+    def _forget_empty(self) -> None:
+        for key in [key for key in self._keys if not self._levels[key]]:
+            self._keys.remove(key)
+            del self._levels[key]
+
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """New runs."""
+        self._count += len(entries)
+        if len(lanes := {entry[2] for entry in entries}) == 1:
+            self._level(lanes.pop().level).extend(entries)
+        else:
+            for entry in entries:
+                self._level(entry[2].level).append(entry)
+
+    def give_back(self, entries: Sequence[Entry]) -> None:
+        """Runs that were taken and not started: they are next again, in their order."""
+        self._count += len(entries)
+        for entry in reversed(entries):
+            self._level(entry[2].level).appendleft(entry)
+
+    def take(self, count: int, microseconds: float, size: int) -> list[Entry]:
+        """The next runs of one level: at least one, no more than `count`, within the bounds together."""
+        queue = self._levels[self._keys[0]]
+        entry = queue.popleft()
+        taken = [entry]
+        microseconds -= entry[2].kind.estimate
+        size -= len(entry[3])
+        while queue and len(taken) < count:
+            entry = queue[0]
+            microseconds -= entry[2].kind.estimate
+            size -= len(entry[3])
+            if microseconds < 0 or size < 0:
+                break
+            taken.append(queue.popleft())
+        self._count -= len(taken)
+        if not queue:
+            self._forget_empty()
+        return taken
+
+    def take_newest(self, count: int) -> list[Entry]:
+        """Up to `count` runs from the far end."""
+        taken: list[Entry] = []
+        for key in reversed(self._keys):
+            queue = self._levels[key]
+            while queue and len(taken) < count:
+                taken.append(queue.pop())
+        self._count -= len(taken)
+        self._forget_empty()
+        return taken
+
+    def remove(self, runs: set[int]) -> list[Entry]:
+        """Take out these runs, as many as are here."""
+        removed: list[Entry] = []
+        for key in self._keys:
+            level = self._levels[key]
+            if found := [entry for entry in level if entry[0] in runs]:
+                removed += found
+                self._levels[key] = deque(entry for entry in level if entry[0] not in runs)
+        self._count -= len(removed)
+        self._forget_empty()
+        return removed

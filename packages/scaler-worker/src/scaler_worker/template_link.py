@@ -1,0 +1,92 @@
+"""The agent's side of the template: starting it, asking it for workers, hearing what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scaler_worker.config import WorkerConfig
+from scaler_worker.template import REPORT, REQUEST, run_template, spawn_arguments
+from scaler_worker.words import SharedWords
+
+
+class Report(NamedTuple):
+    """What the template says about a worker: FORKED, ENDED or NOT_FORKED, with wait status or errno."""
+
+    kind: int
+    number: int
+    pid: int
+    status: int
+    peak_memory: int
+
+
+class TemplateLink:
+    """One template process and the socket to it."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self.pid = pid
+        self._channel = channel
+
+    @classmethod
+    def fork(cls, lifeline: tuple[int, int], words: SharedWords, config: WorkerConfig) -> TemplateLink:
+        """Fork a template from this process, which must have no threads and no sockets yet."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            os.close(lifeline[1])
+            run_template(theirs, lifeline[0], words, config, parent)
+        theirs.close()
+        return cls(pid, ours)
+
+    @classmethod
+    def spawn(cls, lifeline: int, words: SharedWords, config: WorkerConfig) -> TemplateLink:
+        """Start a template as a program of its own, since this process has threads by now."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        inherited = (theirs.fileno(), lifeline, words.descriptor)
+        arguments = spawn_arguments(theirs.fileno(), lifeline, words, config, os.getpid())
+        for descriptor in inherited:
+            os.set_inheritable(descriptor, True)
+        try:
+            pid = os.posix_spawn(sys.executable, (sys.executable, *arguments), os.environ)
+        finally:
+            for descriptor in inherited:
+                os.set_inheritable(descriptor, False)
+            theirs.close()
+        return cls(pid, ours)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._channel.fileno()
+
+    def request(self, number: int, name: str, descriptors: Sequence[int]) -> bool:
+        """Ask for a worker; False means that the template is gone."""
+        try:
+            socket.send_fds(self._channel, [REQUEST.pack(number) + name.encode()], descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def reports(self) -> tuple[list[Report], bool]:
+        """What has come, and whether the template is still there."""
+        found: list[Report] = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                try:
+                    data = self._channel.recv(REPORT.size)
+                except ConnectionResetError:
+                    data = b""
+                if not data:
+                    return found, False
+                found.append(Report._make(REPORT.unpack(data)))
+        return found, True
+
+    def close(self) -> None:
+        """Let go of the socket; the template ends."""
+        self._channel.close()

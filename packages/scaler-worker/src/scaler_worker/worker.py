@@ -1,0 +1,210 @@
+"""A worker process: what it is from the fork on, and its loop."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import gc
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from scaler_client import task_context
+from scaler_client.task_context import CurrentTask
+from scaler_worker.agent_transport import AgentTransport
+from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
+from scaler_worker.config import WorkerConfig
+from scaler_worker.output import CapturedOutput
+from scaler_worker.preload import Preload
+from scaler_worker.worker_core import WorkerCore
+
+DESCRIPTORS: Final = 4
+RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
+_ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(4)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnds:
+    """A worker's descriptors."""
+
+    tasks: int
+    results: int
+    messages: int
+    faults: int
+
+
+class WorkerRuntime:
+    """What `scaler_client.task_context` offers to tasks."""
+
+    def __init__(self, core: WorkerCore, messages: socket.socket) -> None:
+        self._core = core
+        self._messages = messages
+
+    @property
+    def inputs(self) -> Mapping[int, tuple[int, bytes]]:
+        """Status and payload of each task whose result the current run takes."""
+        return self._core.inputs
+
+    def current(self) -> CurrentTask | None:
+        """The task being run."""
+        return self._core.current()
+
+    def connect(self) -> AgentTransport:
+        """The channel to the agent."""
+        return AgentTransport(self._messages)
+
+
+class _ResultPipe:
+    """Writes records in one piece each: threads of a task print while results are written."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def write(self, record: bytes) -> None:
+        with self._lock:
+            written = os.write(self._descriptor, record)
+            while written < len(record):
+                written += os.write(self._descriptor, memoryview(record)[written:])
+
+
+def run_worker(ends: WorkerEnds, lifeline: int, word: Any, number: int, name: str, config: WorkerConfig) -> NoReturn:
+    """Be a worker until the agent closes the channel. Called in a freshly forked process; never returns."""
+    code = 1
+    try:
+        _become_worker(ends, lifeline)
+        pipe = _ResultPipe(ends.results)
+        if not _preload(config, pipe):
+            os._exit(1)
+        core = WorkerCore(
+            name=name,
+            number=number,
+            pid=os.getpid(),
+            word=word,
+            write=pipe.write,
+            capture=CapturedOutput,
+            clock=time.monotonic_ns,
+            cpu_clock=time.process_time_ns,
+            peak_memory=_peak_memory,
+        )
+        task_context.install(WorkerRuntime(core, socket.socket(fileno=ends.messages)))
+        core.ready()
+        _work(core, ends, config)
+        code = 0
+    except BrokenPipeError:
+        code = 0  # the agent is gone
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        os._exit(code)
+
+
+def _become_worker(ends: WorkerEnds, lifeline: int) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setpgid(0, 0)
+    _die_with(lifeline)
+    faulthandler.enable(ends.faults)
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
+
+
+def _die_with(lifeline: int) -> None:
+    """Have the kernel send SIGKILL when the last writer of a pipe is gone: the agent holds the only one.
+
+    PR_SET_PDEATHSIG would do that at the death of the template, which workers are to outlive.
+    """
+    # A file description of our own, since its owner is who gets the signal.
+    descriptor = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        if not os.read(descriptor, 1):
+            os._exit(1)
+
+
+def _preload(config: WorkerConfig, pipe: _ResultPipe) -> bool:
+    if config.preload is None:
+        return True
+    try:
+        Preload.parse(config.preload).run()
+    except BaseException as error:
+        text = f"preload {config.preload} failed: {type(error).__name__}: {error}".encode("utf-8", "replace")
+        pipe.write(RECORD.pack(PRELOAD_FAILED, 0, len(text), 0, 0, 0, 0, 0, 0, 0) + text)
+        return False
+    return True
+
+
+def _work(core: WorkerCore, ends: WorkerEnds, config: WorkerConfig) -> None:
+    tasks = socket.socket(fileno=ends.tasks)
+    interval = config.garbage_collect_interval_seconds
+    # A time limit of the kernel's costs nothing per datagram, unlike one of Python's.
+    seconds = int(interval)
+    timeval = seconds.to_bytes(8, sys.byteorder) + int((interval - seconds) * 1e6).to_bytes(8, sys.byteorder)
+    tasks.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+    receive, take, clock = tasks.recvmsg, core.take, time.monotonic
+    collect_at, worked = clock() + interval, False
+    while True:
+        try:
+            datagram, ancillary, _, _ = receive(RECEIVE_SIZE, _ONE_DESCRIPTOR)
+        except BlockingIOError:
+            datagram, ancillary = b"", []
+        except KeyboardInterrupt:
+            continue
+        else:
+            if not datagram:
+                return
+            take(read_memory_file(ancillary) if ancillary else datagram)
+            worked = True
+        if clock() >= collect_at:
+            if worked:
+                _collect(config.trim_memory_threshold_bytes)
+            collect_at, worked = clock() + interval, False
+
+
+def read_memory_file(ancillary: list[tuple[int, int, bytes]]) -> bytes:
+    """The datagram that came as a memory file."""
+    descriptor = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
+    try:
+        size = os.fstat(descriptor).st_size
+        pieces, at = [], 0
+        while at < size:
+            pieces.append(os.pread(descriptor, size - at, at))
+            at += len(pieces[-1])
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def _peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _collect(threshold: int) -> None:
+    gc.collect()
+    with open("/proc/self/statm", "rb") as file:
+        used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if used > threshold:
+        import ctypes
+
+        with contextlib.suppress(AttributeError):  # not every libc has it
+            ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,178 @@
+"""The agent's ends of the channel to one worker. Nothing here blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections import deque
+from typing import Any, Final
+
+from scaler_protocol.messages import Message
+from scaler_worker.channel import (
+    DATAGRAM_LIMIT,
+    DEFINE,
+    MessageReader,
+    RecordEvent,
+    RecordReader,
+    handle_of,
+    pack_message,
+)
+from scaler_worker.worker import RECEIVE_SIZE, read_memory_file
+
+BUFFER_SIZE: Final = 1024 * 1024
+READ_SIZE: Final = 128 * 1024
+READS: Final = 16
+"""Reads of one pipe in one turn, so that no worker keeps the agent from the others."""
+_ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(4)
+
+
+class WorkerChannel:
+    """Descriptors of one worker, from before its fork to after its death."""
+
+    def __init__(self, faults: str) -> None:
+        self.pid = 0
+        self.faults = faults
+        self._tasks, self._tail = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._messages, self._messages_theirs = socket.socketpair()
+        self.results, self._results_theirs = os.pipe()
+        self._faults = os.open(faults, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):  # beyond the user's limit of pipe memory the default does
+            fcntl.fcntl(self._results_theirs, fcntl.F_SETPIPE_SZ, BUFFER_SIZE)
+        self._tasks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_SIZE)
+        self._tasks.setblocking(False)
+        self._messages.setblocking(False)
+        os.set_blocking(self.results, False)
+        self._records = RecordReader()
+        self._reader = MessageReader()
+        self._backlog: deque[bytes] = deque()
+        self._message_backlog = bytearray()
+
+    def worker_ends(self) -> tuple[int, int, int, int]:
+        """The descriptors that the worker gets, in the order of WorkerEnds."""
+        return self._tail.fileno(), self._results_theirs, self._messages_theirs.fileno(), self._faults
+
+    def handed_over(self) -> None:
+        """The worker has its descriptors; of its ends we keep the one by which tasks are recalled."""
+        os.close(self._results_theirs)
+        os.close(self._faults)
+        self._messages_theirs.close()
+
+    @property
+    def tasks_fileno(self) -> int:
+        """The descriptor to wait on where a datagram was not taken."""
+        return self._tasks.fileno()
+
+    @property
+    def messages_fileno(self) -> int:
+        """The descriptor of the client inside the worker's task."""
+        return self._messages.fileno()
+
+    def give(self, datagram: bytes) -> bool:
+        """Write a datagram, now or later; False means to call `give_rest` when `tasks_fileno` is writable."""
+        self._backlog.append(datagram)
+        return self.give_rest()
+
+    def give_rest(self) -> bool:
+        """Write what waits; False means that some still does. To a dead worker it is written into the void."""
+        backlog = self._backlog
+        while backlog:
+            try:
+                self._send(backlog[0])
+            except BlockingIOError:
+                return False
+            except (BrokenPipeError, ConnectionResetError):
+                backlog.clear()
+                return True
+            backlog.popleft()
+        return True
+
+    def _send(self, datagram: bytes) -> None:
+        if len(datagram) <= DATAGRAM_LIMIT + 64 * 1024 // 2:
+            self._tasks.send(datagram)
+            return
+        descriptor = os.memfd_create("scaler-task", os.MFD_CLOEXEC)
+        try:
+            at = 0
+            while at < len(datagram):
+                at += os.write(descriptor, memoryview(datagram)[at:])
+            socket.send_fds(self._tasks, [datagram[:8]], [descriptor])
+        finally:
+            os.close(descriptor)
+
+    def recall(self) -> tuple[int, tuple[int, ...]]:
+        """Take back what the worker has not read: how many task datagrams, and which definitions' handles."""
+        datagrams = list(self._backlog)
+        self._backlog.clear()
+        with contextlib.suppress(BlockingIOError, ConnectionResetError):
+            while True:
+                data, ancillary, _, _ = self._tail.recvmsg(RECEIVE_SIZE, _ONE_DESCRIPTOR, socket.MSG_DONTWAIT)
+                if not data:
+                    break
+                datagrams.append(read_memory_file(ancillary) if ancillary else data)
+        handles = tuple(handle_of(datagram) for datagram in datagrams if datagram[0] == DEFINE)
+        return len(datagrams) - len(handles), handles
+
+    def read(self) -> list[RecordEvent]:
+        """The records that have come; raises EOFError behind the last one of a worker that has closed its end."""
+        events: list[RecordEvent] = []
+        for _ in range(READS):
+            try:
+                data = os.read(self.results, READ_SIZE)
+            except BlockingIOError:
+                break
+            if not data:
+                if events:
+                    break
+                raise EOFError
+            events += self._records.feed(data)
+            if len(data) < READ_SIZE // 2:
+                break
+        return events
+
+    def read_messages(self) -> list[Any]:
+        """The messages that the client inside the worker sent; raises EOFError when it is gone."""
+        try:
+            data = self._messages.recv(READ_SIZE)
+        except BlockingIOError:
+            return []
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            raise EOFError
+        return self._reader.feed(data)
+
+    def send_message(self, message: Message) -> bool:
+        """Write to the client inside the worker; False means to call `send_rest` when it is writable."""
+        self._message_backlog += pack_message(message)
+        return self.send_rest()
+
+    def send_rest(self) -> bool:
+        """Write what waits for the client inside the worker; False means that some still does."""
+        try:
+            while self._message_backlog:
+                del self._message_backlog[: self._messages.send(self._message_backlog)]
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            self._message_backlog.clear()
+        return True
+
+    def end(self) -> None:
+        """Let the worker go: it finds its channel closed and ends."""
+        self._tasks.close()
+
+    def close(self) -> None:
+        """The worker is gone."""
+        for end in (self._tasks, self._tail, self._messages):
+            end.close()
+        os.close(self.results)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.faults)
+
+    def last_words(self, limit: int = 4096) -> str:
+        """What the fault handler wrote."""
+        with contextlib.suppress(OSError), open(self.faults, "rb") as file:
+            return file.read()[-limit:].decode("utf-8", "replace")
+        return ""

@@ -1,0 +1,195 @@
+"""WorkerCore: runs what datagrams say and writes a record for each run. Clocks and pipe come from outside.
+
+Theory. Runs are executed one after the other, in the order in which they came; each is answered by exactly one
+record, in that order, the moment it is ready: RESULT, NEED (its function is not known here) or RETURNED (it and all
+behind it in its datagram were revoked). Before a run starts its id and start stand in the worker's word, and only
+then the revoked sequence is looked at: whoever wrote that sequence, waits, and reads the word sees a run that this
+datagram will not go beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+from scaler_client.task_context import CurrentTask
+from scaler_protocol.errors import DeserializeError, ScalerError
+from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.messages import Status
+from scaler_worker.calls import Runner, failed, load_runner
+from scaler_worker.channel import (
+    DEFINE,
+    NEED,
+    OUTPUT,
+    READY,
+    RECORD,
+    RESULT,
+    RETURNED,
+    STORED,
+    STORED_RESULT,
+    WITH_INPUTS,
+    Definition,
+    split_inputs,
+    unpack_definition,
+    unpack_tasks,
+)
+
+RUN: Final = 0
+STARTED: Final = 1
+REVOKED: Final = 2
+"""Places in a worker's word: the current run, when it started (monotonic nanoseconds), the revoked sequence."""
+FUNCTIONS_LIMIT: Final = 1024
+LONG_NANOSECONDS: Final = 50_000_000
+"""Runs longer than this have their peak memory read."""
+
+
+class ObjectStore(Protocol):
+    """Where payloads too big to travel inline are."""
+
+    def get(self, reference: bytes) -> bytes:
+        """The object; raises ObjectNotFoundError."""
+
+    def put(self, payload: bytes) -> bytes:
+        """Store an object; the reference is its 16-byte id and its size."""
+
+
+class WorkerCore:
+    """One worker's functions and its current run. `take` is the way in, `write` the way out."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        number: int,
+        pid: int,
+        word: Any,
+        write: Callable[[bytes], None],
+        capture: Callable[[Callable[[int, str], None]], AbstractContextManager[None]],
+        clock: Callable[[], int],
+        cpu_clock: Callable[[], int],
+        peak_memory: Callable[[], int],
+        store: ObjectStore | None = None,
+    ) -> None:
+        self.inputs: Mapping[int, tuple[int, bytes]] = {}
+        self._name, self._number, self._pid = name, number, pid
+        self._word, self._write, self._capture = word, write, capture
+        self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
+        self._store = store
+        self._runners: dict[int, Runner] = {}
+        self._run, self._task, self._attempt = 0, 0, 0
+        self._peak = peak_memory()
+
+    def current(self) -> CurrentTask | None:
+        """The task being run."""
+        return CurrentTask(self._task, self._attempt, self._name, self._run) if self._run else None
+
+    def take(self, datagram: bytes) -> None:
+        """Do what a datagram says."""
+        if datagram[0] == DEFINE:
+            self._define(unpack_definition(datagram))
+        else:
+            self._run_tasks(datagram)
+
+    def ready(self) -> None:
+        """Say that tasks may come."""
+        self._record(READY, 0, self._pid, b"")
+
+    def _define(self, definition: Definition) -> None:
+        """Loading waits for the first run, so that what it does is the doing of that run."""
+
+        def load_and_run(call: bytes) -> tuple[int, bytes]:
+            try:
+                runner = load_runner(definition)
+            except ScalerError as error:
+                return failed(error)
+            if definition.stream_output:
+                runner = self._capturing(runner)
+            self._runners[definition.handle] = runner
+            return runner(call)
+
+        if len(self._runners) >= FUNCTIONS_LIMIT:
+            del self._runners[next(iter(self._runners))]
+        self._runners[definition.handle] = load_and_run
+
+    def _run_tasks(self, datagram: bytes) -> None:
+        sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
+        word, clock, cpu_clock, runners = self._word, self._clock, self._cpu_clock, self._runners
+        pack, pid, number = RECORD.pack, self._pid, self._number
+        start, cpu_start = clock(), cpu_clock()
+        for run, task, handle, length, attempt, flag in zip(
+            runs, tasks, handles, lengths, attempts, flags, strict=True
+        ):
+            word[STARTED] = start
+            word[RUN] = run
+            if word[REVOKED] >= sequence:
+                self._record(RETURNED, 0, run, b"")
+                break
+            at, end = end, end + length
+            runner = runners.get(handle)
+            if runner is None:
+                self._record(NEED, 0, run, b"")
+                continue
+            self._run, self._task, self._attempt = run, task, attempt
+            if flag:
+                status, payload = self._run_flagged(runner, datagram[at:end], flag)
+            else:
+                status, payload = runner(datagram[at:end])
+            kind = RESULT
+            if len(payload) > INLINE_LIMIT:
+                kind, payload = self._place_result(status, payload)
+            stop, cpu_stop = clock(), cpu_clock()
+            duration = stop - start
+            if duration > LONG_NANOSECONDS:
+                self._peak = self._peak_memory()
+            cpu = (cpu_stop - cpu_start) // 1000
+            head = pack(kind, status, len(payload), run, duration // 1000, cpu, self._peak, pid, number, attempt)
+            self._write(head + payload)
+            start, cpu_start = stop, cpu_stop
+        self._run = 0
+
+    def _run_flagged(self, runner: Runner, call: bytes, flag: int) -> tuple[int, bytes]:
+        """A call that is a reference, or comes with the outcomes of other tasks."""
+        try:
+            if flag & WITH_INPUTS:
+                call, inputs = split_inputs(call)
+                self.inputs = {
+                    task: (Status.VALUE, self._fetch(result) if stored else result) for task, stored, result in inputs
+                }
+            if flag & STORED:
+                call = self._fetch(call)
+        except ScalerError as error:
+            return failed(error)
+        try:
+            return runner(call)
+        finally:
+            self.inputs = {}
+
+    def _fetch(self, reference: bytes) -> bytes:
+        if self._store is None:
+            raise DeserializeError("the call is in object storage, and this worker is connected to none")
+        return self._store.get(reference)
+
+    def _place_result(self, status: int, payload: bytes) -> tuple[int, bytes]:
+        """Where a result beyond INLINE_LIMIT goes: into object storage where there is one."""
+        if self._store is None or status != Status.VALUE:
+            return RESULT, payload
+        return STORED_RESULT, self._store.put(payload)
+
+    def _capturing(self, runner: Runner) -> Runner:
+        """The runner with what it prints sent along."""
+
+        def run(call: bytes) -> tuple[int, bytes]:
+            current = self._run
+
+            def send(stream: int, text: str) -> None:
+                self._record(OUTPUT, stream, current, text.encode("utf-8", "replace"))
+
+            with self._capture(send):
+                return runner(call)
+
+        return run
+
+    def _record(self, kind: int, status: int, run: int, payload: bytes) -> None:
+        head = RECORD.pack(kind, status, len(payload), run, 0, 0, 0, self._pid, self._number, 0)
+        self._write(head + payload)

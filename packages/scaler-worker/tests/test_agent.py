@@ -1,0 +1,459 @@
+"""Real agents, templates and workers, under a scheduler that the test plays."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler_protocol.errors import (
+    DeserializeError,
+    ResultNotSerializableError,
+    TaskExceptionNotSerializableError,
+    TaskExitedError,
+    TaskTimeoutError,
+    WorkerDiedError,
+)
+from scaler_protocol.messages import (
+    Blocked,
+    Encoding,
+    Output,
+    Recall,
+    Release,
+    Resend,
+    Resume,
+    Returned,
+    Shutdown,
+    Status,
+    Withdraw,
+)
+
+Start = Callable[..., Any]
+
+
+def wait_for(path: Path, seconds: float = 20.0) -> str:
+    """The text of a file that a task writes."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if path.exists() and (text := path.read_text(encoding="utf-8")):
+            return text
+        time.sleep(0.005)
+    raise AssertionError(f"no {path}")
+
+
+def test_results_of_one_and_of_many(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "2")
+    assert scheduler.hello.workers == 2
+    assert scheduler.results(scheduler.run(lambda x: x + 1, (1,))) == [2]
+    tasks = scheduler.run(math.sqrt, *((float(i),) for i in range(3000)))
+    assert scheduler.results(tasks) == [math.sqrt(i) for i in range(3000)]
+    assert set(scheduler.times_done.values()) == {1}
+    profile = scheduler.done[tasks[-1]][2]
+    assert profile.pid and profile.attempt == 1 and profile.peak_memory > 1 << 20
+
+
+def test_big_calls_and_results(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+    big = os.urandom(3_000_000)
+    assert scheduler.results(scheduler.run(lambda x: x[::-1], (big,), (big,))) == [big[::-1]] * 2
+    assert scheduler.results(scheduler.run(lambda n: b"x" * n, *((n * 100_000,) for n in range(20))))
+
+
+def test_killed_worker_charges_the_running_task_alone(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
+    cluster("-n", "2")
+
+    def suicide(path: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    quick = scheduler.run(lambda x: x, *((i,) for i in range(500)))
+    [killed] = scheduler.run(suicide, ("",))
+    more = scheduler.run(lambda x: x, *((i,) for i in range(500)))
+    error = scheduler.error(killed, Status.LOST)
+    assert isinstance(error, WorkerDiedError)
+    assert "SIGKILL" in str(error) and error.details["attempt"] == 1
+    assert scheduler.results(quick + more) == [*range(500), *range(500)]
+    assert set(scheduler.times_done.values()) == {1}
+
+
+def test_a_crash_brings_its_last_words(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+
+    def crash() -> None:
+        import ctypes
+
+        ctypes.string_at(0)
+
+    [task] = scheduler.run(crash, ())
+    error = scheduler.error(task, Status.LOST)
+    assert "SIGSEGV" in str(error) and "string_at" in error.details["output"]
+    [task] = scheduler.run(lambda: os._exit(3), ())
+    assert "exited with code 3" in str(scheduler.error(task, Status.LOST))
+    assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
+
+
+def test_withdrawn_runs(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
+    cluster("-n", "1")
+    started = tmp_path / "started"
+
+    def hang(path: str) -> None:
+        Path(path).write_text(str(os.getpid()), encoding="utf-8")
+        time.sleep(100)
+
+    [running] = scheduler.run(hang, (str(started),))
+    queued = scheduler.run(abs, *((-i,) for i in range(10)))
+    scheduler.pump()
+    pid = int(wait_for(started))
+    withdrawn = [running, *queued[5:]]
+    scheduler.send(Withdraw([scheduler.runs[task] for task in withdrawn]))
+    scheduler.until(lambda: scheduler.done.keys() >= set(withdrawn))
+    assert all(scheduler.done[task][0] == Status.CANCELLED for task in withdrawn)
+    assert scheduler.results(queued[:5]) == [0, 1, 2, 3, 4]
+    assert not os.path.exists(f"/proc/{pid}")
+    assert set(scheduler.times_done.values()) == {1}
+
+
+def test_timeouts(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "2", "--task-timeout-seconds", "0.3")
+    [own] = scheduler.run(time.sleep, (100,), timeout_seconds=0.1)
+    [general] = scheduler.run(time.sleep, (100,))
+    assert isinstance(scheduler.error(own), TaskTimeoutError)
+    assert "0.3 s" in str(scheduler.error(general))
+    assert scheduler.results(scheduler.run(abs, (-1,), timeout_seconds=60)) == [1]
+
+
+def test_endings_that_leave_the_worker_alive(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+    [pid] = scheduler.results(scheduler.run(os.getpid, ()))
+
+    def raises_unpicklable() -> None:
+        class LocalError(Exception):
+            def __reduce__(self) -> Any:
+                raise TypeError("no way")
+
+        raise LocalError("hard to send")
+
+    def interrupts() -> None:
+        raise KeyboardInterrupt
+
+    cases = [
+        (sys.exit, (3,), TaskExitedError, "SystemExit"),
+        (interrupts, (), TaskExitedError, "KeyboardInterrupt"),
+        (lambda: (i for i in ()), (), ResultNotSerializableError, "generator"),
+        (raises_unpicklable, (), TaskExceptionNotSerializableError, "LocalError: hard to send"),
+    ]
+    for function, call, kind, text in cases:
+        [task] = scheduler.run(function, call)
+        error = scheduler.error(task)
+        assert isinstance(error, kind) and text in str(error), error
+    assert scheduler.results(scheduler.run(os.getpid, ())) == [pid]
+
+
+def test_what_cannot_be_loaded_is_named(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+    [by_name] = scheduler.send_run(scheduler.named("no.such.module:function"), [b"[]"], encoding=Encoding.JSON)
+    assert "no.such.module" in str(scheduler.error(by_name))
+    [call] = scheduler.send_run(scheduler.function(abs), [b"garbage"])
+    error = scheduler.error(call)
+    assert isinstance(error, DeserializeError) and "arguments" in str(error)
+    scheduler.bodies[b"0" * 16] = ("broken", b"cno_such_module\nf\n.")
+    [function] = scheduler.send_run(b"0" * 16, [pickle.dumps(((), {}))])
+    assert "broken" in str(scheduler.error(function)) and "no_such_module" in str(scheduler.error(function))
+
+
+def test_an_exception_comes_with_its_traceback(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+
+    def fails() -> None:
+        try:
+            {}["missing"]  # noqa: B018
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    [task] = scheduler.run(fails, ())
+    scheduler.until(lambda: task in scheduler.done)
+    status, payload, _ = scheduler.done[task]
+    assert status == Status.RAISED
+    error, text = pickle.loads(payload)
+    assert isinstance(error, ValueError) and isinstance(error.__cause__, KeyError)
+    assert error.__traceback__.tb_frame.f_code.co_name == "fails"
+    assert "missing" in text and "outer" in text
+
+
+def test_functions_by_name_with_json(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+    calls = [b"[9]", b'{"args": [16]}', b'["x"]', json.dumps({"kwargs": {}}).encode()]
+    tasks = scheduler.send_run(scheduler.named("math:sqrt"), calls, encoding=Encoding.JSON)
+    scheduler.until(lambda: scheduler.done.keys() >= set(tasks))
+    assert [json.loads(scheduler.done[task][1]) for task in tasks[:2]] == [3.0, 4.0]
+    assert [scheduler.done[task][0] for task in tasks[2:]] == [Status.RAISED] * 2
+
+
+def test_functions_are_asked_for(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "2")
+    function = scheduler.function(lambda x: 2 * x)
+    tasks = scheduler.send_run(function, [pickle.dumps(((i,), {})) for i in range(5)], with_body=False)
+    assert scheduler.results(tasks) == [0, 2, 4, 6, 8]
+
+
+def test_recall_gives_back_the_newest(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
+    cluster("-n", "1")
+    started, release = tmp_path / "started", tmp_path / "release"
+
+    def hold(started: str, release: str) -> None:
+        Path(started).write_text("x", encoding="utf-8")
+        while not Path(release).exists():
+            time.sleep(0.01)
+
+    scheduler.run(hold, (str(started), str(release)))
+    queued = scheduler.run(abs, *((-i,) for i in range(10)))
+    wait_for(started)
+    scheduler.send(Recall(3))
+    scheduler.until(lambda: scheduler.heard(Returned))
+    assert sorted(scheduler.heard(Returned)[0].runs) == [scheduler.runs[task] for task in queued[-3:]]
+    release.touch()
+    assert scheduler.results(queued[:-3]) == list(range(7))
+
+
+def test_nothing_waits_behind_a_task_that_turned_out_long(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
+    cluster("-n", "2")
+    release = tmp_path / "release"
+
+    def maybe(hold: str) -> int:
+        while hold and not Path(hold).exists():
+            time.sleep(0.01)
+        return 1
+
+    scheduler.results(scheduler.run(maybe, *([("",)] * 50)))
+    held = scheduler.run(maybe, *([(str(release),)] + [("",)] * 400))
+    assert scheduler.results(held[1:]) == [1] * 400
+    release.touch()
+    assert scheduler.results(held[:1]) == [1]
+    assert set(scheduler.times_done.values()) == {1}
+
+
+def test_outcomes_are_kept_until_released(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+    tasks = scheduler.run(abs, (-1,), (-2,))
+    assert scheduler.results(tasks) == [1, 2]
+    scheduler.send(Release(tasks[:1]))
+    scheduler.send(Resend(tasks))
+    scheduler.until(lambda: scheduler.times_done[tasks[1]] == 2)
+    assert scheduler.times_done[tasks[0]] == 1
+
+
+def test_a_new_scheduler_hears_what_is_held(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
+    cluster("-n", "1")
+    release = tmp_path / "release"
+
+    def hold(release: str) -> int:
+        while not Path(release).exists():
+            time.sleep(0.01)
+        return 7
+
+    finished = scheduler.run(abs, (-1,))
+    scheduler.results(finished)
+    running = scheduler.run(hold, (str(release),))
+    scheduler.pump()
+    scheduler.close()
+    restarted = type(scheduler)(scheduler.address)
+    try:
+        restarted.until(lambda: restarted.heard(Resume))
+        [resume] = restarted.heard(Resume)
+        assert list(resume.running) == running and list(resume.runs) == [scheduler.runs[task] for task in running]
+        assert list(resume.finished) == finished
+        restarted.send(Resend(finished))
+        release.touch()
+        assert restarted.results(finished + running) == [1, 7]
+    finally:
+        restarted.close()
+
+
+def test_output_is_streamed_ahead_of_the_result(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+
+    def talk() -> None:
+        import threading
+
+        print("one")
+        thread = threading.Thread(target=print, args=("two",), kwargs={"file": sys.stderr})
+        thread.start()
+        thread.join()
+        print("three", end="")
+
+    [task] = scheduler.run(talk, (), stream_output=True)
+    scheduler.results([task])
+    written = [
+        (stream, bytes(text))
+        for message in scheduler.heard(Output)
+        for stream, text in zip(message.streams, message.texts, strict=True)
+    ]
+    assert [text for stream, text in written if stream == 1] == [b"one\n", b"three"]
+    assert b"".join(text for stream, text in written if stream == 2) == b"two\n"
+
+
+def test_the_template_may_be_killed(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
+    agent = cluster("-n", "2")
+    release = tmp_path / "release"
+
+    def hold(release: str) -> int:
+        while not Path(release).exists():
+            time.sleep(0.01)
+        return os.getpid()
+
+    before = scheduler.results(scheduler.run(os.getpid, *([()] * 50)))
+    [task] = scheduler.run(hold, (str(release),))
+    scheduler.pump()
+    template = agent.template()
+    os.kill(template, signal.SIGKILL)
+    scheduler.until(lambda: "starting another one" in agent.log())
+    release.touch()
+    assert scheduler.results([task])[0] in before
+    [dead] = scheduler.run(lambda: os.kill(os.getpid(), 9), ())
+    assert "SIGKILL" in str(scheduler.error(dead, Status.LOST))
+    tasks = scheduler.run(os.getpid, *([()] * 200))
+    assert set(scheduler.results(tasks))
+    [dead] = scheduler.run(lambda: os.kill(os.getpid(), 9), ())
+    assert "SIGKILL" in str(scheduler.error(dead, Status.LOST))
+    assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_survives_the_agent(
+    scheduler: Any, cluster: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    agent = cluster("-n", "3")
+    started = tmp_path / "started"
+
+    def spin(path: str) -> None:
+        Path(path).write_text("x", encoding="utf-8")
+        signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 60))
+        while True:
+            pass
+
+    scheduler.run(spin, (str(started),))
+    wait_for(started)
+    family = agent.family()
+    assert len(family) >= 5
+    agent.process.send_signal(number)
+    code = agent.process.wait(10)
+    assert code == (-9 if number == signal.SIGKILL else 0)
+    sys.path_importer_cache.clear()
+    deadline = time.monotonic() + 5
+    while any(os.path.exists(f"/proc/{pid}") for pid in family) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not [pid for pid in family if os.path.exists(f"/proc/{pid}")]
+    scheduler.until(lambda: scheduler.lost)
+
+
+def test_the_agent_ends_with_its_caller(scheduler: Any, cluster: Start) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as caller:
+        agent = cluster("-n", "1", "--parent-pid", str(caller.pid))
+        caller.kill()
+    assert agent.process.wait(10) == 0
+
+
+def test_preload(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "2", "--preload", "os:putenv('SCALER_TEST', 'yes')")
+    assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "text"),
+    [
+        ("nonsense", 2, "preload must be in 'module.sub:func(...)' format"),
+        ("os:environ", 1, "Preload target must be callable"),
+        ("no.such:thing", 1, "no.such"),
+        ("math:sqrt(-1)", 1, "math domain error"),
+    ],
+)
+def test_a_preload_that_fails_ends_the_agent(scheduler: Any, cluster: Start, spec: str, code: int, text: str) -> None:
+    agent = cluster("-n", "2", "--preload", spec, join=False)
+    assert agent.process.wait(20) == code
+    assert text in agent.log()
+
+
+def test_the_scheduler_may_end_it(scheduler: Any, cluster: Start) -> None:
+    agent = cluster("-n", "1")
+    scheduler.send(Shutdown())
+    assert agent.process.wait(10) == 0
+
+
+def test_it_gives_up_without_a_scheduler(scheduler: Any, cluster: Start) -> None:
+    agent = cluster("-n", "1", "--death-timeout-seconds", "0.5")
+    scheduler.close()
+    assert agent.process.wait(20) == 1
+    assert agent.log().count("[ERROR]") == 1
+
+
+def test_status_and_start_lines(scheduler: Any, cluster: Start) -> None:
+    agent = cluster("-n", "2", "--worker-names", "anna,bert", "--heartbeat-interval-seconds", "0.1")
+    scheduler.until(lambda: scheduler.status and len(scheduler.status.names) == 2 and all(scheduler.status.rsses))
+    assert sorted(scheduler.status.names) == ["anna", "bert"]
+    lines = [line.partition(": ")[2] for line in agent.log().splitlines()]
+    assert lines[0].startswith("logging to") and lines[1] == "use event loop: builtin"
+    assert lines[2].startswith("ClusterProcess: starting 2 workers, heartbeat_interval_seconds=0.1, object_retention")
+    assert {"Worker[0] started", "Worker[1] started"} <= set(lines)
+
+
+def test_workers_draw_different_numbers(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
+    cluster("-n", "2")
+
+    def draw(folder: str) -> tuple[int, float]:
+        import random
+
+        number = random.random()
+        Path(folder, str(os.getpid())).touch()
+        while len(os.listdir(folder)) < 2:
+            time.sleep(0.01)
+        return os.getpid(), number
+
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    drawn = scheduler.results(scheduler.run(draw, (str(folder),), (str(folder),)))
+    assert len(dict(drawn)) == 2 and drawn[0][1] != drawn[1][1]
+
+
+def test_a_blocked_parent_gives_its_place_away(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+
+    def parent() -> int:
+        """Blocks as the client inside a task would, until another task has run on this host."""
+        import socket as sockets
+
+        from scaler_client import task_context
+        from scaler_protocol.messages import Blocked
+
+        runtime: Any = task_context.runtime()
+        transport = runtime.connect()
+        run = runtime.current().run
+        ours, theirs = sockets.socketpair()
+        while not transport.turn(0.0):
+            transport.wait(theirs.fileno(), 1.0)
+        transport.send(Blocked((run,), (True,)))
+        transport.flush(0.0)
+        while not os.path.exists("/tmp/scaler-test-child-ran"):
+            time.sleep(0.01)
+        return os.getpid()
+
+    path = Path("/tmp/scaler-test-child-ran")
+    path.unlink(missing_ok=True)
+    try:
+        [blocked] = scheduler.run(parent, ())
+        scheduler.until(lambda: scheduler.heard(Blocked))
+        assert list(scheduler.heard(Blocked)[0].runs) == [scheduler.runs[blocked]]
+        [child] = scheduler.run(os.getpid, ())
+        [pid] = scheduler.results([child])
+        path.touch()
+        assert scheduler.results([blocked])[0] != pid
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,527 @@
+"""AgentCore over a model of its host: workers that read, run, write, block and die at any moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from scaler_io.links import LinkLost, LinkUp
+from scaler_protocol.errors import restore
+from scaler_protocol.handshake import Welcome
+from scaler_protocol.messages import (
+    Blocked,
+    Done,
+    Functions,
+    Group,
+    NeedFunctions,
+    Recall,
+    Release,
+    Resend,
+    Resume,
+    Returned,
+    Run,
+    Status,
+    Submit,
+    Withdraw,
+)
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import NO_PROFILE
+from scaler_worker import events
+from scaler_worker.agent_core import AgentCore
+from scaler_worker.channel import (
+    DatagramReturned,
+    FunctionMissed,
+    OutputWritten,
+    RunsEnded,
+    WorkerReady,
+)
+from scaler_worker.config import AgentConfig
+from scaler_worker.events import SCHEDULER
+
+SESSION = 7 << 32
+BODY = "f", b"body"
+
+
+class ModelWorker:
+    """What a worker process does: reads datagrams in order, runs their tasks in order."""
+
+    def __init__(self) -> None:
+        self.unread: list[events.GiveTasks] = []
+        self.current: events.GiveTasks | None = None
+        self.at = 0
+        self.revoked = 0
+        self.alive = True
+        self.ready = False
+        self.word = 0
+        self.knows: set[int] = set()
+        self.pending: list[int] = []
+        """Revocations whose RunRead is due."""
+
+    def begin(self) -> None:
+        """Read on, if there is something; afterwards the word names the run it is in."""
+        if self.current is None and self.unread:
+            self.current, self.at = self.unread.pop(0), 0
+        if self.current is not None:
+            self.word = self.current.entries[self.at][0]
+
+    def step(self) -> Any:
+        """End the current run, or give back what is revoked; the event of it."""
+        self.begin()
+        if self.current is None:
+            return None
+        entry = self.current.entries[self.at]
+        if self.revoked >= self.current.sequence and self.at:
+            self.current = None
+            return DatagramReturned(entry[0])
+        self.at += 1
+        if self.at == len(self.current.entries):
+            self.current = None
+        if entry[2].kind.handle not in self.knows:
+            return FunctionMissed(entry[0])
+        return RunsEnded([entry[0]], [Status.VALUE], [5], [NO_PROFILE], [b"result"], [])
+
+
+class Host:
+    """An agent's core, and the world around it."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self.core = AgentCore(AgentConfig(workers, "agent", "host"))
+        self.now = 100.0
+        self.workers: dict[int, ModelWorker] = {}
+        self.sent: list[Any] = []
+        self.outcomes: Counter[int] = Counter()
+        self.status: dict[int, int] = {}
+        self.returned: set[int] = set()
+        self.stopped: list[events.Stop] = []
+        self.next = 1
+        self.settle()
+
+    def handle(self, peer: int, event: Any) -> None:
+        self.core.handle(peer, event, self.now)
+        self.settle()
+
+    def settle(self) -> None:
+        while effects := self.core.settle(self.now):
+            for effect in effects:
+                self.perform(effect)
+            self.core.check()
+        self.core.check()
+
+    def perform(self, effect: Any) -> None:
+        if isinstance(effect, events.Send):
+            self.hear(effect.message)
+        elif isinstance(effect, events.StartWorker):
+            assert effect.worker not in self.workers
+            self.workers[effect.worker] = ModelWorker()
+        elif isinstance(effect, events.Stop):
+            self.stopped.append(effect)
+        elif isinstance(effect, events.Define):
+            self.workers[effect.worker].knows.add(effect.definition.handle)
+        elif isinstance(effect, events.GiveTasks):
+            worker = self.workers[effect.worker]
+            assert worker.ready and worker.alive
+            worker.unread.append(events.GiveTasks(effect.worker, effect.sequence, list(effect.entries)))
+        elif isinstance(effect, events.RecallTail):
+            worker = self.workers[effect.worker]
+            count, worker.unread = len(worker.unread), []
+            self.core.handle(effect.worker, events.TailRecalled(count, (), worker.word), self.now)
+        elif isinstance(effect, events.ReadRun):
+            worker = self.workers[effect.worker]
+            worker.revoked = effect.sequence
+            worker.pending.append(effect.sequence)
+        elif isinstance(effect, events.KillWorker):
+            self.workers[effect.worker].alive = False
+        elif isinstance(effect, events.EndWorker):
+            assert self.workers[effect.worker].current is None and not self.workers[effect.worker].unread
+            self.workers[effect.worker].alive = False
+        elif isinstance(effect, events.ReadCpu):
+            self.core.handle(effect.worker, events.CpuRead(0), self.now)
+
+    def hear(self, message: Any) -> None:
+        self.sent.append(message)
+        if isinstance(message, Done):
+            self.outcomes.update(message.runs)
+            self.status.update(zip(message.runs, message.statuses, strict=True))
+        elif isinstance(message, Returned):
+            self.returned.update(message.runs)
+
+    def run(self, count: int, with_body: bool = True, **group: Any) -> range:
+        runs = range(self.next, self.next + count)
+        self.next += count
+        function = group.pop("function", b"f")
+        body = ([function], [BODY[0]], Payloads([BODY[1]])) if with_body else ([], [], Payloads([]))
+        message = Run(
+            runs.start,
+            [Group(function, **group)],
+            [SESSION + run for run in runs],
+            Payloads([b"call"] * count),
+            functions=body[0],
+            names=body[1],
+            bodies=body[2],
+        )
+        self.handle(SCHEDULER, message)
+        return runs
+
+    def ready(self, number: int) -> None:
+        self.workers[number].ready = True
+        self.handle(number, WorkerReady(1000 + number))
+
+    def ready_all(self) -> None:
+        for number, worker in list(self.workers.items()):
+            if worker.alive and not worker.ready:
+                self.ready(number)
+
+    def step(self, number: int) -> None:
+        if event := self.workers[number].step():
+            self.handle(number, event)
+
+    def die(self, number: int) -> None:
+        worker = self.workers.pop(number)
+        self.handle(number, events.WorkerDied("was killed by SIGKILL", worker.word, 5 << 20))
+
+    def read_run(self, number: int) -> None:
+        worker = self.workers[number]
+        sequence = worker.pending.pop(0)
+        worker.begin()
+        self.handle(number, events.RunRead(sequence, worker.word))
+
+    def drain(self) -> None:
+        """Let everything come to its end."""
+        for _ in range(100_000):
+            moved = False
+            for number, worker in list(self.workers.items()):
+                if not worker.alive:
+                    self.die(number)
+                elif not worker.ready:
+                    self.ready(number)
+                elif worker.current is not None or worker.unread:
+                    self.step(number)
+                else:
+                    continue
+                moved = True
+            if not moved:
+                return
+        raise AssertionError("no end")
+
+
+def test_small_runs_go_in_chunks_and_long_ones_alone() -> None:
+    host = Host(2)
+    host.ready_all()
+    runs = host.run(100)
+    assert [len(w.unread) for w in host.workers.values()] == [1, 1]
+    assert all(len(w.unread[0].entries) == 1 for w in host.workers.values())
+    host.step(0)
+    assert len(host.workers[0].unread[0].entries) > 40
+    host.drain()
+    assert host.outcomes == Counter(runs)
+
+
+def test_only_the_running_task_is_charged() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.run(1)
+    host.step(0)
+    runs = host.run(20)
+    host.workers[0].begin()
+    host.step(0)
+    host.workers[0].begin()
+    host.die(0)
+    assert host.status[runs[1]] == Status.LOST
+    done = next(m for m in host.sent if isinstance(m, Done) and Status.LOST in m.statuses)
+    error = restore(done.results[0])
+    assert "SIGKILL" in str(error) and error.details["peak_memory"] == 5 << 20
+    host.drain()
+    assert host.outcomes == Counter(range(1, host.next))
+    assert Counter(host.status.values())[Status.LOST] == 1
+
+
+def test_a_long_task_keeps_nothing_back() -> None:
+    host = Host(2)
+    host.ready_all()
+    host.run(2)
+    host.drain()
+    runs = host.run(60)
+    host.workers[0].begin()
+    while host.workers[1].current or host.workers[1].unread:
+        host.step(1)
+    host.now += 1.0
+    host.settle()
+    while host.workers[0].pending:
+        host.read_run(0)
+    while host.workers[1].current or host.workers[1].unread:
+        host.step(1)
+    assert len(host.outcomes) == 2 + 59
+    host.drain()
+    assert host.outcomes == Counter(range(1, runs.stop))
+
+
+def test_a_timeout_stops_the_run_it_is_meant_for() -> None:
+    host = Host(1)
+    host.ready_all()
+    runs = host.run(3, timeout_seconds=1.0)
+    host.workers[0].begin()
+    host.now += 0.5
+    host.settle()
+    assert host.workers[0].alive
+    host.now += 0.6
+    host.settle()
+    assert not host.workers[0].alive
+    host.die(0)
+    assert host.status == {runs[0]: Status.FAILED}
+    host.drain()
+    assert host.outcomes == Counter(runs)
+
+
+def test_priority_then_depth_then_arrival() -> None:
+    host = Host(1)
+    low, deep, high = host.run(2), host.run(2, depth=3), host.run(2, priority=1)
+    host.ready_all()
+    host.drain()
+    assert list(host.outcomes) == [*high, *deep, *low]
+
+
+def test_a_blocked_parent_gives_its_place_and_its_tail_away() -> None:
+    host = Host(1)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    host.handle(0, Submit([Group(b"g")], [9 << 32], Payloads([b""]), parent=parent))
+    host.handle(0, Blocked((parent,), (True,)))
+    assert any(isinstance(m, Blocked) for m in host.sent)
+    assert len(host.workers) == 2
+    host.ready(1)
+    child = host.run(1, depth=1)
+    host.step(1)
+    assert host.outcomes[child[0]] == 1
+    host.handle(0, Blocked((parent,), (False,)))
+    host.step(0)
+    assert host.outcomes[parent] == 1
+    host.now += 11.0
+    host.settle()
+    assert sum(worker.alive for worker in host.workers.values()) == 1
+
+
+def test_a_parent_that_waits_without_saying_so_is_found_out() -> None:
+    host = Host(1)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    host.handle(0, Submit([Group(b"g")], [9 << 32], Payloads([b""]), parent=parent))
+    for _ in range(3):
+        host.now += 0.06
+        host.settle()
+    assert [list(m.runs) for m in host.sent if isinstance(m, Blocked)] == [[parent]]
+
+
+def test_too_many_blocked_parents() -> None:
+    host = Host(1)
+    host.core.handle(SCHEDULER, events.MemoryRead(True), host.now)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    host.handle(0, Blocked((parent,), (True,)))
+    assert not host.workers[0].alive
+    host.die(0)
+    done = next(m for m in host.sent if isinstance(m, Done))
+    assert type(restore(done.results[0])).__name__ == "NestingLimitError"
+
+
+def test_nested_outcomes_find_their_worker() -> None:
+    host = Host(1)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    task = 9 << 32
+    host.handle(0, Submit([Group(b"g")], [task], Payloads([b""]), parent=parent))
+    host.core.handle(SCHEDULER, Done([task], [0], Payloads([b"x"])), host.now)
+    effects = host.core.settle(host.now)
+    assert [effect.worker for effect in effects if isinstance(effect, events.Relay)] == [0]
+    host.die(0)
+    host.core.handle(SCHEDULER, Done([task], [0], Payloads([b"x"])), host.now)
+    assert not [effect for effect in host.core.settle(host.now) if isinstance(effect, events.Relay)]
+
+
+def test_workers_that_never_get_ready_end_the_agent() -> None:
+    host = Host(1)
+    for _ in range(5):
+        host.die(next(iter(host.workers)))
+    assert host.stopped[0].code == 1
+
+
+def test_output_is_sent_ahead_of_the_outcome() -> None:
+    host = Host(1)
+    host.ready_all()
+    [run] = host.run(1, stream_output=True)
+    host.workers[0].begin()
+    host.core.handle(0, OutputWritten(run, 1, b"hello"), host.now)
+    host.step(0)
+    kinds = [type(message).__name__ for message in host.sent]
+    assert kinds.index("Output") < kinds.index("Done")
+
+
+def test_lost_for_good() -> None:
+    host = Host(1)
+    host.handle(SCHEDULER, LinkLost("silence"))
+    assert host.stopped[0].code == 1 and "silence" in host.stopped[0].reasons[0]
+
+
+def test_kept_until_released() -> None:
+    host = Host(1)
+    host.ready_all()
+    runs = host.run(3)
+    host.drain()
+    host.handle(SCHEDULER, Release([SESSION + runs[0]]))
+    host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+    [resume] = [message for message in host.sent if isinstance(message, Resume)]
+    assert set(resume.finished) == {SESSION + runs[1], SESSION + runs[2]} and not resume.running
+    host.handle(SCHEDULER, Resend([SESSION + run for run in runs]))
+    assert host.outcomes == Counter({runs[0]: 1, runs[1]: 2, runs[2]: 2})
+
+
+@pytest.mark.parametrize("moment", ["waiting", "parked", "given"])
+def test_withdrawn_anywhere_is_cancelled_at_once(moment: str) -> None:
+    host = Host(1)
+    if moment != "waiting":
+        host.ready_all()
+    runs = host.run(3, with_body=moment != "parked")
+    if moment == "given":
+        host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw(list(runs)))
+    assert host.outcomes == Counter(runs) and set(host.status.values()) == {Status.CANCELLED}
+    host.drain()
+    assert host.outcomes == Counter(runs)
+
+
+class AgentMachine(RuleBasedStateMachine):
+    """Anything, in any order."""
+
+    @initialize(workers=st.integers(1, 3))
+    def begin(self, workers: int) -> None:
+        self.host = Host(workers)
+        self.parents: dict[int, int] = {}
+        self.session = 100
+
+    def pick(self, data: Any, condition: Any = lambda worker: True) -> int | None:
+        found = [n for n, worker in self.host.workers.items() if condition(worker)]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    @rule(
+        count=st.integers(1, 12),
+        function=st.sampled_from([b"f", b"g", b"h"]),
+        with_body=st.booleans(),
+        priority=st.integers(0, 1),
+        timeout=st.sampled_from([0.0, 0.0, 0.02]),
+    )
+    def run(self, count: int, function: bytes, with_body: bool, priority: int, timeout: float) -> None:
+        self.host.run(count, with_body, function=function, priority=priority, timeout_seconds=timeout)
+
+    @rule()
+    def answer_functions(self) -> None:
+        for message in [m for m in self.host.sent if isinstance(m, NeedFunctions)]:
+            self.host.sent.remove(message)
+            names = [BODY[0]] * len(message.functions)
+            bodies = Payloads([BODY[1]] * len(message.functions))
+            self.host.handle(SCHEDULER, Functions(message.functions, names, bodies))
+
+    @rule(data=st.data())
+    def ready(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and not w.ready)) is not None:
+            self.host.ready(number)
+
+    @rule(data=st.data(), times=st.integers(1, 8))
+    def work(self, data: Any, times: int) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
+            for _ in range(times):
+                if number in self.host.workers and self.host.workers[number].alive:
+                    self.host.step(number)
+
+    @rule(data=st.data())
+    def read(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
+            self.host.workers[number].begin()
+
+    @rule(data=st.data())
+    def forget_functions(self, data: Any) -> None:
+        if (number := self.pick(data)) is not None:
+            self.host.workers[number].knows.clear()
+
+    @rule(data=st.data())
+    def read_run(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.pending)) is not None:
+            self.host.read_run(number)
+
+    @rule(data=st.data())
+    def die(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.ready or not w.alive)) is not None:
+            self.host.die(number)
+
+    @rule(data=st.data(), count=st.integers(1, 6))
+    def withdraw(self, data: Any, count: int) -> None:
+        if self.host.next > 1:
+            runs = data.draw(st.lists(st.integers(1, self.host.next - 1), min_size=1, max_size=count))
+            self.host.handle(SCHEDULER, Withdraw(runs))
+
+    @rule(count=st.integers(0, 6))
+    def recall(self, count: int) -> None:
+        self.host.handle(SCHEDULER, Recall(count))
+
+    @rule(data=st.data(), blocked=st.booleans())
+    def block(self, data: Any, blocked: bool) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.current is not None)) is not None:
+            self.host.workers[number].begin()
+            self.host.handle(number, Blocked((self.host.workers[number].word,), (blocked,)))
+
+    @rule(data=st.data())
+    def submit(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.current is not None)) is not None:
+            self.session += 1
+            parent = self.host.workers[number].word
+            task = self.session << 32
+            self.host.handle(number, Submit([Group(b"g")], [task], Payloads([b""]), parent=parent))
+
+    @rule(seconds=st.sampled_from([0.001, 0.01, 0.1, 11.0]))
+    def wait(self, seconds: float) -> None:
+        self.host.now += seconds
+        self.host.settle()
+
+    @rule()
+    def restart_scheduler(self) -> None:
+        self.host.sent.clear()
+        self.host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+        held = set(range(1, self.host.next)) - set(self.host.outcomes) - self.host.returned
+        resumed = [run for m in self.host.sent if isinstance(m, Resume) for run in m.runs]
+        assert sorted(resumed) == sorted(held)
+
+    @precondition(lambda self: hasattr(self, "host"))
+    @invariant()
+    def nothing_ends_twice(self) -> None:
+        outcomes = self.host.outcomes
+        assert not outcomes or max(outcomes.values()) == 1
+        assert not self.host.returned & set(outcomes)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "host"):
+            return
+        host = self.host
+        for _ in range(3):
+            functions = [b"f", b"g", b"h"]
+            host.handle(SCHEDULER, Functions(functions, ["f"] * 3, Payloads([b"body"] * 3)))
+            for number, worker in list(host.workers.items()):
+                if worker.alive and worker.word:
+                    host.handle(number, Blocked((worker.word,), (False,)))
+            host.drain()
+            host.now += 20.0
+            host.settle()
+            host.drain()
+        assert not host.stopped
+        assert set(host.outcomes) | host.returned == set(range(1, host.next))
+        self.nothing_ends_twice()
+
+
+AgentMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAgentMachine = AgentMachine.TestCase

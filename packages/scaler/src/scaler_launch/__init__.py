@@ -1,0 +1,1 @@
+"""The launcher that starts a whole cluster."""

@@ -1,0 +1,34 @@
+"""Local clusters that many tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from scaler import SchedulerClusterCombo
+from support.processes import Watched, descendants
+
+
+class LocalCluster:
+    """A local cluster that logs to a file, and what must be true of it when it has ended."""
+
+    def __init__(self, log: Path, **settings: Any) -> None:
+        before = set(descendants(os.getpid()))
+        self.log = log
+        self.combo = SchedulerClusterCombo(logging_paths=(str(log),), **settings)
+        self.address: str = self.combo.get_address()
+        self._started = set(descendants(os.getpid())) - before
+
+    def end(self) -> None:
+        """Shut down, and see that no process is left and that none of them has said that it is broken."""
+        processes = set(self._started)
+        for pid in self._started:
+            processes.update(descendants(pid))
+        watched = Watched(processes)
+        try:
+            self.combo.shutdown()
+            assert watched.wait_gone(5) == []
+        finally:
+            watched.close()
+        assert "Traceback" not in self.log.read_text("utf-8")

@@ -1,0 +1,191 @@
+"""Real programs: started, read, ended by pid."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from support.gates import SECONDS
+
+PROGRAMS = Path(sys.executable).parent
+ENDED = "the program has ended"
+
+
+class Terminal:
+    """A program as in a terminal of its own: its lines, and Ctrl-C. It does not outlive the test."""
+
+    def __init__(self, *words: str | Path, cwd: Path | None = None) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            cwd=cwd,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        self._queue: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._queue.put(line.rstrip("\n"))
+        self._queue.put(None)
+
+    def read_until(self, text: str) -> str:
+        """The next line that contains `text`."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                line = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no line with {text!r} within {SECONDS} s, only {self.lines}") from None
+            if line is None:
+                raise AssertionError(f"ended before a line with {text!r}: {self.lines}")
+            self.lines.append(line)
+            if text in line:
+                return line
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        """Send a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(SECONDS)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(SECONDS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def run_script(script: Path, *words: str, cwd: Path | None = None, seconds: float = 60) -> str:
+    """Standard output of a Python program that must end well and say nothing on stderr."""
+    command = [sys.executable, "-W", "error", str(script), *words]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=seconds, cwd=cwd
+    )
+    assert (done.returncode, done.stderr) == (0, ""), f"{script.name}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def free_ports(count: int = 3) -> int:
+    """The first of consecutive ports of the loopback that were free a moment ago."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first: int = probe.getsockname()[1]
+        if first + count < 2**16 and taken_port(range(first, first + count)) is None:
+            return first
+
+
+def taken_port(ports: Iterable[int]) -> int | None:
+    """The first of these that somebody uses, None where all are free."""
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return port
+    return None
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Process and parent, for every process but those that have ended and are not waited for."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue
+        if state != "Z":
+            yield int(folder.name), int(parent)
+
+
+def descendants(ancestor: int) -> list[int]:
+    """The living children of a process, their children, and so on."""
+    parents = dict(_parents())
+    found = [ancestor]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def command_line(pid: int) -> str:
+    """The words that a process was started with; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def listener_of(address: str) -> int:
+    """The process that a local cluster's scheduler is, by its address; a child of this one."""
+    found = [pid for pid in descendants(os.getpid()) if "scaler_scheduler" in command_line(pid)]
+    here = [pid for pid in found if address in command_line(pid)] or found
+    assert len(here) == 1, [command_line(pid) for pid in found]
+    return here[0]
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that answers nobody for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+class Watched:
+    """Processes whose end is waited for, children or not; their pids are held, so that no other takes them."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids: dict[int, int] = {}
+        for pid in pids:
+            try:
+                self._pids[os.pidfd_open(pid)] = pid
+            except ProcessLookupError:
+                continue
+
+    def wait_gone(self, seconds: float) -> list[int]:
+        """The pids of those that still live after so long."""
+        deadline = time.monotonic() + seconds
+        left = dict(self._pids)
+        poll = select.poll()
+        for descriptor in left:
+            poll.register(descriptor, select.POLLIN)
+        while left and time.monotonic() < deadline:
+            for descriptor, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                poll.unregister(descriptor)
+                del left[descriptor]
+        return list(left.values())
+
+    def close(self) -> None:
+        """Kill whoever is left and let go."""
+        for descriptor in self._pids:
+            with ExitStack() as ignoring:
+                ignoring.callback(os.close, descriptor)
+                try:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        self._pids = {}

@@ -1,0 +1,65 @@
+"""Functions that workers run by name: the workers of a local cluster see the path of its caller."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from scaler import Client
+from support.gates import SECONDS
+
+
+def add(a: int, b: int) -> int:
+    """The sum."""
+    return a + b
+
+
+def square(value: int) -> int:
+    """The square."""
+    return value * value
+
+
+def explode(text: str) -> None:
+    """Always a ValueError."""
+    raise ValueError(text)
+
+
+def every_kind(a: int, /, b: int, c: int = 3, *rest: int, d: int, e: int = 5, **more: int) -> tuple[Any, ...]:
+    """Every kind of parameter that Python has."""
+    return a, b, c, rest, d, e, more
+
+
+def worker_pid(_: object = None) -> int:
+    """The process that runs it."""
+    return os.getpid()
+
+
+def fibonacci(client: Client, n: int) -> int:
+    """Each call submits two tasks and waits for them."""
+    if n < 2:
+        return n
+    left = client.submit(fibonacci, client, n - 1)
+    right = client.submit(fibonacci, client, n - 2)
+    return left.result(SECONDS) + right.result(SECONDS)
+
+
+def note(path: str, word: str) -> str:
+    """Append a word to a file that all processes share."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, f"{word}\n".encode())
+    finally:
+        os.close(descriptor)
+    return word
+
+
+class KeywordsOnly:
+    """A callable object."""
+
+    def __call__(self, *, left: int, right: int = 2, **more: Any) -> tuple[int, int, dict[str, Any]]:
+        """What it was given."""
+        return left, right, more
+
+    def bound(self, value: int) -> int:
+        """A method."""
+        return value + 1

@@ -1,0 +1,160 @@
+"""The local cluster of `SchedulerClusterCombo`: how it starts, what it takes, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler_protocol import errors
+from support.clusters import LocalCluster
+from support.gates import SECONDS, Gate, wait_at
+from support.processes import Terminal, Watched, descendants, free_ports, listener_of
+from support.tasks import square, worker_pid
+
+ORPHANS = """
+import sys
+from scaler import Client, SchedulerClusterCombo
+
+cluster = SchedulerClusterCombo(n_workers=2, logging_level="ERROR")
+client = Client(address=cluster.get_address())
+client.submit(int, 1).result()
+print(cluster.get_address(), flush=True)
+sys.stdin.read() or __import__("threading").Event().wait()
+"""
+
+NO_SHUTDOWN = """
+from scaler import Client, SchedulerClusterCombo
+
+cluster = SchedulerClusterCombo(n_workers=1, logging_level="ERROR")
+client = Client(address=cluster.get_address())
+print(client.submit(lambda: 6 * 7).result())
+"""
+
+
+def refused(address: str) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))) != 0
+
+
+def test_a_combo_takes_an_address_and_every_old_name(tmp_path: Path) -> None:
+    address = f"tcp://127.0.0.1:{free_ports()}"
+    log = tmp_path / "log"
+    combo = SchedulerClusterCombo(
+        address=address,
+        n_workers=1,
+        per_worker_queue_size=5,
+        per_worker_capabilities={"special": -1},
+        task_timeout_seconds=30,
+        max_number_of_tasks_waiting=100,
+        logging_paths=(str(log),),
+        logging_level="DEBUG",
+        event_loop="builtin",
+    )
+    try:
+        assert combo.get_address() == address
+        with Client(address=address) as client:
+            assert client.submit_verbose(square, (3,), {}, {"special": -1}).result(SECONDS) == 9
+        with pytest.raises((OSError, RuntimeError)):
+            SchedulerClusterCombo(address=address, n_workers=1, logging_paths=("/dev/null",))
+    finally:
+        combo.shutdown()
+        combo.shutdown()
+    assert refused(address)
+    assert "starting 1 workers" in log.read_text("utf-8")
+
+
+def test_a_combo_without_workers_is_legal_and_unprotected_ones_can_be_shut_down(tmp_path: Path) -> None:
+    with SchedulerClusterCombo(n_workers=0, protected=False, logging_paths=(str(tmp_path / "log"),)) as combo:
+        address = combo.get_address()
+        client = Client(address=address)
+        waiting = client.submit(square, 1)
+        assert not waiting.done()
+        watched = Watched([listener_of(address)])
+        client.shutdown()
+        assert waiting.cancelled()
+        with pytest.raises(errors.ClientQuitError):
+            client.submit(square, 1)
+        assert watched.wait_gone(5) == []
+        watched.close()
+        assert refused(address)
+
+
+def test_a_lost_scheduler_ends_the_futures_after_the_timeout(tmp_path: Path) -> None:
+    with SchedulerClusterCombo(n_workers=0, logging_paths=(str(tmp_path / "log"),)) as combo:
+        address = combo.get_address()
+        with Client(address=address, timeout_seconds=0.7) as client:
+            waiting = client.submit(square, 1)
+            os.kill(listener_of(address), signal.SIGKILL)
+            error = waiting.exception(SECONDS)
+            assert isinstance(error, errors.SchedulerLostError) and address in str(error)
+            assert isinstance(client.submit(square, 2).exception(SECONDS), errors.SchedulerLostError)
+
+
+@pytest.mark.parametrize("wrong", [{"n_wrkers": 1}, {}, {"n_workers": 1, "hard_processor_suspend": True}])
+def test_settings_that_a_combo_does_not_know_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        SchedulerClusterCombo(**wrong)  # type: ignore[arg-type]
+
+
+def test_nothing_is_left_when_the_caller_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS, "utf-8")
+    with Terminal(sys.executable, script) as terminal:
+        address = terminal.read_until("tcp://").strip()
+        processes = Watched(descendants(terminal.process.pid))
+        try:
+            terminal.process.kill()
+            assert processes.wait_gone(5) == []
+        finally:
+            processes.close()
+    assert refused(address)
+
+
+def test_nothing_is_left_when_the_caller_forgets_to_shut_down(tmp_path: Path) -> None:
+    script = tmp_path / "forgetful.py"
+    script.write_text(NO_SHUTDOWN, "utf-8")
+    with Terminal(sys.executable, "-W", "error", script) as terminal:
+        processes = Watched(descendants(terminal.process.pid))
+        terminal.read_until("42")
+        assert terminal.process.wait(SECONDS) == 0
+        assert processes.wait_gone(5) == []
+        processes.close()
+    assert terminal.lines == ["42"], "no main guard, no word on stderr"
+
+
+def test_a_worker_that_dies_is_replaced_and_its_task_runs_again(cluster: LocalCluster, gate: Gate) -> None:
+    with Client(address=cluster.address) as client:
+        future = client.submit(wait_at, gate.port, 1)
+        first = gate.arrive()
+        os.kill(first.pid, signal.SIGKILL)
+        second = gate.arrive()
+        assert second.pid != first.pid
+        second.let_go()
+        assert future.result(SECONDS) == 1 and future.profiling_info().attempt == 2
+
+
+def test_a_task_that_kills_its_workers_is_given_up(cluster: LocalCluster) -> None:
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with Client(address=cluster.address) as client:
+        error = client.submit(die).exception(SECONDS)
+        assert isinstance(error, errors.WorkerDiedError)
+        assert "SIGKILL" in str(error)
+        assert client.submit(worker_pid).result(SECONDS) > 0
+
+
+def test_workers_see_the_path_and_the_folder_of_the_caller(cluster: LocalCluster) -> None:
+    def look() -> tuple[str, list[str]]:
+        return os.getcwd(), sys.path
+
+    with Client(address=cluster.address) as client:
+        folder, path = client.submit(look).result(SECONDS)
+    assert folder == os.getcwd() and set(path) >= {entry for entry in sys.path if entry}
