@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from scaler import Client, ObjectReference, Serializer
@@ -127,8 +128,6 @@ def noting_serializer(path: Path) -> type[Serializer]:
     class NotingSerializer(Serializer):
         @staticmethod
         def serialize(obj: Any) -> bytes:
-            import cloudpickle
-
             note(noted, f"serialize:{getattr(obj, '__name__', obj)}")
             return b"N" + cloudpickle.dumps(obj)
 
@@ -200,8 +199,6 @@ def test_a_serializer_that_fails(cluster: LocalCluster) -> None:
     class PickySerializer(Serializer):
         @staticmethod
         def serialize(obj: Any) -> bytes:
-            import cloudpickle
-
             if obj == 13:
                 raise ValueError("not this number")
             return bytes(cloudpickle.dumps(obj))
@@ -232,7 +229,7 @@ def test_the_serializer_goes_along_with_a_pickled_client(cluster: LocalCluster, 
     with noting(cluster.address, tmp_path / "notes") as (client, notes):
         assert client.submit(outer, client, square, 123).result(SECONDS) == 15129
         assert notes.new("serialize").count("123") == 2, "once here, once by the client inside the task"
-        with pickle.loads(pickle.dumps(client)) as again:
+        with cloudpickle.loads(cloudpickle.dumps(client)) as again:
             notes.turn()
             assert again.submit(square, 5).result(SECONDS) == 25
             assert notes.new("serialize") == ["25", "5", "square"]

@@ -145,10 +145,10 @@ def test_endings_that_leave_the_worker_alive(scheduler: Any, cluster: Start) -> 
     def interrupts() -> None:
         raise KeyboardInterrupt
 
-    cases = [
+    cases: list[tuple[Any, tuple[Any, ...], type, str]] = [
         (sys.exit, (3,), TaskExitedError, "SystemExit"),
         (interrupts, (), TaskExitedError, "KeyboardInterrupt"),
-        (lambda: (i for i in ()), (), ResultNotSerializableError, "generator"),
+        (lambda: (i for i in [1]), (), ResultNotSerializableError, "generator"),
         (raises_unpicklable, (), TaskExceptionNotSerializableError, "LocalError: hard to send"),
     ]
     for function, call, kind, text in cases:
@@ -175,7 +175,7 @@ def test_an_exception_comes_with_its_traceback(scheduler: Any, cluster: Start) -
 
     def fails() -> None:
         try:
-            {}["missing"]  # noqa: B018
+            dict[str, int]()["missing"]
         except KeyError as error:
             raise ValueError("outer") from error
 
@@ -185,6 +185,7 @@ def test_an_exception_comes_with_its_traceback(scheduler: Any, cluster: Start) -
     assert status == Status.RAISED
     error, text = pickle.loads(payload)
     assert isinstance(error, ValueError) and isinstance(error.__cause__, KeyError)
+    assert error.__traceback__ is not None
     assert error.__traceback__.tb_frame.f_code.co_name == "fails"
     assert "missing" in text and "outer" in text
 
@@ -328,9 +329,7 @@ def test_the_template_may_be_killed(scheduler: Any, cluster: Start, tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_nothing_survives_the_agent(
-    scheduler: Any, cluster: Start, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_nothing_survives_the_agent(scheduler: Any, cluster: Start, tmp_path: Path, number: signal.Signals) -> None:
     agent = cluster("-n", "3")
     started = tmp_path / "started"
 
@@ -436,7 +435,7 @@ def test_a_blocked_parent_gives_its_place_away(scheduler: Any, cluster: Start) -
         runtime: Any = task_context.runtime()
         transport = runtime.connect()
         run = runtime.current().run
-        ours, theirs = sockets.socketpair()
+        _ours, theirs = sockets.socketpair()
         while not transport.turn(0.0):
             transport.wait(theirs.fileno(), 1.0)
         transport.send(Blocked((run,), (True,)))

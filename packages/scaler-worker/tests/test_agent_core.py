@@ -40,8 +40,8 @@ from scaler_worker.channel import (
     RunsEnded,
     WorkerReady,
 )
-from scaler_worker.config import AgentConfig
 from scaler_worker.events import SCHEDULER
+from scaler_worker.records import AgentConfig
 
 SESSION = 7 << 32
 BODY = "f", b"body"
@@ -97,7 +97,7 @@ class Host:
         self.outcomes: Counter[int] = Counter()
         self.status: dict[int, int] = {}
         self.returned: set[int] = set()
-        self.stopped: list[events.Stop] = []
+        self.stopped: list[events.EndAgent] = []
         self.next = 1
         self.settle()
 
@@ -113,34 +113,33 @@ class Host:
         self.core.check()
 
     def perform(self, effect: Any) -> None:
-        if isinstance(effect, events.Send):
+        if isinstance(effect, events.SendToScheduler):
             self.hear(effect.message)
         elif isinstance(effect, events.StartWorker):
             assert effect.worker not in self.workers
             self.workers[effect.worker] = ModelWorker()
-        elif isinstance(effect, events.Stop):
+        elif isinstance(effect, events.EndAgent):
             self.stopped.append(effect)
-        elif isinstance(effect, events.Define):
-            self.workers[effect.worker].knows.add(effect.definition.handle)
+        elif not isinstance(effect, events.Relay | events.LogLine):
+            self.perform_on(self.workers[effect.worker], effect)
+
+    def perform_on(self, worker: ModelWorker, effect: Any) -> None:
+        if isinstance(effect, events.Define):
+            worker.knows.add(effect.definition.handle)
         elif isinstance(effect, events.GiveTasks):
-            worker = self.workers[effect.worker]
             assert worker.ready and worker.alive
             worker.unread.append(events.GiveTasks(effect.worker, effect.sequence, list(effect.entries)))
         elif isinstance(effect, events.RecallTail):
-            worker = self.workers[effect.worker]
             count, worker.unread = len(worker.unread), []
             self.core.handle(effect.worker, events.TailRecalled(count, (), worker.word), self.now)
         elif isinstance(effect, events.ReadRun):
-            worker = self.workers[effect.worker]
             worker.revoked = effect.sequence
             worker.pending.append(effect.sequence)
-        elif isinstance(effect, events.KillWorker):
-            self.workers[effect.worker].alive = False
-        elif isinstance(effect, events.EndWorker):
-            assert self.workers[effect.worker].current is None and not self.workers[effect.worker].unread
-            self.workers[effect.worker].alive = False
         elif isinstance(effect, events.ReadCpu):
             self.core.handle(effect.worker, events.CpuRead(0), self.now)
+        else:
+            assert isinstance(effect, events.KillWorker) or not (worker.current or worker.unread)
+            worker.alive = False
 
     def hear(self, message: Any) -> None:
         self.sent.append(message)
@@ -182,7 +181,10 @@ class Host:
 
     def die(self, number: int) -> None:
         worker = self.workers.pop(number)
+        before = set(self.status)
         self.handle(number, events.WorkerDied("was killed by SIGKILL", worker.word, 5 << 20))
+        lost = {run for run in self.status.keys() - before if self.status[run] == Status.LOST}
+        assert lost <= ({worker.word} if worker.alive else set())
 
     def read_run(self, number: int) -> None:
         worker = self.workers[number]
@@ -400,11 +402,15 @@ def test_withdrawn_anywhere_is_cancelled_at_once(moment: str) -> None:
 class AgentMachine(RuleBasedStateMachine):
     """Anything, in any order."""
 
-    @initialize(workers=st.integers(1, 3))
-    def begin(self, workers: int) -> None:
+    @initialize(workers=st.integers(1, 3), warm=st.booleans())
+    def begin(self, workers: int, warm: bool) -> None:
         self.host = Host(workers)
-        self.parents: dict[int, int] = {}
         self.session = 100
+        if warm:  # once they are known to be short, tasks go in chunks
+            self.host.ready_all()
+            for function in (b"f", b"g", b"h"):
+                self.host.run(1, function=function)
+            self.host.drain()
 
     def pick(self, data: Any, condition: Any = lambda worker: True) -> int | None:
         found = [n for n, worker in self.host.workers.items() if condition(worker)]
@@ -444,6 +450,20 @@ class AgentMachine(RuleBasedStateMachine):
     def read(self, data: Any) -> None:
         if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
             self.host.workers[number].begin()
+
+    @rule(data=st.data())
+    def take_long(self, data: Any) -> None:
+        """A worker is held up by a run; the others have all the time to do what they have, and get what it had."""
+        if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
+            self.host.workers[number].begin()
+            for other in list(self.host.workers):
+                worker = self.host.workers[other]
+                while other != number and worker.alive and worker.ready and (worker.current or worker.unread):
+                    self.host.step(other)
+            self.host.now += 0.02
+            self.host.settle()
+            while (worker := self.host.workers[number]).alive and worker.pending:
+                self.host.read_run(number)
 
     @rule(data=st.data())
     def forget_functions(self, data: Any) -> None:
@@ -523,5 +543,5 @@ class AgentMachine(RuleBasedStateMachine):
         self.nothing_ends_twice()
 
 
-AgentMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+AgentMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestAgentMachine = AgentMachine.TestCase

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from scaler_io.link_events import HubEvent, PeerJoined, PeerLost
-from scaler_io.streams import ACK_MESSAGES, HEADER, KEPT_LIMIT, Frames, Stream, StreamGapError, is_numbered
+from scaler_io.streams import (
+    ACK_MESSAGES,
+    HEADER,
+    KEPT_LIMIT,
+    Frames,
+    Stream,
+    StreamGapError,
+    StreamMismatchError,
+    is_numbered,
+)
 from scaler_protocol.codec import decode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import (
@@ -38,7 +47,7 @@ class _Peer:
         self.heard = self.beaten = now
         self.broken_at: float | None = None
         self.confirmed = False
-        """Whether it has spoken since our Welcome: until then it may not know that this stream began."""
+        """Whether it has spoken in this stream: until then it may not know that it began."""
         self.round_trip = 0.0
 
 
@@ -92,7 +101,8 @@ class Hub:
         try:
             if not stream.read(frames[0], now):
                 return None
-        except StreamGapError:
+        except (StreamGapError, StreamMismatchError) as error:
+            peer.confirmed = isinstance(error, StreamGapError)
             self._ask_hello(route)
             self.unreachable(route, now)
             raise

@@ -64,9 +64,14 @@ class MemoryShell:
         for endpoint in self._endpoints:
             endpoint.vanish()
 
-    def stop(self, seconds: float) -> None:
+    def stop(self, seconds: float = math.inf) -> None:
         """SIGSTOP for so long: connections stay, and what arrives piles up."""
         self._stopped_until = self._network.now + seconds
+        self.wake()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._stopped_until = -math.inf
         self.wake()
 
     def wake(self) -> None:

@@ -184,6 +184,8 @@ class _Traffic:
         with self._lock:
             self._ended = error
         transfers = [*(transfer for transfer, _, _ in self._asked.values()), *self._turns, *self._arrivals]
+        for held in (self._asked, self._turns, self._arrivals):
+            held.clear()
         for transfer in transfers:
             transfer.fail(
                 type(error)(f"object {transfer.reference}: {error}" if transfer.reference.object else str(error))

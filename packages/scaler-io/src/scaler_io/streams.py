@@ -40,6 +40,10 @@ class StreamGapError(ProtocolError):
     """Messages of a numbered stream are missing: the connection must start a new epoch."""
 
 
+class StreamMismatchError(ProtocolError):
+    """The two ends do not speak of the same stream: they must begin a new one."""
+
+
 class Stream:
     """Both directions of one numbered stream."""
 
@@ -70,14 +74,14 @@ class Stream:
     def read(self, header: bytes, now: float) -> bool:
         """Take the header of a message from the peer; False means it is a duplicate.
 
-        Raises StreamGapError where messages before it are missing, ProtocolError for a header that is none, or that
-        acknowledges what was never sent.
+        Raises StreamGapError where messages before it are missing, StreamMismatchError where it acknowledges what was
+        never sent, ProtocolError for a header that is none.
         """
         if len(header) != HEADER.size:
             raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(header)}")
         sequence, acknowledged = HEADER.unpack(header)
         if acknowledged > self.sent:
-            raise ProtocolError(f"message {acknowledged} is acknowledged, {self.sent} were sent")
+            raise StreamMismatchError(f"message {acknowledged} is acknowledged, {self.sent} were sent")
         self.acknowledge(acknowledged)
         if not sequence:
             return True

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from itertools import accumulate
 
-from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ProtocolError, ScalerError, restore
+from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
 from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPart, ObjectStored, PutObject
 from scaler_protocol.objects import PART_BYTES, Reference, part_count
 from scaler_protocol.payloads import Payloads
@@ -78,7 +78,7 @@ class Upload(Transfer):
         if not isinstance(message, ObjectStored):
             raise ProtocolError(f"{type(message).__name__} is no answer to PutObject")
         if message.error:
-            raise _refusal(message.error)
+            raise restore(message.error.encode())
 
     def restart(self) -> None:
         self.asked = self.answered = 0
@@ -124,10 +124,3 @@ class Deletion(Transfer):
     def request(self, index: int, number: int) -> Message:
         self.over.set()
         return self._message
-
-
-def _refusal(text: str) -> ScalerError:
-    try:
-        return restore(text.encode())
-    except (ValueError, KeyError, TypeError):
-        return ObjectRefusedError(text)

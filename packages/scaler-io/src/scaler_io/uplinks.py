@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from scaler_io.link_events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
-from scaler_io.streams import ACK_MESSAGES, Frames, Stream, is_numbered
+from scaler_io.streams import ACK_MESSAGES, Frames, Stream, StreamMismatchError, is_numbered
 from scaler_protocol.codec import decode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
@@ -117,8 +117,12 @@ class Uplink:
             raise ProtocolError(f"a message has at least 2 frames, not {len(frames)}")
         if self.state is LinkState.UP:
             self._heard = now
-            if not self._stream.read(frames[0], now):
-                return []
+            try:
+                if not self._stream.read(frames[0], now):
+                    return []
+            except StreamMismatchError:
+                self.peer_incarnation = 0
+                raise
             if self._stream.owed >= ACK_MESSAGES:
                 self._out.append(self._stream.write(Acknowledge()))
         message = decode(frames[1:])

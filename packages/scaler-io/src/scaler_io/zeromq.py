@@ -25,7 +25,7 @@ from scaler_io.streams import Frames
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 
-_COPY_BELOW = 64 * 1024
+_COPY_BELOW = 256 * 1024
 _REASONS = {int(zmq.EVENT_DISCONNECTED): "connection closed", int(zmq.EVENT_CLOSED): "cannot connect"}
 _LOST = (
     zmq.EVENT_DISCONNECTED

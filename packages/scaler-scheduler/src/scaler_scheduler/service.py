@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import subprocess
@@ -22,6 +23,7 @@ from scaler_scheduler.options import SchedulerOptions
 LOGGER = logging.getLogger("scaler")
 STORAGE_WAIT_SECONDS = 2.0
 _PROBE_SECONDS = 0.1
+_COLLECTOR_THRESHOLDS = (100_000, 20, 100)
 
 
 class SchedulerService:
@@ -44,6 +46,9 @@ class SchedulerService:
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
         LOGGER.info("Scheduler: listen to scheduler monitor address %s", monitor)
+        # Tasks come and go without cycles: to look at all that wait, again and again, would cost more than they do.
+        gc.freeze()
+        gc.set_threshold(*_COLLECTOR_THRESHOLDS)
         reception = self._reception(listener, storage, monitor)
         self._say_ready(listener.address)
         finding = asyncio.ensure_future(self._find_storage(storage))
@@ -95,9 +100,13 @@ class SchedulerService:
                 command = [sys.executable, "-m", "scaler_storage", str(address), "--parent-pid", str(os.getpid())]
                 if self._options.insecure:
                     command.append("--insecure")
-                self._storage = subprocess.Popen(
-                    [*command, "--logging-paths", *self._options.logging_paths], stdin=subprocess.DEVNULL
-                )
+                logging = [
+                    "--logging-level",
+                    self._options.logging_level,
+                    "--logging-paths",
+                    *self._options.logging_paths,
+                ]
+                self._storage = subprocess.Popen([*command, *logging], stdin=subprocess.DEVNULL)
                 return
             await asyncio.sleep(_PROBE_SECONDS)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from scaler_io.lifecycle import main_guard
+from scaler_io.lifecycle import STOP_SIGNALS, main_guard
 
 
 def main() -> int:
@@ -23,6 +24,8 @@ def _main() -> None:
     refuse_exposed(options.address, options.insecure)
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file)
     logs.announce(options.logging_paths, options.logging_config_file)
+    # In the middle of the loop's constructor an exception would leave a traceback: signals wait until it runs.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     event_loops.run(lambda: StorageService(options).run(), options.event_loop)
 
 

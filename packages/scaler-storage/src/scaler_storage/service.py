@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 import os
+import signal
 
-from scaler_io.lifecycle import end_with, terminate_on_signals
+from scaler_io.lifecycle import STOP_SIGNALS, end_with, terminate_on_signals
 from scaler_io.links import Hub, Patience
 from scaler_io.objects import ObjectConnection
 from scaler_io.reception import Reception
@@ -40,6 +41,7 @@ class StorageService:
         """Serve until a signal, or the end of the parent process."""
         loop = asyncio.get_running_loop()
         terminate_on_signals(loop, self._stop.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         if self._options.parent_pid is not None:
             end_with(self._options.parent_pid, loop, self._stop.set)
         listener = _listen(self._options.address)

@@ -70,7 +70,7 @@ class Agent:
         self._folder = tempfile.TemporaryDirectory(prefix="scaler-")
         self._files = 0
         self._perform: dict[type, Callable[[Any], None]] = {
-            events.Send: lambda effect: dialer.uplink.send(effect.message),
+            events.SendToScheduler: lambda effect: dialer.uplink.send(effect.message),
             events.Relay: self._relay,
             events.StartWorker: self._start_worker,
             events.Define: lambda effect: self._give(effect.worker, pack_definition(effect.definition)),
@@ -80,8 +80,8 @@ class Agent:
             events.ReadCpu: self._read_cpu,
             events.KillWorker: lambda effect: self._kill(effect.worker),
             events.EndWorker: lambda effect: self._channels[effect.worker].end(),
-            events.Log: lambda effect: LOGGER.log(logging.WARNING if effect.warning else logging.INFO, effect.text),
-            events.Stop: lambda effect: self.stop(effect.code, *effect.reasons),
+            events.LogLine: lambda effect: LOGGER.log(logging.WARNING if effect.warning else logging.INFO, effect.text),
+            events.EndAgent: lambda effect: self.stop(effect.code, *effect.reasons),
         }
 
     async def run(self) -> int:
@@ -142,12 +142,19 @@ class Agent:
         if dialer.readable():
             self._loop.call_soon(self._turn)
         if (filenos := dialer.filenos()) != self._filenos:
-            for descriptor in self._filenos:
-                self._loop.remove_reader(descriptor)
-            for descriptor in filenos:
-                self._loop.add_reader(descriptor, self._turn)
-            self._filenos = filenos
-        due = max(min(core.due(), dialer.uplink.due()), now + SWEEP_SECONDS)
+            self._watch_link(filenos)
+        self._set_timer(now)
+
+    def _watch_link(self, filenos: tuple[int, ...]) -> None:
+        """The link has another connection, or none."""
+        for descriptor in self._filenos:
+            self._loop.remove_reader(descriptor)
+        for descriptor in filenos:
+            self._loop.add_reader(descriptor, self._turn)
+        self._filenos = filenos
+
+    def _set_timer(self, now: float) -> None:
+        due = max(min(self._core.due(), self._dialer.uplink.due()), now + SWEEP_SECONDS)
         if self._timer is None or self._timer.when() > due or self._timer.cancelled():
             if self._timer is not None:
                 self._timer.cancel()

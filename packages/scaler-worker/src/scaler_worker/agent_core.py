@@ -53,18 +53,18 @@ from scaler_protocol.messages import (
     Returned,
     Run,
     Shutdown,
+    ShutdownAnswer,
     Submit,
     Withdraw,
     WorkerState,
 )
 from scaler_worker import channel, events
-from scaler_worker.config import AgentConfig
 from scaler_worker.events import AgentEffect
 from scaler_worker.fleet import Fleet
 from scaler_worker.flights import Flights
 from scaler_worker.functions import FunctionTable
 from scaler_worker.outcomes import Outbox
-from scaler_worker.records import Entry, WorkerRecord
+from scaler_worker.records import AgentConfig, Entry, WorkerRecord
 
 SUSPECT_SECONDS: Final = 0.05
 SUSPECT_NANOSECONDS: Final = 1_000_000
@@ -126,6 +126,7 @@ class AgentCore:
             Resume: self._pass_on,
             Inputs: self._pass_on,
             Functions: self._pass_on,
+            Shutdown: self._refuse_shutdown,
         }
 
     def handle(self, peer: int, event: Any, now: float) -> None:
@@ -152,10 +153,10 @@ class AgentCore:
             flights.assign(now)
         self._effects += self.fleet.balance(len(flights.waiting), now)
         if flights.needed:
-            self._effects.append(events.Send(NeedFunctions(tuple(flights.needed))))
+            self._effects.append(events.SendToScheduler(NeedFunctions(tuple(flights.needed))))
             flights.needed.clear()
         if self._outbox:
-            self._effects += map(events.Send, self._outbox.take())
+            self._effects += map(events.SendToScheduler, self._outbox.take())
         effects = self._effects[:]
         self._effects.clear()
         return effects
@@ -217,10 +218,10 @@ class AgentCore:
         self._memory_nearly_gone = event.nearly_gone
 
     def _stop(self, code: int, *reasons: str) -> None:
-        self._effects.append(events.Stop(code, reasons))
+        self._effects.append(events.EndAgent(code, reasons))
 
     def _send(self, message: Any) -> None:
-        self._effects.append(events.Send(message))
+        self._effects.append(events.SendToScheduler(message))
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -246,6 +247,10 @@ class AgentCore:
 
     def _pass_on(self, worker: WorkerRecord, message: Any, now: float) -> None:
         self._send(message)
+
+    def _refuse_shutdown(self, worker: WorkerRecord, message: Shutdown, now: float) -> None:
+        answer = ShutdownAnswer(False, "a task cannot shut down the scheduler that runs it")
+        self._effects.append(events.Relay(worker.number, answer))
 
     def _submitted(self, worker: WorkerRecord, message: Submit, now: float) -> None:
         session = session_of(message.tasks[0]) if message.tasks else 0

@@ -7,12 +7,13 @@ import json
 import operator
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import cloudpickle
 from tblib import pickling_support
 
+from scaler_client.parts import read_parts
 from scaler_protocol.errors import (
     DeserializeError,
     ResultNotSerializableError,
@@ -22,7 +23,6 @@ from scaler_protocol.errors import (
     describe,
 )
 from scaler_protocol.messages import Encoding, Status
-from scaler_protocol.serializer import split_parts
 from scaler_worker.channel import Definition
 
 PROTOCOL: Final = 5
@@ -85,7 +85,7 @@ def _pickle_runner(function: Callable[..., Any]) -> Runner:
 
 def _runner(
     function: Callable[..., Any],
-    load: Callable[[bytes], tuple[list[Any], dict[str, Any]]],
+    load: Callable[[bytes], tuple[Sequence[Any], Mapping[str, Any]]],
     dump: Callable[[Any], bytes],
 ) -> Runner:
     def run(call: bytes) -> tuple[int, bytes]:
@@ -116,17 +116,7 @@ def _parts_runner(definition: Definition) -> Runner:
         raise DeserializeError(f"the serializer could not be loaded: {_text(error)}") from error
     function = load_named(definition.name) if not definition.body else _load(definition, serializer.deserialize)
 
-    def load(call: bytes) -> tuple[list[Any], dict[str, Any]]:
-        args, kwargs = [], {}
-        for keyword, part in split_parts(call):
-            value = serializer.deserialize(part)
-            if keyword:
-                kwargs[keyword] = value
-            else:
-                args.append(value)
-        return args, kwargs
-
-    return _runner(function, load, serializer.serialize)
+    return _runner(function, lambda call: read_parts(call, serializer.deserialize), serializer.serialize)
 
 
 def dump_value(value: Any) -> bytes:

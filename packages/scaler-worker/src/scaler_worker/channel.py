@@ -281,11 +281,11 @@ class RecordReader:
             if at + size > len(data):
                 break
             kind, status, length, run, _ = _SEEN.unpack_from(data, at)
+            if kind not in _RARE and kind not in (RESULT, STORED_RESULT):
+                raise MalformedMessageError(f"there is no record of kind {kind}")
             end = at + size + length
             if end > len(data):
                 break
-            if kind not in _RARE:
-                raise MalformedMessageError(f"a worker's pipe holds no record of kind {kind}")
             events.append(_RARE[kind](status, run, data[at + size : end]))
             at = end
         self._keep(data, at)
@@ -303,7 +303,7 @@ def _cut_results(data: bytes, at: int) -> tuple[int, RunsEnded]:
         kind, status, length, run, duration = see(data, at)
         body = at + size
         end = body + length
-        if kind > STORED_RESULT or end > total:
+        if not 0 < kind <= STORED_RESULT or end > total:
             break
         if kind == STORED_RESULT:
             stored.append(len(batch.runs))

@@ -19,7 +19,8 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_worker.agent import Agent, Forking
 from scaler_worker.agent_core import AgentCore
-from scaler_worker.config import AgentConfig, ClusterConfig
+from scaler_worker.config import ClusterConfig
+from scaler_worker.records import AgentConfig
 
 LOGGER: Final = logging.getLogger("scaler")
 SOFTWARE: Final = "scaler 3.0.0"

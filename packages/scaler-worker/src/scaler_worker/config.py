@@ -26,18 +26,6 @@ WORKERS_LIMIT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class AgentConfig:
-    """What AgentCore needs to know."""
-
-    workers: int
-    name: str
-    host: str
-    names: tuple[str, ...] = ()
-    task_timeout_seconds: float = 0.0
-    object_retention_seconds: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """What every worker process needs to know."""
 

@@ -62,7 +62,7 @@ HostEvent = WorkerDied | TailRecalled | RunRead | CpuRead | MemoryRead
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendToScheduler:
     """Send to the scheduler."""
 
     message: Message
@@ -138,7 +138,7 @@ class EndWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogLine:
     """Write a log line."""
 
     text: str
@@ -146,7 +146,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class EndAgent:
     """End the agent."""
 
     code: int
@@ -154,4 +154,4 @@ class Stop:
 
 
 WorkerEffect = StartWorker | Define | GiveTasks | RecallTail | ReadRun | ReadCpu | KillWorker | EndWorker
-AgentEffect = Send | Relay | WorkerEffect | Log | Stop
+AgentEffect = SendToScheduler | Relay | WorkerEffect | LogLine | EndAgent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scaler_protocol.messages import WorkerState
-from scaler_worker.events import AgentEffect, EndWorker, Log, StartWorker, Stop
+from scaler_worker.events import AgentEffect, EndAgent, EndWorker, LogLine, StartWorker
 from scaler_worker.records import WorkerRecord
 
 REFILL_MICROSECONDS = 5_000.0
@@ -63,7 +63,7 @@ class Fleet:
         if len(flight) == 1 and flight[0].estimate <= REFILL_MICROSECONDS and not flight[0].revoked:
             self.refillable[number] = worker
 
-    def ready(self, worker: WorkerRecord, pid: int, now: float) -> Log | None:
+    def ready(self, worker: WorkerRecord, pid: int, now: float) -> LogLine | None:
         """The worker waits for tasks."""
         worker.pid = pid
         if worker.state != WorkerState.STARTING:
@@ -73,9 +73,9 @@ class Fleet:
         if self._announced >= self.places:
             return None
         self._announced += 1
-        return Log(f"Worker[{worker.number}] started")
+        return LogLine(f"Worker[{worker.number}] started")
 
-    def gone(self, worker: WorkerRecord, reason: str) -> Stop | None:
+    def gone(self, worker: WorkerRecord, reason: str) -> EndAgent | None:
         """The worker's process is no more."""
         starting = worker.state == WorkerState.STARTING
         worker.state = WorkerState.STOPPING
@@ -86,7 +86,7 @@ class Fleet:
         self._failed += starting
         if self._failed < FAILED_STARTS:
             return None
-        return Stop(1, (f"{self._failed} workers in a row ended before they were ready; the last one {reason}",))
+        return EndAgent(1, (f"{self._failed} workers in a row ended before they were ready; the last one {reason}",))
 
     def balance(self, waiting: int, now: float) -> list[AgentEffect]:
         """Start what is missing for all places to be filled, let go what has been idle too long."""

@@ -174,7 +174,7 @@ class Flights:
         entry = worker.next_entry()
         if entry is None or entry[0] != run:
             return
-        worker.flight.popleft()
+        self._requeue(worker, worker.flight.popleft().left())
         if worker.flight:
             worker.flight[0].since = now
         self._fleet.place(worker, now)
@@ -294,7 +294,7 @@ class Flights:
         worker.dropped.clear()
         self.waiting.give_back(rest)
         if not killed:
-            self.effects.append(events.Log(f"{worker.name} (process {worker.pid}) {event.reason}", warning=True))
+            self.effects.append(events.LogLine(f"{worker.name} (process {worker.pid}) {event.reason}", warning=True))
 
     def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
         memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""

@@ -36,10 +36,10 @@ class Preload:
             raise PreloadError(f"{PreloadError.__doc__}, not {spec!r}")
         try:
             call = ast.parse(f"f{match['call'] or '()'}", mode="eval").body
-            if not isinstance(call, ast.Call):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
                 raise ValueError
             args = tuple(ast.literal_eval(arg) for arg in call.args)
-            kwargs = tuple((keyword.arg or "", ast.literal_eval(keyword.value)) for keyword in call.keywords)
+            kwargs = tuple((str(keyword.arg), ast.literal_eval(keyword.value)) for keyword in call.keywords)
         except (ValueError, SyntaxError):
             raise PreloadError(f"{PreloadError.__doc__} with literals as arguments, not {spec!r}") from None
         return cls(match["module"], match["path"], args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from scaler_protocol.messages import Group, WorkerState
 
@@ -12,6 +13,18 @@ UNKNOWN = math.inf
 """The estimate of a function that has not run yet."""
 OVERHEAD_MICROSECONDS = 3.0
 """What a run costs its worker beyond its own duration."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """What AgentCore needs to know."""
+
+    workers: int
+    name: str
+    host: str
+    names: tuple[str, ...] = ()
+    task_timeout_seconds: float = 0.0
+    object_retention_seconds: float = 3600.0
 
 
 class FunctionKind:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -111,6 +112,8 @@ def run_template(
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # What tasks define or unpickle as __main__ must not find our entry point there.
         sys.modules["__main__"] = types.ModuleType("__main__")
+        # Tasks that submit tasks are common, and importing is slow; the agent imports its own share meanwhile.
+        importlib.import_module("scaler_client.client")
         gc.collect()
         gc.freeze()
         Template(requests, lifeline, words, config).serve()

@@ -40,6 +40,8 @@ STARTED: Final = 1
 REVOKED: Final = 2
 """Places in a worker's word: the current run, when it started (monotonic nanoseconds), the revoked sequence."""
 FUNCTIONS_LIMIT: Final = 1024
+BRIEF_NANOSECONDS: Final = 200_000
+"""Runs up to this are taken to use the CPU all the time: to ask costs more than many a task."""
 LONG_NANOSECONDS: Final = 50_000_000
 """Runs longer than this have their peak memory read."""
 
@@ -138,14 +140,18 @@ class WorkerCore:
             kind = RESULT
             if len(payload) > INLINE_LIMIT:
                 kind, payload = self._place_result(status, payload)
-            stop, cpu_stop = clock(), cpu_clock()
-            duration = stop - start
-            if duration > LONG_NANOSECONDS:
-                self._peak = self._peak_memory()
-            cpu = (cpu_stop - cpu_start) // 1000
-            head = pack(kind, status, len(payload), run, duration // 1000, cpu, self._peak, pid, number, attempt)
-            self._write(head + payload)
-            start, cpu_start = stop, cpu_stop
+            stop = clock()
+            cpu = duration = stop - start
+            if duration > BRIEF_NANOSECONDS:
+                cpu_stop = cpu_clock()
+                cpu, cpu_start = max(0, cpu_stop - cpu_start), cpu_stop
+                if duration > LONG_NANOSECONDS:
+                    self._peak = self._peak_memory()
+            else:
+                cpu_start += cpu
+            start = stop
+            profile = duration // 1000, cpu // 1000, self._peak, pid, number, attempt
+            self._write(pack(kind, status, len(payload), run, *profile) + payload)
         self._run = 0
 
     def _run_flagged(self, runner: Runner, call: bytes, flag: int) -> tuple[int, bytes]:

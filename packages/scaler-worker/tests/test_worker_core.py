@@ -1,0 +1,202 @@
+"""WorkerCore: one record per run, in order; and what becomes of calls that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from itertools import count
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from scaler_protocol.errors import DeserializeError, ObjectNotFoundError, ResultNotSerializableError, restore
+from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.messages import Encoding, Status
+from scaler_protocol.profiles import PROFILE
+from scaler_protocol.serializer import Serializer, join_parts
+from scaler_worker import channel
+from scaler_worker.calls import dump_value, load_runner
+from scaler_worker.channel import (
+    DatagramReturned,
+    Definition,
+    FunctionMissed,
+    OutputWritten,
+    RecordReader,
+    RunsEnded,
+    WorkerReady,
+)
+from scaler_worker.output import CapturedOutput
+from scaler_worker.preload import Preload, PreloadError
+from scaler_worker.worker_core import REVOKED, RUN, WorkerCore
+
+
+class Store:
+    """Objects in a dict."""
+
+    def __init__(self) -> None:
+        self.objects: dict[bytes, bytes] = {}
+
+    def get(self, reference: bytes) -> bytes:
+        if reference not in self.objects:
+            raise ObjectNotFoundError
+        return self.objects[reference]
+
+    def put(self, payload: bytes) -> bytes:
+        reference = bytes([len(self.objects)]) * 24
+        self.objects[reference] = payload
+        return reference
+
+
+class Bench:
+    """A WorkerCore and what it wrote."""
+
+    def __init__(self, store: Store | None = None, capture: Any = lambda send: contextlib.nullcontext()) -> None:
+        self.word = memoryview(bytearray(24)).cast("Q")
+        self.written: list[Any] = []
+        self.ticks = count(step=1_000_000)
+        reader = RecordReader()
+        self.core = WorkerCore(
+            name="w",
+            number=3,
+            pid=44,
+            word=self.word,
+            write=lambda record: self.written.extend(reader.feed(record)),
+            capture=capture,
+            clock=lambda: next(self.ticks),
+            cpu_clock=lambda: next(self.ticks),
+            peak_memory=lambda: 5,
+            store=store,
+        )
+
+    def define(self, handle: int, function: Any, encoding: int = Encoding.PICKLE, stream_output: bool = False) -> None:
+        body = cloudpickle.dumps(function)
+        self.core.take(channel.pack_definition(Definition(handle, b"f" * 16, "f", body, encoding, stream_output)))
+
+    def run(self, sequence: int, *calls: tuple[int, int, bytes], flag: int = 0) -> None:
+        runs, handles, payloads = zip(*calls, strict=True)
+        ones = [1] * len(runs)
+        flags = [flag] * len(runs)
+        self.core.take(channel.pack_tasks(sequence, runs, runs, handles, payloads, ones, flags))
+
+
+def call(*args: Any, **kwargs: Any) -> bytes:
+    return pickle.dumps((args, kwargs))
+
+
+def test_one_record_per_run_in_order() -> None:
+    bench = Bench()
+    bench.core.ready()
+    bench.define(1, lambda x: x + 1)
+    bench.run(1, (10, 1, call(1)), (11, 9, call(1)), (12, 1, call(2)))
+    assert [type(event) for event in bench.written] == [WorkerReady, RunsEnded, FunctionMissed, RunsEnded]
+    assert [pickle.loads(bench.written[at].payloads[0]) for at in (1, 3)] == [2, 3]
+    profile = PROFILE.unpack(bench.written[1].profiles[0])
+    assert profile[0] > 0 and profile[2:] == (5, 44, 3, 1)
+    assert bench.word[RUN] == 12 and bench.core.current() is None
+
+
+def test_what_is_revoked_is_returned() -> None:
+    bench = Bench()
+
+    def revoke() -> None:
+        bench.word[REVOKED] = 1
+
+    bench.core.take(channel.pack_definition(Definition(1, b"f" * 16, "f", pickle.dumps(len), 0, False)))
+    bench.core._runners[2] = lambda call: (revoke(), (Status.VALUE, b""))[1]  # type: ignore[func-returns-value]
+    bench.run(1, (10, 1, call([])), (11, 2, b""), (12, 1, call([])), (13, 1, call([])))
+    bench.run(2, (14, 1, call([])))
+    kinds = [event.runs if isinstance(event, RunsEnded) else event for event in bench.written]
+    assert kinds == [[10], [11], DatagramReturned(12), [14]]
+
+
+def test_the_current_task_is_known_while_it_runs() -> None:
+    bench = Bench()
+    seen: list[Any] = []
+    bench.core._runners[1] = lambda call: (Status.VALUE, seen.append(bench.core.current()) or b"")  # type: ignore[func-returns-value]
+    bench.run(1, (10, 1, b""))
+    assert (seen[0].id, seen[0].run, seen[0].attempt, seen[0].worker) == (10, 10, 1, "w")
+
+
+def test_inputs_and_references() -> None:
+    store = Store()
+    bench = Bench(store)
+    seen: list[Any] = []
+    bench.core._runners[1] = lambda call: (Status.VALUE, seen.append((call, dict(bench.core.inputs))) or b"")  # type: ignore[func-returns-value]
+    stored = store.put(b"big call")
+    big_input = store.put(b"big input")
+    joined = channel.join_inputs(stored, [channel.Input(5, False, b"five"), channel.Input(6, True, big_input)])
+    bench.run(1, (10, 1, joined), flag=channel.STORED | channel.WITH_INPUTS)
+    assert seen == [(b"big call", {5: (Status.VALUE, b"five"), 6: (Status.VALUE, b"big input")})]
+    assert not bench.core.inputs
+    bench.run(2, (11, 1, b"nowhere"), flag=channel.STORED)
+    assert isinstance(restore(bench.written[-1].payloads[0]), ObjectNotFoundError)
+
+
+def test_big_results_go_to_the_store_where_there_is_one() -> None:
+    store = Store()
+    for bench in (Bench(), Bench(store)):
+        bench.define(1, lambda: bytes(INLINE_LIMIT))
+        bench.run(1, (10, 1, call()))
+        [event] = bench.written
+        assert event.stored == ([0] if bench.core._store else [])
+    assert pickle.loads(store.objects[event.payloads[0]]) == bytes(INLINE_LIMIT)
+
+
+def test_output_comes_before_the_result() -> None:
+    bench = Bench(capture=CapturedOutput)
+    bench.define(1, lambda: print("hello"), stream_output=True)
+    bench.run(1, (10, 1, call()))
+    assert bench.written[0] == OutputWritten(10, 1, b"hello\n")
+    assert isinstance(bench.written[1], RunsEnded)
+
+
+class Marked(Serializer):
+    """Marks what it made, and counts."""
+
+    calls = 0
+
+    @staticmethod
+    def serialize(obj: Any) -> bytes:
+        Marked.calls += 1
+        return b"!" + cloudpickle.dumps(obj)
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        assert type(payload) is bytes and payload[:1] == b"!"
+        return pickle.loads(payload[1:])
+
+
+def test_calls_of_a_custom_serializer() -> None:
+    body = Marked.serialize(lambda x, *, y: x - y)
+    definition = Definition(1, b"f" * 16, "f", body, Encoding.PARTS, False, b"s" * 16, cloudpickle.dumps(Marked))
+    runner = load_runner(definition)
+    status, payload = runner(join_parts(["", "y"], [Marked.serialize(5), Marked.serialize(3)]))
+    assert status == Status.VALUE and payload[:1] == b"!" and pickle.loads(payload[1:]) == 2
+    status, payload = runner(b"\x01")
+    assert isinstance(restore(payload), DeserializeError)
+
+
+@pytest.mark.parametrize("value", [1, "x", None, (1, 2.0, b"x"), (), ([],), {"a": 1}, tuple(range(100))])
+def test_results(value: Any) -> None:
+    assert pickle.loads(dump_value(value)) == value
+
+
+def test_a_serializer_that_gives_no_bytes() -> None:
+    runner = load_runner(Definition(1, b"", "math:sqrt", b"", Encoding.JSON, False))
+    assert runner(b"[4]") == (Status.VALUE, b"2.0")
+    runner = load_runner(Definition(1, b"", "builtins:set", b"", Encoding.JSON, False))
+    assert isinstance(restore(runner(b"[]")[1]), ResultNotSerializableError)
+
+
+@pytest.mark.parametrize("spec", ["", "no colon", "os", "os:", "os:f(", "os:f(x)", "os:f() or 1", "os:f(**{})()"])
+def test_preloads_that_are_none(spec: str) -> None:
+    with pytest.raises(PreloadError, match=r"preload must be in 'module\.sub:func\(\.\.\.\)' format"):
+        Preload.parse(spec)
+
+
+def test_preloads() -> None:
+    assert Preload.parse("a.b:c") == Preload("a.b", "c")
+    assert Preload.parse("a:c(1, 'x', k=[2])") == Preload("a", "c", (1, "x"), (("k", [2]),))
+    with pytest.raises(PreloadError, match="callable"):
+        Preload.parse("os:environ").run()
