@@ -76,6 +76,8 @@ def _outcome(runs: list[Run], usual: int) -> str:
     left = sum(len(run.get("left_behind", ())) for run in runs)
     if left:
         notes.append(f"left {left} processes behind")
+    short = [figures for figures in good if figures.get("drained", 0) < figures.get("queued", 0)]
+    notes += [f"{figures['drained']:,} came back within {figures['drain_seconds']:.0f} s" for figures in short][:1]
     notes += [f"errors: {figures['errors']}" for figures in good if figures.get("errors")][:1]
     notes += [f"{figures['never_ended']} never ended" for figures in good if figures.get("never_ended")][:1]
     return "; ".join(notes)

@@ -110,7 +110,7 @@ def test_unknown_arguments_and_missing_ones_are_refused_in_the_words_of_python(c
 
     for args, kwargs in (((), {}), ((1, 2), {}), ((1,), {"other": 2}), ((1,), {"only": 1})):
         with pytest.raises(TypeError) as expected:
-            narrow(*args, **kwargs)  # type: ignore[call-arg, arg-type]
+            narrow(*args, **kwargs)
         with pytest.raises(TypeError) as refused:
             client.submit(narrow, *args, **kwargs)
         assert str(refused.value) == str(expected.value)
@@ -272,7 +272,7 @@ def test_exceptions_bring_their_remote_traceback_causes_and_types(client: Client
             raise LocalError(7, "outer") from error
 
     error = client.submit(outer).exception(SECONDS)
-    assert type(error).__name__ == "LocalError" and error.args == (7, "outer")
+    assert error is not None and type(error).__name__ == "LocalError" and error.args == (7, "outer")
     text = "".join(traceback.format_exception(error))
     assert "in outer" in text and "in explode" in text and "ValueError: inner" in text
 

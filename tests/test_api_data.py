@@ -184,15 +184,24 @@ def test_a_custom_serializer_with_objects_futures_graphs_and_errors(cluster: Loc
     with noting(cluster.address, tmp_path / "notes") as (client, _):
         reference = client.send_object([1, 2, 3])
         assert client.submit(sum, reference).result(SECONDS) == 6
-        future = client.submit(square, 3)
-        assert client.submit(add, future, b=future).result(SECONDS) == 18
-        assert client.submit(add, future, b=client.submit(square, 2)).result(SECONDS) == 13
+        done = client.submit(square, 3)
+        assert done.result(SECONDS) == 9
+        assert client.submit(add, done, b=client.submit(square, 2)).result(SECONDS) == 13
         assert client.get({"a": 2, "b": (square, "a")}, keys=["b", "a"]) == {"b": 4, "a": 2}
         with pytest.raises(ValueError, match="as it is"):
             client.submit(explode, "as it is").result(SECONDS)
         with pytest.raises(TypeError):
             client.submit(add, 1)
         assert client.submit(functools.partial(add, 1), b=2).result(SECONDS) == 3
+
+
+def test_one_future_may_be_several_arguments(cluster: LocalCluster, tmp_path: Path, gate: Gate) -> None:
+    with noting(cluster.address, tmp_path / "notes") as (custom, _), Client(address=cluster.address) as plain:
+        for client in (plain, custom):
+            future = client.submit(wait_at, gate.port, 4)
+            total = client.submit(add, future, b=future)
+            gate.arrive().let_go()
+            assert total.result(SECONDS) == 8, client
 
 
 def test_a_serializer_that_fails(cluster: LocalCluster) -> None:

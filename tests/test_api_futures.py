@@ -69,8 +69,8 @@ def test_wait_and_as_completed(client: Client, gate: Gate) -> None:
     arrival.let_go()
     assert next(order) is slow
     failed = client.submit(explode, "x")
-    done, _ = concurrent.futures.wait([failed, quick], SECONDS, concurrent.futures.FIRST_EXCEPTION)
-    assert failed in done
+    several: list[Future[Any]] = [failed, quick]
+    assert failed in concurrent.futures.wait(several, SECONDS, concurrent.futures.FIRST_EXCEPTION).done
     futures = [client.submit(square, value) for value in range(200)]
     assert sorted(future.result() for future in concurrent.futures.as_completed(futures, SECONDS)) == sorted(
         value * value for value in range(200)
@@ -81,9 +81,10 @@ def test_waiting_together_with_other_futures(client: Client, gate: Gate) -> None
     ours = client.submit(wait_at, gate.port, 1)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         theirs = pool.submit(gate.arrive)
-        assert concurrent.futures.wait([ours, theirs], SECONDS, concurrent.futures.FIRST_COMPLETED).done == {theirs}
+        both: list[Future[Any]] = [ours, theirs]
+        assert concurrent.futures.wait(both, SECONDS, concurrent.futures.FIRST_COMPLETED).done == {theirs}
         theirs.result().let_go()
-        assert not concurrent.futures.wait([ours, theirs], SECONDS).not_done
+        assert not concurrent.futures.wait(both, SECONDS).not_done
 
 
 def test_asyncio(client: Client, gate: Gate) -> None:
@@ -259,7 +260,7 @@ def test_a_failed_dependency_fails_the_dependent_alike(client: Client, gate: Gat
         raise LookupError("the first of the chain")
 
     pending = client.submit(fails_later, gate.port)
-    direct = client.submit(square, pending)  # type: ignore[arg-type]
+    direct = client.submit(square, pending)
     deep = client.submit(lambda values: values, [direct])
     gate.arrive().let_go()
     for future in (pending, direct, deep):
@@ -308,7 +309,7 @@ def test_the_executor_is_one_of_the_standard_library(client: Client, gate: Gate)
         assert next(results) == 1
         with pytest.raises(TimeoutError):
             list(executor.map(lambda _: wait_at(port, 0), range(1), timeout=0.05))
-        failing = executor.map(lambda value: value and explode("here"), [0, 1])
+        failing = executor.map(lambda value: explode("here") if value else value, [0, 1])
         assert next(failing) == 0
         with pytest.raises(ValueError, match="here"):
             next(failing)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 TYPED = """
 import math
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed, wait
 from scaler import Client, ObjectReference, ScalerFuture
 
 def text(number: int) -> str:
@@ -35,10 +36,12 @@ def check(client: Client) -> None:
     reveal_type(client.starmap(text, [(1,)]))
     reveal_type(client.send_object([1]))
     reveal_type(client.executor().submit(text, 1).result())
+    reveal_type([future.result() for future in as_completed([client.submit(text, 1)])])
+    reveal_type([future.result() for future in wait([client.submit(text, 1)]).done])
     future: Future[str] = client.submit(text, 1)
     wrong: ScalerFuture[int] = client.submit(text, 1)
 
-async def wait(client: Client) -> None:
+async def awaiting(client: Client) -> None:
     reveal_type(await client.submit(text, 1))
 """
 
@@ -51,6 +54,8 @@ REVEALED = [
     "list[str]",
     "ObjectReference[list[int]]",
     "str",
+    "list[str]",
+    "list[str]",
     "str",
 ]
 
@@ -68,7 +73,7 @@ COMBO_PARAMETERS = """
     worker_manager_id security_config per_worker_queue_size
 """
 
-DEEP = {
+DEEP: dict[str, dict[str, Any]] = {
     "scaler.cluster.combo": {"SchedulerClusterCombo": SchedulerClusterCombo},
     "scaler.client.client": {"Client": Client},
     "scaler.client.future": {"ScalerFuture": ScalerFuture},

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 from typing import Any
 
-from scaler import Client
+import cloudpickle
+
+from scaler import Client, Serializer
 from support.gates import SECONDS
 
 
@@ -63,3 +66,19 @@ class KeywordsOnly:
     def bound(self, value: int) -> int:
         """A method."""
         return value + 1
+
+
+class TaggedSerializer(Serializer):
+    """cloudpickle behind a tag."""
+
+    @staticmethod
+    def serialize(obj: Any) -> bytes:
+        """The bytes."""
+        return b"T" + bytes(cloudpickle.dumps(obj))
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        """The object."""
+        if payload[:1] != b"T":
+            raise ValueError("these bytes are not mine")
+        return pickle.loads(payload[1:])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
+import pytest
 from hypothesis import strategies as st
 
-from scaler_protocol import codec, messages
+from scaler_protocol import codec
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import Payloads
 
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
     **{f"uint{bits}": st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64)},
     **{f"int{bits}": st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (32, 64)},
@@ -23,21 +23,17 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def snake(name: str) -> str:
-    return codec._snake(name)
-
-
 def schema_types(kind: type[Any]) -> dict[str, tuple[str, bool]]:
     """For every attribute its type in the schema, and whether it is a list of that."""
     found = {}
     for name, field in getattr(codec._SCHEMA, kind.__name__).schema.fields.items():
         slot = field.proto.slot.type
         if name.endswith("Lengths"):
-            found[snake(name.removesuffix("Lengths"))] = ("payloads", True)
+            found[codec._snake(name.removesuffix("Lengths"))] = ("payloads", True)
         elif slot.which() == "list":
-            found[snake(name)] = (str(slot.list.elementType.which()), True)
+            found[codec._snake(name)] = (str(slot.list.elementType.which()), True)
         else:
-            found[snake(name)] = (str(slot.which()), False)
+            found[codec._snake(name)] = (str(slot.which()), False)
     return found
 
 
@@ -72,17 +68,30 @@ def messages_of(draw: st.DrawFn, kind: type[Any]) -> Any:
     return kind(**values)
 
 
-ANY_MESSAGE = st.sampled_from(sorted(KINDS)).flatmap(lambda name: messages_of(KINDS[name]))
+class Wire:
+    """What tests of the wire share."""
+
+    kinds = KINDS
+    any_message = st.sampled_from(sorted(KINDS)).flatmap(lambda name: messages_of(KINDS[name]))
+    groups = groups()
+
+    @staticmethod
+    def messages_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+        """Any message of this class."""
+        return messages_of(kind)
+
+    @staticmethod
+    def schema_types(kind: type[Any]) -> dict[str, tuple[str, bool]]:
+        """For every attribute its type in the schema, and whether it is a list of that."""
+        return schema_types(kind)
+
+    @staticmethod
+    def frames_of(message: Any) -> list[bytes]:
+        """As they come from the wire."""
+        return [bytes(frame) for frame in codec.encode(message)]
 
 
-def frames_of(message: Any) -> list[bytes]:
-    """As they come from the wire."""
-    return [bytes(frame) for frame in codec.encode(message)]
-
-
-def is_message(kind: Any) -> bool:
-    return isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == messages.__name__
-
-
-def attributes(kind: type[Any]) -> set[str]:
-    return {field.name for field in fields(kind) if field.init}
+@pytest.fixture(scope="session")
+def wire() -> Wire:
+    """Strategies that make any message."""
+    return Wire()

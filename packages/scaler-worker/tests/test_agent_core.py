@@ -295,10 +295,11 @@ def test_a_blocked_parent_gives_its_place_and_its_tail_away() -> None:
     host.handle(0, Submit([Group(b"g")], [9 << 32], Payloads([b""]), parent=parent))
     host.handle(0, Blocked((parent,), (True,)))
     assert any(isinstance(m, Blocked) for m in host.sent)
-    assert len(host.workers) == 2
-    host.ready(1)
+    assert len(host.workers) == 3
+    host.ready_all()
     child = host.run(1, depth=1)
     host.step(1)
+    host.step(2)
     assert host.outcomes[child[0]] == 1
     host.handle(0, Blocked((parent,), (False,)))
     host.step(0)

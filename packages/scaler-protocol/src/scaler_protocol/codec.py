@@ -24,6 +24,7 @@ _MESSAGE = _SCHEMA.Message
 _PAYLOAD = "Lengths"
 _GROUPS = "groups"
 _KNOWN_GROUP_BYTES = 4096
+_WRITABLE = (list, tuple)
 
 
 def _snake(name: str) -> str:
@@ -96,7 +97,9 @@ class _Kind:
             if not is_list:
                 setattr(body, name, value)
             elif value:
-                setattr(body, name, [_write_group(group) for group in value] if name == _GROUPS else value)
+                if name == _GROUPS:
+                    value = [_write_group(group) for group in value]
+                setattr(body, name, value if type(value) in _WRITABLE else list(value))
         parts: list[bytes | memoryview] = []
         for name, attribute in self.payloads:
             column: Payloads = getattr(message, attribute)

@@ -7,6 +7,9 @@ import sys
 
 from scaler_io.lifecycle import main_guard
 
+BLOCKED_AND_SPARE = 1024
+"""Workers beyond the places for which there is a word: those that wait for others, and spares."""
+
 
 def main() -> int:
     """Run the agent that the command line describes; returns its exit code."""
@@ -39,9 +42,6 @@ def _run() -> int:
 
     return run_cluster(config, Forking(template, lifeline[0], words, worker_config))
 
-
-BLOCKED_AND_SPARE = 1024
-"""Workers beyond the places for which there is a word: those that wait for others, and spares."""
 
 if __name__ == "__main__":
     sys.exit(main())

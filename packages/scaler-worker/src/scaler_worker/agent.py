@@ -20,7 +20,7 @@ from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import Blocked
 from scaler_worker import events
 from scaler_worker.agent_core import AgentCore
-from scaler_worker.channel import pack_definition, pack_tasks
+from scaler_worker.channel import WorkerReady, pack_definition, pack_tasks
 from scaler_worker.config import WorkerConfig
 from scaler_worker.events import SCHEDULER
 from scaler_worker.host import HostFigures, available_memory, cpu_nanoseconds, end_children, is_nearly_gone
@@ -86,6 +86,7 @@ class Agent:
 
     async def run(self) -> int:
         """Work until told to stop; returns the exit code. Leaves no process behind."""
+        self._loop.set_exception_handler(self._failed)
         self._loop.add_reader(self._template.fileno(), self._hear_template)
         try:
             self._beat()
@@ -100,6 +101,11 @@ class Agent:
             for reason in reasons:
                 LOGGER.log(logging.ERROR if code else logging.INFO, "%s", reason)
             self._ended.set_result(code)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """End rather than go on with half of a decision: the scheduler repeats what we had."""
+        LOGGER.error("%s", context.get("message"), exc_info=context.get("exception"))
+        self.stop(1, "the agent failed")
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
@@ -206,6 +212,8 @@ class Agent:
             return False
         now = self._loop.time()
         for event in found:
+            if isinstance(event, WorkerReady):  # which may be heard before the template's report
+                channel.pid = event.pid
             self._core.handle(number, event, now)
         return bool(found)
 

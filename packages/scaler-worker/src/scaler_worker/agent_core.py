@@ -65,6 +65,7 @@ from scaler_worker.flights import Flights
 from scaler_worker.functions import FunctionTable
 from scaler_worker.outcomes import Outbox
 from scaler_worker.records import AgentConfig, Entry, WorkerRecord
+from scaler_worker.relays import ByTask, by_session
 
 SUSPECT_SECONDS: Final = 0.05
 SUSPECT_NANOSECONDS: Final = 1_000_000
@@ -96,7 +97,7 @@ class AgentCore:
             Release: lambda message, now: self.flights.kept.release(message.tasks),
             Resend: self._resend,
             Functions: self._functions,
-            Done: self._relay_done,
+            Done: self._relay_by_task,
             Output: self._relay_by_task,
             NeedInputs: self._relay_by_task,
             NeedTasks: self._relay_by_task,
@@ -276,13 +277,11 @@ class AgentCore:
         self._effects.append(events.Relay(number, message))
         return self.fleet.workers[number]
 
-    def _relay_done(self, message: Done, now: float) -> None:
-        if message.tasks and (worker := self._relay(session_of(message.tasks[0]), message)):
-            worker.children.difference_update(message.tasks)
-
-    def _relay_by_task(self, message: Output | NeedInputs | NeedTasks, now: float) -> None:
-        if message.tasks:
-            self._relay(session_of(message.tasks[0]), message)
+    def _relay_by_task(self, message: ByTask, now: float) -> None:
+        for session, part in by_session(message):
+            worker = self._relay(session, part)
+            if worker is not None and isinstance(part, Done):
+                worker.children.difference_update(part.tasks)
 
     def _relay_need(self, message: NeedFunctions, now: float) -> None:
         self._relay(message.session, message)

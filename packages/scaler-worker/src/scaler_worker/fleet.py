@@ -10,7 +10,7 @@ from scaler_worker.records import WorkerRecord
 
 REFILL_MICROSECONDS = 5_000.0
 """A worker with no more than this to do is given a second datagram, so that it never waits for us."""
-SPARES = 16
+SPARES = 32
 """Idle workers beyond the places that are kept for a while: parents block again and again."""
 SPARE_SECONDS = 10.0
 FAILED_STARTS = 5
@@ -92,8 +92,8 @@ class Fleet:
         """Start what is missing for all places to be filled, let go what has been idle too long."""
         effects: list[AgentEffect] = []
         usable = len(self.workers) - len(self.blocked)
-        # While parents are blocked, one free worker is kept for the first of their children.
-        wanted = min(self.places, len(self.running) + max(1, waiting)) if self.blocked else self.places
+        # While parents are blocked, one worker more than can be used is kept: the next one that blocks need not wait.
+        wanted = min(self.places, len(self.running) + max(1, waiting)) + 1 if self.blocked else self.places
         # One that is about to be gone counts until it is: its successor takes its number and name.
         effects += (self._start() for _ in range(wanted - usable))
         spares = len(self.idle) + len(self.running) - self.places

@@ -29,6 +29,7 @@ REQUEST: Final = struct.Struct("=I")
 """Number of the worker to fork; its name follows, its descriptors come along."""
 REPORT: Final = struct.Struct("=BIiiQ")
 """Kind, number of the worker, process id, wait status (or errno), peak memory in bytes."""
+NESTING_MODULES: Final = ("scaler_client.client", "scaler_client.connection", "scaler_client.maps")
 FORKED: Final = 1
 ENDED: Final = 2
 NOT_FORKED: Final = 3
@@ -113,7 +114,8 @@ def run_template(
         # What tasks define or unpickle as __main__ must not find our entry point there.
         sys.modules["__main__"] = types.ModuleType("__main__")
         # Tasks that submit tasks are common, and importing is slow; the agent imports its own share meanwhile.
-        importlib.import_module("scaler_client.client")
+        for module in NESTING_MODULES:
+            importlib.import_module(module)
         gc.collect()
         gc.freeze()
         Template(requests, lifeline, words, config).serve()

@@ -1,0 +1,341 @@
+"""Futures keep the contract of concurrent.futures, and are small."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import pickle
+import random
+import threading
+import tracemalloc
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from scaler_client.dependencies import Collector
+from scaler_client.futures import ScalerFuture, deliver, finished_future
+from scaler_client.records import CallGroup, Deliver, RunReports
+from scaler_protocol.errors import DeserializeError, WorkerDiedError, describe
+from scaler_protocol.messages import Encoding, Group, Status
+from scaler_protocol.profiles import PROFILE
+
+
+class FutureDesk:
+    """An owner that only takes notes; callbacks run in a thread of their own, as they do in a client."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[int] = []
+        self.waits = 0
+        self.callback_threads: list[threading.Thread] = []
+
+    @property
+    def waiting(self) -> nullcontext[None]:
+        self.waits += 1
+        return nullcontext()
+
+    def cancel(self, tasks: Sequence[int]) -> None:
+        self.cancelled.extend(tasks)
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work)
+        self.callback_threads.append(thread)
+        thread.start()
+
+
+GROUP = CallGroup(Group(b"f"), (), pickle.loads, pickle.dumps)
+
+
+@pytest.fixture
+def desk() -> FutureDesk:
+    return FutureDesk()
+
+
+def make(desk: FutureDesk, task: int = 1) -> ScalerFuture[Any]:
+    return ScalerFuture(desk, task, GROUP, b"call")
+
+
+def settle(future: ScalerFuture[Any], status: int = Status.VALUE, payload: bytes = pickle.dumps("value")) -> None:
+    profiles = PROFILE.pack(2_500_000, 1_000_000, 4096, 1, 2, 3)
+    deliver(Deliver([future], [future.task_id], [status], [payload], RunReports([future.task_id], profiles, "host")))
+
+
+def later(work: Callable[[], object], future: ScalerFuture[Any]) -> threading.Thread:
+    """Do it once somebody waits for the future."""
+
+    def run() -> None:
+        while not future._watch or not future._watch.waiters:
+            pass
+        work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+# --- size -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pending_future_takes_at_most_200_bytes(desk: FutureDesk) -> None:
+    count = 10_000
+    call = b"call"
+    warm: list[ScalerFuture[Any]] = [ScalerFuture(desk, 2**40 + i, GROUP, call) for i in range(100)]
+    tracemalloc.start()
+    try:
+        futures: list[ScalerFuture[Any]] = [ScalerFuture(desk, 2**40 + i, GROUP, call) for i in range(count)]
+        used = tracemalloc.get_traced_memory()[0] / count
+    finally:
+        tracemalloc.stop()
+    assert used <= 200, used
+    assert not futures[0].__dict__ and not warm[0].done()
+
+
+# --- states ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_runs_until_it_is_done(desk: FutureDesk) -> None:
+    future = make(desk)
+    assert (future.running(), future.done(), future.cancelled()) == (True, False, False)
+    with pytest.raises(concurrent.futures.TimeoutError):
+        future.result(0)
+    with pytest.raises(TimeoutError):
+        future.exception(-1)
+    with pytest.raises(ValueError, match="profile"):
+        future.profiling_info()
+    settle(future)
+    assert (future.running(), future.done(), future.cancelled()) == (False, True, False)
+    assert future.result() == "value" and future.exception() is None
+    assert future.call == b""
+
+
+def test_the_value_is_loaded_once_and_by_who_asks(desk: FutureDesk) -> None:
+    loads: list[threading.Thread] = []
+
+    def load(payload: bytes) -> list[bytes]:
+        loads.append(threading.current_thread())
+        return [payload]
+
+    future: ScalerFuture[Any] = ScalerFuture(desk, 1, CallGroup(Group(b""), (), load, pickle.dumps), b"")
+    settle(future)
+    assert not loads and future.done()
+    assert future.result() is future.result()
+    assert loads == [threading.current_thread()]
+
+
+def test_profiling_info(desk: FutureDesk) -> None:
+    future = make(desk)
+    settle(future)
+    info = future.profiling_info()
+    assert (info.duration_s, info.duration_us, info.cpu_time_s) == (2.5, 2_500_000, 1.0)
+    assert (info.memory_peak, info.peak_memory, info.worker, info.attempt) == (4096, 4096, "host/2", 3)
+
+
+def test_what_the_task_raised_is_raised_each_time_with_the_same_frames(desk: FutureDesk) -> None:
+    future = make(desk)
+    settle(future, Status.RAISED, pickle.dumps((KeyError("k"), "remote\n")))
+    depths = []
+    for _ in range(3):
+        with pytest.raises(KeyError) as caught:
+            future.result()
+        depths.append(len(caught.traceback))
+    assert len(set(depths)) == 1
+    assert "remote" in str(future.exception().__cause__)  # type: ignore[union-attr]
+
+
+def test_failures_of_the_engine_and_of_loading(desk: FutureDesk) -> None:
+    died, unreadable, unreadable_error = make(desk, 1), make(desk, 2), make(desk, 3)
+    settle(died, Status.FAILED, describe(WorkerDiedError("signal 9", attempts=3)))
+    settle(unreadable, Status.VALUE, b"garbage")
+    settle(unreadable_error, Status.RAISED, b"garbage")
+    with pytest.raises(WorkerDiedError, match="signal 9"):
+        died.result()
+    assert isinstance(unreadable.exception(), DeserializeError)
+    assert isinstance(unreadable_error.exception(), DeserializeError)
+
+
+def test_the_first_outcome_wins(desk: FutureDesk) -> None:
+    future = make(desk)
+    assert future.cancel() and future.cancel()
+    settle(future)
+    assert future.cancelled() and desk.cancelled == [1]
+    with pytest.raises(CancelledError):
+        future.result()
+    done = make(desk, 2)
+    settle(done)
+    assert not done.cancel() and done.result() == "value"
+    with pytest.raises(InvalidStateError):
+        done.set_result(1)
+
+
+def test_a_result_of_ones_own(desk: FutureDesk) -> None:
+    mine, wrong = make(desk), make(desk)
+    mine.set_result(5)
+    wrong.set_exception(KeyError("x"))
+    assert mine.result() == 5 and isinstance(wrong.exception(), KeyError)
+    assert finished_future(desk, GROUP, 3).result() == 3
+
+
+# --- waiting --------------------------------------------------------------------------------------------------------
+
+
+def test_result_waits(desk: FutureDesk) -> None:
+    future = make(desk)
+    thread = later(lambda: settle(future), future)
+    assert future.result(10) == "value" and desk.waits == 1
+    thread.join()
+
+
+def test_many_threads_wait_for_one(desk: FutureDesk) -> None:
+    future = make(desk)
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(future.result(10))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    settle(future)
+    for thread in threads:
+        thread.join()
+    assert found == ["value"] * 8
+
+
+@pytest.mark.parametrize("end", [settle, ScalerFuture.cancel])
+def test_wait_returns(desk: FutureDesk, end: Callable[[ScalerFuture[Any]], object]) -> None:
+    early, future = make(desk, 1), make(desk, 2)
+    settle(early)
+    thread = later(lambda: end(future), future)
+    done, pending = concurrent.futures.wait([early, future], timeout=10)
+    assert done == {early, future} and not pending and desk.waits == 1
+    thread.join()
+    assert not future._waiters  # concurrent.futures took its waiter away
+
+
+def test_wait_for_the_first(desk: FutureDesk) -> None:
+    first, second = make(desk, 1), make(desk, 2)
+    settle(second, Status.RAISED, pickle.dumps((KeyError(), "")))
+    done, pending = concurrent.futures.wait([first, second], return_when="FIRST_EXCEPTION")
+    assert (done, pending) == ({second}, {first})
+    done, pending = concurrent.futures.wait([first, second], return_when="FIRST_COMPLETED")
+    assert done == {second}
+    assert concurrent.futures.wait([first], timeout=0.01) == (set(), {first})
+
+
+def test_as_completed(desk: FutureDesk) -> None:
+    futures = [make(desk, i) for i in range(50)]
+    shuffled = random.sample(futures, len(futures))
+    thread = later(lambda: [settle(future) for future in shuffled], futures[-1])
+    assert set(concurrent.futures.as_completed([*futures, *futures], timeout=10)) == set(futures)
+    thread.join()
+
+
+def test_waiting_for_a_mixture(desk: FutureDesk) -> None:
+    ours, theirs = make(desk), Future[int]()
+    settle(ours)
+    theirs.set_result(1)
+    assert concurrent.futures.wait([ours, theirs]).done == {ours, theirs}
+
+
+def test_outcomes_race_with_waiters(desk: FutureDesk) -> None:
+    """Each waiter is told exactly once, however delivery and installation interleave."""
+    for _ in range(30):
+        futures = [make(desk, i) for i in range(40)]
+        deliverer = threading.Thread(target=lambda: [settle(future) for future in futures])
+        canceller = threading.Thread(target=lambda: [future.cancel() for future in futures[::3]])
+        deliverer.start()
+        canceller.start()
+        assert not concurrent.futures.wait(futures, timeout=10).not_done
+        deliverer.join()
+        canceller.join()
+
+
+def test_await_and_wrap_future(desk: FutureDesk) -> None:
+    one, two, three = make(desk, 1), make(desk, 2), make(desk, 3)
+    settle(one)
+
+    async def work() -> list[Any]:
+        asyncio.get_running_loop().call_later(0.001, settle, two)
+        found = [await one, await two]
+        wrapped = asyncio.wrap_future(three)
+        wrapped.cancel()
+        await asyncio.sleep(0)
+        return found
+
+    assert asyncio.run(work()) == ["value", "value"]
+    for thread in desk.callback_threads:
+        thread.join()
+    assert three.cancelled()
+    assert two._get_snapshot() == (True, False, "value", None)
+
+
+# --- callbacks ------------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_may_ask_for_everything(desk: FutureDesk) -> None:
+    future = make(desk)
+    seen: list[Any] = []
+
+    def callback(done: Future[Any]) -> None:
+        assert isinstance(done, ScalerFuture)
+        seen.extend([done.result(), done.exception(), done.cancelled(), done.profiling_info().attempt])
+
+    future.add_done_callback(callback)
+    settle(future)
+    desk.callback_threads[0].join()
+    assert seen == ["value", None, False, 3]
+    future.add_done_callback(callback)  # runs at once, here
+    assert len(seen) == 8
+
+
+def test_callbacks_run_in_order_once_and_errors_are_logged(
+    desk: FutureDesk, caplog: pytest.LogCaptureFixture
+) -> None:
+    future, order = make(desk), list[int]()
+    future.add_done_callback(lambda done: order.append(1))
+    future.add_done_callback(lambda done: 1 / 0)
+    future.add_done_callback(lambda done: order.append(2))
+    assert future.cancel() and not future.settle(Status.VALUE, b"")
+    assert order == [1, 2]
+    future.add_done_callback(lambda done: 1 / 0)
+    assert caplog.text.count("ZeroDivisionError") == 2
+
+
+# --- futures in calls -----------------------------------------------------------------------------------------------
+
+
+def test_a_future_is_pickled_for_calls_only(desk: FutureDesk) -> None:
+    future = make(desk, 7)
+    with pytest.raises(TypeError, match="ScalerFuture can not be pickled"):
+        pickle.dumps(future)
+    with Collector(desk) as collector:
+        pickle.dumps([future, {"again": future}])
+    assert collector.found == [future] and collector.failed is None
+    settle(future)
+    with Collector(desk) as collector:
+        assert pickle.loads(pickle.dumps((future,))) == ("value",)
+        future.result()
+        assert pickle.loads(pickle.dumps((future,))) == ("value",)
+    assert not collector.found
+    failed = make(desk)
+    failed.cancel()
+    with Collector(desk) as collector:
+        pickle.dumps(failed)
+    assert collector.failed is failed
+
+
+def test_outcomes_for_dependents(desk: FutureDesk) -> None:
+    future = make(desk)
+    assert future.outcome() is None
+    settle(future)
+    assert future.outcome() == (Status.VALUE, pickle.dumps("value"))
+    future.result()
+    assert pickle.loads(future.outcome()[1]) == "value"  # type: ignore[index]
+    failed = make(desk)
+    settle(failed, Status.RAISED, pickle.dumps((KeyError("k"), "text")))
+    failed.exception()
+    status, payload = failed.outcome() or (0, b"")
+    assert status == Status.RAISED and isinstance(pickle.loads(payload)[0], KeyError)
+    custom: ScalerFuture[Any] = ScalerFuture(
+        desk, 1, CallGroup(Group(b"", encoding=Encoding.PARTS), (), pickle.loads, pickle.dumps), b""
+    )
+    custom.set_result(threading.Lock())
+    assert (custom.outcome() or (0,))[0] == Status.FAILED

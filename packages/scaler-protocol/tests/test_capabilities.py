@@ -1,0 +1,64 @@
+"""Capabilities: canonical form, text, and what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaler_protocol.capabilities import PRESENT, capabilities, missing, parse_capabilities
+from scaler_protocol.errors import CapabilityError
+
+
+def test_equal_sets_are_equal_values() -> None:
+    assert capabilities({"b": 1, "a": -1}) == capabilities({"a": -1, "b": 1}) == (("a", -1), ("b", 1))
+    assert capabilities(None) == capabilities({}) == ()
+
+
+@pytest.mark.parametrize(
+    "given", [{"": 1}, {1: 1}, {"a": "1"}, {"a": 1.0}, {"a": True}, {"a": None}, {"a": -2}, {"a": 2**63}]
+)
+def test_what_is_wrong_is_named(given: dict[Any, Any]) -> None:
+    with pytest.raises(CapabilityError, match=r"a capability is named by|capability a="):
+        capabilities(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", {}),
+        ("gpu", {"gpu": PRESENT}),
+        ("gpu=1,linux", {"gpu": 1, "linux": PRESENT}),
+        (" gpu = 2 , linux ,", {"gpu": 2, "linux": PRESENT}),
+        ("gpu=-1", {"gpu": -1}),
+        ("memory=0", {"memory": 0}),
+    ],
+)
+def test_text(text: str, found: dict[str, int]) -> None:
+    assert parse_capabilities(text) == found
+
+
+@pytest.mark.parametrize("text", ["gpu=", "gpu=x", "gpu=1.5", "=1", " =1", "gpu,gpu=1", "gpu ,gpu", "gpu=-2"])
+def test_text_that_is_none(text: str) -> None:
+    with pytest.raises(CapabilityError, match="capability"):
+        parse_capabilities(text)
+
+
+@pytest.mark.parametrize(
+    ("required", "offered", "lacks"),
+    [
+        ({}, {}, []),
+        ({}, {"gpu": 1}, []),
+        ({"gpu": 1}, {"gpu": 1}, []),
+        ({"gpu": 1}, {"gpu": 2}, []),
+        ({"gpu": 2}, {"gpu": 1}, ["gpu=2"]),
+        ({"gpu": 2}, {"gpu": PRESENT}, []),
+        ({"gpu": PRESENT}, {"gpu": 0}, []),
+        ({"gpu": 0}, {"gpu": 0}, []),
+        ({"gpu": 0}, {}, ["gpu=0"]),
+        ({"gpu": PRESENT, "linux": PRESENT}, {}, ["gpu", "linux"]),
+        ({"gpu": 1, "linux": PRESENT}, {"linux": 3}, ["gpu=1"]),
+    ],
+)
+def test_missing(required: dict[str, int], offered: dict[str, int], lacks: list[str]) -> None:
+    assert missing(capabilities(required), offered) == lacks

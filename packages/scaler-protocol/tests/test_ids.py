@@ -1,0 +1,44 @@
+"""Ids."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler_protocol.ids import (
+    COUNTER_BITS,
+    LAST_COUNT,
+    first_run,
+    first_task,
+    function_id,
+    new_identity,
+    new_incarnation,
+    new_session,
+    session_of,
+)
+
+
+@given(st.integers(1, 2**32 - 1), st.integers(0, LAST_COUNT))
+def test_a_task_knows_its_session(session: int, count: int) -> None:
+    task = first_task(session) + count
+    assert session_of(task) == session and task < 2**64
+
+
+@given(st.integers(1, 2**24 - 1), st.integers(1, 2**24 - 1))
+def test_runs_of_two_incarnations_never_meet(one: int, other: int) -> None:
+    last = first_run(one) + 2**COUNTER_BITS - 1
+    assert first_run(one) >> COUNTER_BITS == last >> COUNTER_BITS == one and last < 2**64
+    assert one == other or not first_run(one) <= first_run(other) <= last
+
+
+def test_random_ids() -> None:
+    for make, bits in ((new_session, 32), (new_incarnation, 24)):
+        made = {make() for _ in range(200)}
+        assert len(made) > 190 and all(0 < number < 2**bits for number in made)
+    assert len({new_identity() for _ in range(50)}) == 50 and len(new_identity()) == 16
+
+
+def test_a_function_is_known_by_its_bytes() -> None:
+    assert function_id(b"f") == blake2b(b"f", digest_size=16).digest() != function_id(b"g")

@@ -1,0 +1,126 @@
+"""Messages: the classes, the schema and the specification agree."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import pytest
+
+from scaler_protocol import codec, handshake, messages
+from scaler_protocol.handshake import Hello
+from scaler_protocol.messages import Cancel, Done, Encoding, Group, Message, Status, WorkerState
+from scaler_protocol.payloads import Payloads
+
+if TYPE_CHECKING:
+    from conftest import Wire
+
+SPECIFICATION = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
+KINDS = sorted(get_args(Message), key=lambda kind: str(kind.__name__))
+PYTHON_TYPES = {"text": str, "data": bytes, "bool": bool, "float64": float}
+
+
+def attributes(kind: type[Any]) -> set[str]:
+    return {field.name for field in fields(kind) if field.init}
+
+
+def section(name: str) -> str:
+    """What the specification says of a message, or of the group."""
+    found = re.search(rf"^#+ {name}\n(.*?)(?=^#)", SPECIFICATION.read_text(encoding="utf-8") + "\n#", re.M | re.S)
+    assert found, f"{name} is not in {SPECIFICATION.name}"
+    return found[1]
+
+
+def test_the_schema_has_exactly_the_messages() -> None:
+    assert {name[0].upper() + name[1:] for name in codec._MESSAGE.schema.union_fields} == {k.__name__ for k in KINDS}
+    assert len(KINDS) == 32
+
+
+@pytest.mark.parametrize("kind", [*KINDS, Group])
+def test_the_schema_has_exactly_the_fields(wire: Wire, kind: type[Any]) -> None:
+    types, hints = wire.schema_types(kind), get_type_hints(kind)
+    assert types.keys() == attributes(kind)
+    for name, (element, is_list) in types.items():
+        if element == "payloads":
+            assert hints[name] is Payloads
+        elif not is_list:
+            assert hints[name] is PYTHON_TYPES.get(element, int)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_are_fields(kind: type[Any]) -> None:
+    columns = [column for group in getattr(kind, "COLUMNS", ()) for column in group]
+    assert set(columns) <= attributes(kind) and len(columns) == len(set(columns))
+    assert getattr(kind, "OPTIONAL", frozenset()) <= set(columns)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, Group])
+def test_the_specification_has_exactly_the_fields(wire: Wire, kind: type[Any]) -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\w\[\]]+) \|", section(kind.__name__), re.M))
+    expected = {}
+    for name, (element, is_list) in wire.schema_types(kind).items():
+        written = "group" if name == "groups" else "bytes" if element in ("payloads", "data") else element
+        expected[name] = ("payloads" if element == "payloads" else f"[{written}]") if is_list else written
+    assert rows == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_specification_says_who_tells_whom_and_when(kind: type[Any]) -> None:
+    for word in ("From", "To", "When", "Answer", "Errors"):
+        assert f"**{word}**" in section(kind.__name__), word
+
+
+@pytest.mark.parametrize("names", [Status, Encoding, WorkerState, handshake.Role])
+def test_the_specification_has_the_numbers(names: type[Any]) -> None:
+    text = SPECIFICATION.read_text(encoding="utf-8")
+    for name, value in vars(names).items():
+        if name.isupper():
+            assert re.search(rf"^\| {value} \| {name} \|", text, re.M), name
+
+
+def test_the_specification_has_the_limits() -> None:
+    text = SPECIFICATION.read_text(encoding="utf-8")
+    for limit in (handshake.INLINE_LIMIT, messages.MESSAGE_LIMIT, handshake.SESSION_CREDIT, 64 * 1024 * 1024):
+        assert f"{limit:,}" in text
+
+
+def example(name: str) -> list[bytes]:
+    """The frames of a worked example in the specification."""
+    text = SPECIFICATION.read_text(encoding="utf-8")
+    found = re.search(rf"<!-- example: {name} -->\n```text\n(.*?)```", text, re.S)
+    assert found, name
+    frames: list[bytes] = []
+    for line in found[1].splitlines():
+        if line.startswith("frame"):
+            frames.append(b"")
+        else:
+            frames[-1] += bytes.fromhex(line[:35].partition("  ")[2] if line[0] == " " else line[6:41])
+    return frames
+
+
+def test_the_worked_example_is_what_the_code_writes(wire: Wire) -> None:
+    header, *body = example("submit")
+    assert header == (1).to_bytes(8, "little") + bytes(8)
+    message = codec.decode(body)
+    assert wire.frames_of(message) == body
+    assert isinstance(message, messages.Submit)
+    assert message.calls.parts == [b"[2]", b"[3]"] and message.names == ("math:sqrt",)
+    assert message.groups[0].encoding == Encoding.JSON
+    assert message.groups[0].function == message.functions[0]
+
+
+def test_messages_are_immutable_values() -> None:
+    assert Cancel((1,)) == Cancel((1,)) and hash(Group(b"f")) == hash(Group(b"f"))
+    with pytest.raises(FrozenInstanceError):
+        Hello(1, b"", 1).epoch = 2  # type: ignore[misc]
+
+
+def test_a_changed_report_is_written_anew() -> None:
+    done = codec.decode([bytes(f) for f in codec.encode(Done((1,), (0,), Payloads([b"r"]), worker="a"))])
+    assert isinstance(done, Done) and done.encoded is not None
+    changed = replace(done, worker="b")
+    assert changed.encoded is None
+    again = codec.decode([bytes(f) for f in codec.encode(changed)])
+    assert isinstance(again, Done) and again.worker == "b"

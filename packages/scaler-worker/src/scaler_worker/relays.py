@@ -1,0 +1,52 @@
+"""Messages of the scheduler that speak of tasks of several sessions, as one message per session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from scaler_protocol.ids import SESSION_BITS
+from scaler_protocol.messages import Done, NeedInputs, NeedTasks, Output
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import PROFILE
+
+T = TypeVar("T")
+ByTask = Done | Output | NeedInputs | NeedTasks
+
+
+def by_session(message: ByTask) -> Iterator[tuple[int, ByTask]]:
+    """Session and message; one that is of a single session stays as it is."""
+    sessions: dict[int, list[int]] = {}
+    for position, task in enumerate(message.tasks):
+        sessions.setdefault(task >> SESSION_BITS, []).append(position)
+    if len(sessions) == 1:
+        yield next(iter(sessions)), message
+        return
+    cut = _CUTS[type(message)]
+    for session, positions in sessions.items():
+        yield session, cut(message, positions)
+
+
+def _pick(column: Sequence[T], positions: Sequence[int]) -> list[T]:
+    return [column[position] for position in positions] if column else []
+
+
+def _cut_done(done: Done, positions: Sequence[int]) -> Done:
+    stored, profiles, size = set(done.stored), done.profiles, PROFILE.size
+    return Done(
+        _pick(done.tasks, positions),
+        _pick(done.statuses, positions),
+        Payloads(_pick(done.results, positions)),
+        _pick(done.runs, positions),
+        [new for new, position in enumerate(positions) if position in stored],
+        b"".join(profiles[position * size : (position + 1) * size] for position in positions),
+        done.worker,
+    )
+
+
+_CUTS: dict[type, Callable[[Any, Sequence[int]], ByTask]] = {
+    Done: _cut_done,
+    Output: lambda m, at: Output(_pick(m.tasks, at), _pick(m.streams, at), Payloads(_pick(m.texts, at))),
+    NeedInputs: lambda m, at: NeedInputs(_pick(m.tasks, at), _pick(m.needs, at)),
+    NeedTasks: lambda m, at: NeedTasks(_pick(m.tasks, at)),
+}

@@ -1,0 +1,194 @@
+"""Tasks that submit tasks and wait for them, mostly on a cluster with a single worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import as_completed, wait
+
+import pytest
+
+from scaler import Client
+from support.clusters import LocalCluster
+from support.gates import SECONDS, Gate, wait_at
+from support.tasks import TaggedSerializer, add, explode, fibonacci, square
+
+MINUTE = 60.0
+
+
+def test_fibonacci_8_deep_on_one_worker(single_client: Client) -> None:
+    assert single_client.submit(fibonacci, single_client, 8).result(MINUTE) == 21
+
+
+def test_fan_outs_of_30_two_levels_deep_with_a_queue_of_2(single_client: Client) -> None:
+    def fan(client: Client, width: int, depth: int) -> int:
+        if depth == 0:
+            return 1
+        futures = [client.submit(fan, client, width, depth - 1) for _ in range(width)]
+        return sum(future.result(SECONDS) for future in futures)
+
+    assert single_client.submit(fan, single_client, 30, 2).result(MINUTE) == 900
+
+
+def test_50_deep_on_one_worker(single_client: Client) -> None:
+    def down(client: Client, depth: int) -> int:
+        return 1 + client.submit(down, client, depth - 1).result(SECONDS) if depth else 0
+
+    assert single_client.submit(down, single_client, 50).result(MINUTE) == 50
+
+
+def test_many_parents_at_once_on_one_worker(single_client: Client) -> None:
+    def parent(client: Client, value: int) -> int:
+        return client.submit(square, value).result(SECONDS) + 1
+
+    futures = [single_client.submit(parent, single_client, value) for value in range(20)]
+    assert [future.result(MINUTE) for future in futures] == [value * value + 1 for value in range(20)]
+
+
+def test_threads_of_a_task_wait_too(single_client: Client) -> None:
+    def parent(client: Client) -> list[int]:
+        results = [0] * 5
+
+        def child(number: int) -> None:
+            results[number] = client.submit(square, number).result(SECONDS)
+
+        threads = [threading.Thread(target=child, args=(number,)) for number in range(len(results))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    assert single_client.submit(parent, single_client).result(MINUTE) == [0, 1, 4, 9, 16]
+
+
+def test_every_way_to_wait_gives_the_worker_to_the_children(single_client: Client) -> None:
+    def parent(client: Client) -> list[int]:
+        futures = [client.submit(square, number) for number in range(4)]
+        done, _ = wait(futures, SECONDS)
+        total = sum(future.result() for future in done)
+        total_completed = sum(future.result() for future in as_completed([client.submit(square, 5)], SECONDS))
+        with client.executor() as executor:
+            total_executor = sum(executor.map(square, range(3)))
+        graph = client.get({"a": 2, "b": (square, "a"), "c": (add, "a", "b")}, keys=["c"])
+        return [total, total_completed, total_executor, graph["c"]]
+
+    assert single_client.submit(parent, single_client).result(MINUTE) == [14, 25, 5, 6]
+
+
+def test_waits_that_nobody_is_told_of_give_the_worker_away_too(single_client: Client) -> None:
+    """A parent that sleeps in an event loop or for an event of its own is known by the CPU that it does not use."""
+
+    def awaits(client: Client) -> int:
+        async def awaiting() -> int:
+            return await asyncio.wait_for(client.submit(square, 6), 5)
+
+        return asyncio.run(awaiting())
+
+    def waits_for_a_callback(client: Client) -> bool:
+        called = threading.Event()
+        client.submit(square, 7).add_done_callback(lambda _: called.set())
+        return called.wait(5)
+
+    assert single_client.submit(awaits, single_client).result(MINUTE) == 36
+    assert single_client.submit(waits_for_a_callback, single_client).result(MINUTE)
+    assert single_client.submit(fibonacci, single_client, 3).result(MINUTE) == 2
+    assert single_client.submit(awaits, single_client).result(MINUTE) == 36, "while there is an idle spare worker"
+
+
+def test_nested_map(single_client: Client) -> None:
+    def row(client: Client, start: int) -> list[int]:
+        return client.map(square, range(start, start + 3))
+
+    def table(client: Client) -> list[list[int]]:
+        return client.map(row, [client] * 3, [0, 3, 6])
+
+    assert single_client.submit(table, single_client).result(MINUTE) == [[0, 1, 4], [9, 16, 25], [36, 49, 64]]
+
+
+def test_nested_futures_and_objects_as_arguments(single_client: Client) -> None:
+    def parent(client: Client) -> int:
+        first = client.submit(square, 3)
+        reference = client.send_object([1, 2, 3])
+        total = client.submit(sum, reference)
+        return client.submit(lambda values: sum(values), [first, total]).result(SECONDS)
+
+    assert single_client.submit(parent, single_client).result(MINUTE) == 15
+
+
+@pytest.mark.parametrize("method", ["submit", "map"])
+def test_nested_with_a_custom_serializer(single: LocalCluster, method: str) -> None:
+    def parent(client: Client, fn: Callable[[int], int], depth: int) -> int:
+        if depth:
+            return client.submit(parent, client, fn, depth - 1).result(SECONDS)
+        return client.map(fn, [7])[0] if method == "map" else client.submit(fn, 7).result(SECONDS)
+
+    with Client(address=single.address, serializer=TaggedSerializer) as client:
+        assert client.submit(parent, client, square, 2).result(MINUTE) == 49
+
+
+def test_an_exception_comes_up_through_all_levels(single_client: Client) -> None:
+    def down(client: Client, depth: int) -> None:
+        if depth == 0:
+            explode("at the bottom")
+        client.submit(down, client, depth - 1).result(SECONDS)
+
+    with pytest.raises(ValueError, match="at the bottom"):
+        single_client.submit(down, single_client, 3).result(MINUTE)
+
+
+def test_a_parent_may_carry_on_after_a_child_has_failed(single_client: Client) -> None:
+    def parent(client: Client) -> str:
+        try:
+            client.submit(explode, "caught").result(SECONDS)
+        except ValueError as error:
+            return f"{error} {client.submit(square, 2).result(SECONDS)}"
+        return "nothing was raised"
+
+    assert single_client.submit(parent, single_client).result(MINUTE) == "caught 4"
+
+
+def test_children_of_a_cancelled_parent_are_cancelled(client: Client, gate: Gate) -> None:
+    port = gate.port
+
+    def grandparent(client: Client) -> list[int]:
+        return [client.submit(parent, client).result(SECONDS)]
+
+    def parent(client: Client) -> int:
+        futures = [client.submit(wait_at, port, number) for number in range(50)]
+        return sum(future.result(SECONDS) for future in futures)
+
+    future = client.submit(grandparent, client)
+    arrivals = [gate.arrive(), gate.arrive()]
+    assert future.cancel()
+    for arrival in arrivals:
+        arrival.wait_gone()
+    assert client.submit(square, 3).result(SECONDS) == 9
+    assert gate.arrived() == 0, "what was queued of the children has not run"
+
+
+def test_children_that_nobody_waits_for_end_with_their_parent(client: Client, gate: Gate) -> None:
+    port = gate.port
+
+    def parent(client: Client) -> str:
+        client.submit(wait_at, port, 1)
+        wait_at(port, 0)
+        return "done"
+
+    future = client.submit(parent, client)
+    arrivals = {arrival.value: arrival for arrival in (gate.arrive(), gate.arrive())}
+    arrivals["0"].let_go()
+    assert future.result(SECONDS) == "done"
+    arrivals["1"].wait_gone()
+    assert client.submit(square, 3).result(SECONDS) == 9
+
+
+def test_a_parent_that_waits_for_its_siblings_children_too(single_client: Client) -> None:
+    """Two parents hold no place while they wait, so that children of both take turns on one worker."""
+
+    def parent(client: Client, start: int) -> list[int]:
+        return [client.submit(square, value).result(SECONDS) for value in range(start, start + 5)]
+
+    left, right = (single_client.submit(parent, single_client, start) for start in (0, 5))
+    assert left.result(MINUTE) + right.result(MINUTE) == [value * value for value in range(10)]

@@ -1,0 +1,1 @@
+"""A whole cluster of real cores in one process, on a clock of its own."""

@@ -1,0 +1,242 @@
+"""Simulated clients: a real ClientCore each, with futures that remember how they ended."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from random import Random
+
+import cloudpickle
+
+from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Send
+from scaler_client.records import CallBlock, CallGroup, Deliver, FunctionBody
+from scaler_io.links import Uplink, UplinkEvent
+from scaler_io.memory import MemoryDialer, MemoryNetwork
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import ScalerError, restore
+from scaler_protocol.handshake import Goodbye, Hello, Role
+from scaler_protocol.ids import first_task
+from scaler_protocol.messages import Group, Message, Status
+from world.plans import BODY, FUNCTION, Plan
+
+SIMULATED = FunctionBody(FUNCTION, "world:simulated", BODY)
+_BLOCKS_FROM = 2**31
+
+
+class WorldFuture:
+    """One call, and how it ended."""
+
+    __slots__ = ("call", "caller", "group", "needs", "plan", "task_id", "weight")
+
+    def __init__(
+        self, caller: Caller, task: int, group: CallGroup, plan: Plan, needs: Sequence[WorldFuture] = ()
+    ) -> None:
+        self.caller, self.task_id, self.group, self.plan, self.needs = caller, task, group, plan, needs
+        self.call = plan.call()
+        self.weight = len(self.call)
+
+    def call_of(self, task: int) -> bytes:
+        """The payload."""
+        return self.call
+
+    def needs_of(self, task: int) -> Sequence[WorldFuture]:
+        """The futures among the arguments."""
+        return self.needs
+
+    def outcome(self) -> tuple[int, bytes] | None:
+        """Status and payload, None while there is none."""
+        if self.cancelled:
+            return Status.CANCELLED, b""
+        return self.caller.answers.get(self.task_id)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether its owner gave it up before it ended."""
+        return self.task_id in self.caller.cancelled
+
+    @property
+    def status(self) -> int | None:
+        """How it ended, None while it has not."""
+        outcome = self.outcome()
+        return None if outcome is None else outcome[0]
+
+    @property
+    def error(self) -> ScalerError:
+        """Why the engine failed it."""
+        outcome = self.outcome()
+        assert outcome is not None and outcome[0] == Status.FAILED, outcome
+        return restore(outcome[1])
+
+    def expected(self) -> tuple[int, bytes]:
+        """Status and result if nothing but its own doing goes wrong; the result counts for a VALUE only."""
+        for need in self.needs:
+            status, _ = need.expected()
+            if status != Status.VALUE:
+                return status, b""
+        if self.cancelled:
+            return Status.CANCELLED, b""
+        inputs = [need.expected()[1] for need in self.needs]
+        return self.plan.fate(self.group.wire.retries), self.plan.result(inputs)
+
+    def came_true(self) -> bool:
+        """Whether it ended, and as expected."""
+        outcome, (status, result) = self.outcome(), self.expected()
+        return outcome is not None and outcome[0] == status and (status != Status.VALUE or outcome[1] == result)
+
+    def __repr__(self) -> str:
+        return f"<{self.task_id:x} {self.plan} {self.outcome()}>"
+
+
+class Caller:
+    """A ClientCore and the futures of it; requests wait in a hand-off until its process takes a turn."""
+
+    def __init__(self, name: str, session: int) -> None:
+        self.name, self.session = name, session
+        self.core = ClientCore(name)
+        self.answers: dict[int, tuple[int, bytes]] = {}
+        self.cancelled: set[int] = set()
+        self.futures: dict[int, WorldFuture] = {}
+        self.failure: ScalerError | None = None
+        """Why it is, or was at first, not connected."""
+        self._requests: list[Callable[[], object]] = []
+        self._groups: dict[tuple[Group, int], CallGroup] = {}
+        self._next = first_task(session) + 1
+        self._next_block = first_task(session) + _BLOCKS_FROM
+
+    def submit(
+        self, *plans: Plan, needs: Sequence[WorldFuture] = (), parent: int = 0, group: Group | None = None
+    ) -> list[WorldFuture]:
+        """One task per plan."""
+        shared = self._group(group or Group(FUNCTION), parent)
+        first, self._next = self._next, self._next + len(plans)
+        futures = [WorldFuture(self, first + at, shared, plan, needs) for at, plan in enumerate(plans)]
+        self.futures.update((future.task_id, future) for future in futures)
+        self.ask(lambda: self.core.submit(futures))
+        return futures
+
+    def map(self, *plans: Plan, needs: Sequence[WorldFuture] = ()) -> list[WorldFuture]:
+        """The same as one block of consecutive tasks; the last of them has the needs."""
+        shared = self._group(Group(FUNCTION), 0)
+        first, self._next_block = self._next_block, self._next_block + len(plans)
+        last = len(plans) - 1
+        futures = [
+            WorldFuture(self, first + at, shared, plan, needs if at == last else ()) for at, plan in enumerate(plans)
+        ]
+        needed = {last: needs} if needs else {}
+        block = CallBlock(first, shared, [future.call for future in futures], lambda: None, needed)
+        self.futures.update((future.task_id, future) for future in futures)
+        self.ask(lambda: self.core.submit_block(block))
+        return futures
+
+    def cancel(self, *futures: WorldFuture) -> None:
+        """Give these up; what has ended stays as it is."""
+        tasks = [future.task_id for future in futures if future.outcome() is None]
+        self.cancelled.update(tasks)
+        self.ask(lambda: self.core.cancel(tasks))
+
+    def ask(self, request: Callable[[], object]) -> None:
+        """Leave a request for the next turn."""
+        self._requests.append(request)
+
+    def decide(self, now: float) -> list[Message]:
+        """Take what was asked, let the core decide; what is to be sent."""
+        requests, self._requests = self._requests, []
+        for request in requests:
+            request()
+        messages: list[Message] = []
+        for effect in self.core.settle(now):
+            if isinstance(effect, Send):
+                messages.append(effect.message)
+            elif isinstance(effect, Deliver):
+                self._deliver(effect)
+            elif isinstance(effect, Connected):
+                self.failure = effect.error
+            elif isinstance(effect, Call):
+                effect.whom()
+            else:
+                assert isinstance(effect, Print | AnswerShutdown)
+        self.core.check()
+        return messages
+
+    def _deliver(self, outcomes: Deliver) -> None:
+        columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)
+        for call, task, status, payload in columns:
+            if call is None or task in self.cancelled:
+                continue
+            assert task not in self.answers, f"{self.name} was answered twice about {task:x}"
+            self.answers[task] = (status, payload)
+            if isinstance(call, CallBlock):
+                call.take(task, status, payload)
+                assert call.missing >= 0
+
+    def _group(self, wire: Group, parent: int) -> CallGroup:
+        key = (wire, parent)
+        if key not in self._groups:
+            self._groups[key] = CallGroup(wire, (SIMULATED,), bytes, bytes, parent)
+        return self._groups[key]
+
+    def unfinished(self) -> list[WorldFuture]:
+        """Futures that have not ended."""
+        return [future for future in self.futures.values() if future.outcome() is None]
+
+    def check_nothing_is_held(self) -> None:
+        """Nothing of the core is left over."""
+        core = self.core
+        left = core._outstanding, core._waiting, core._released, core._awaited, core._blocked, core._replies
+        assert not any(left), (self.name, left)
+        assert core._used == 0
+
+
+class WorldClient(Caller):
+    """A client process."""
+
+    def __init__(self, network: MemoryNetwork, address: Address, name: str, timeout_seconds: float) -> None:
+        random: Random = network.random
+        super().__init__(name, random.randrange(1, 2**32))
+        hello = Hello(
+            Role.CLIENT,
+            random.randbytes(16),
+            random.randrange(1, 2**24),
+            session=self.session,
+            name=name,
+            host=name,
+            python=platform.python_version(),
+            cloudpickle=cloudpickle.__version__,
+        )
+        self.identity = hello.identity
+        self.dialer = MemoryDialer(network, address, Uplink(hello, network.now, timeout_seconds=timeout_seconds))
+        self.gone = False
+        self.messages_sent = 0
+        self.shell = network.attach(self.turn, self.dialer)
+
+    def ask(self, request: Callable[[], object]) -> None:
+        super().ask(request)
+        self.shell.wake()
+
+    def turn(self, now: float) -> float:
+        """What the io thread does."""
+        self._hear(self.dialer.turn(now), now)
+        for message in self.decide(now):
+            self.messages_sent += 1
+            self.dialer.uplink.send(message)
+        self._hear(self.dialer.flush(now), now)
+        due = self.core.due(now)
+        return min(self.dialer.uplink.due(), now + 1.0 if due is None else due)
+
+    def _hear(self, events: Sequence[UplinkEvent], now: float) -> None:
+        for event in events:
+            self.core.handle(event, now)
+
+    def leave(self, now: float) -> None:
+        """Disconnect, as a program does at its end."""
+        self.ask(self.core.abandon)
+        for message in (*self.decide(now), Goodbye("the client has left")):
+            self.dialer.uplink.send(message)
+        self.dialer.flush(now)
+        self.dialer.close()
+        self.shell.alive, self.gone = False, True
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.shell.kill()
+        self.gone = True

@@ -1,0 +1,77 @@
+"""What simulated tasks do, written into their calls, so that it travels as real calls do."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scaler_protocol.ids import function_id
+from scaler_protocol.messages import Status
+
+BODY = b"a simulated function"
+FUNCTION = function_id(BODY)
+LOST_RUNS = 3
+"""After which the engine gives a task up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One task: it submits its children, waits for them, works, and ends; `seconds` of work, counts of first runs."""
+
+    seconds: float = 0.001
+    value: str = "v"
+    raises: int = 0
+    """So many first runs raise."""
+    kills_worker: int = 0
+    """So many first runs kill their worker, at their end."""
+    kills_host: int = 0
+    children: tuple[Plan, ...] = ()
+    tells: bool = True
+    """Whether the wait for the children is announced; if not, the agent has to guess."""
+    waits: bool = True
+    """Whether it waits for its children at all."""
+    size: int = 0
+    """Bytes that the result has beyond its value."""
+
+    def call(self) -> bytes:
+        """The payload of the call."""
+        return pickle.dumps(self)
+
+    def fate(self, retries: int = 0) -> int:
+        """The status in which it ends if nothing else goes wrong."""
+        if max(self.kills_worker, self.kills_host) >= LOST_RUNS:
+            return Status.FAILED
+        if self.raises > retries:
+            return Status.RAISED
+        if self.waits and any(child.fate() != Status.VALUE for child in self.children):
+            return Status.RAISED
+        return Status.VALUE
+
+    def result(self, inputs: Sequence[bytes] = ()) -> bytes:
+        """The payload of the result: it tells what it was made of."""
+        parts = [*inputs, *(child.result() for child in self.children if self.waits)]
+        return self.value.encode() + b"(" + b",".join(parts) + b")" + b"." * self.size
+
+
+def plan_of(call: bytes) -> Plan:
+    """The plan that a call holds."""
+    plan = pickle.loads(call)
+    assert isinstance(plan, Plan)
+    return plan
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """One run of a task, as it really happened."""
+
+    task: int
+    run: int
+    attempt: int
+    host: str
+    worker: int
+    began: float
+    plan: Plan
+    ended: float | None = None
+    how: str = ""
+    """`value`, `raised`, or how it was cut short."""
