@@ -170,6 +170,23 @@ def test_empty_input_gives_an_empty_list(client: Client) -> None:
         client.map(square)
 
 
+def test_the_wrong_number_of_iterables_is_refused_in_the_words_of_python(client: Client) -> None:
+    def narrow(only: int) -> int:
+        return only
+
+    calls: list[tuple[Callable[[], object], tuple[int, ...]]] = [
+        (lambda: client.map(narrow, [1], [2]), (1, 2)),
+        (lambda: client.starmap(narrow, [(1,), ()]), ()),
+        (lambda: client.starmap(narrow, [(1,), (1, 2, 3)]), (1, 2, 3)),
+    ]
+    for run, args in calls:
+        with pytest.raises(TypeError) as expected:
+            narrow(*args)
+        with pytest.raises(TypeError) as refused:
+            run()
+        assert str(refused.value) == str(expected.value)
+
+
 def test_a_list_of_1_tuples_is_unpacked_where_the_first_call_raises_type_error(client: Client) -> None:
     with pytest.warns(FutureWarning, match="starmap"):
         assert sum(client.map(math.sqrt, [(i,) for i in range(100)])) == pytest.approx(661.46, abs=0.01)

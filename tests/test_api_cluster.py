@@ -14,7 +14,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler_protocol import errors
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
-from support.processes import Terminal, Watched, descendants, free_ports, listener_of
+from support.processes import PROGRAMS, Terminal, Watched, descendants, free_ports, listener_of
 from support.tasks import square, worker_pid
 
 ORPHANS = """
@@ -84,6 +84,49 @@ def test_a_combo_without_workers_is_legal_and_unprotected_ones_can_be_shut_down(
         assert watched.wait_gone(5) == []
         watched.close()
         assert refused(address)
+
+
+def test_an_orderly_end_is_no_reason_to_warn(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for _ in range(3):  # who of the services ends first is a matter of luck
+        with (
+            SchedulerClusterCombo(n_workers=2, logging_paths=(str(log),), logging_level="WARNING") as combo,
+            Client(address=combo.get_address()) as client,
+        ):
+            assert client.map(square, range(10))[-1] == 81
+    assert log.read_text("utf-8") == ""
+
+
+def test_a_scheduler_that_comes_back_gets_everything_back(gate: Gate) -> None:
+    def hold(port: int) -> str:
+        import os
+        import socket
+
+        with socket.create_connection(("127.0.0.1", port)) as line:
+            line.sendall(f"{os.getpid()} held\n".encode())
+            line.recv(1)
+        return "held"
+
+    port = free_ports(3)
+    address = f"tcp://127.0.0.1:{port}"
+    command = (PROGRAMS / "scaler_scheduler", address, "-osa", f"tcp://127.0.0.1:{port + 1}")
+    with (
+        Terminal(PROGRAMS / "scaler_cluster", "-n", "1", address) as agent,
+        Terminal(*command) as first,
+        Client(address=address, timeout_seconds=SECONDS) as client,
+    ):
+        first.read_until("monitor address")
+        future = client.submit(hold, gate.port)
+        behind = [client.submit(abs, -number) for number in range(5)]
+        arrival = gate.arrive()
+        first.end(signal.SIGKILL)
+        with Terminal(*command) as second:
+            second.read_until("monitor address")
+            arrival.let_go()
+            assert future.result(SECONDS) == "held" and future.profiling_info().attempt == 1
+            assert [each.result(SECONDS) for each in behind] == list(range(5))
+            assert client.submit(abs, -1).result(SECONDS) == 1
+            assert agent.end() == 0 and second.end() == 0
 
 
 def test_a_lost_scheduler_ends_the_futures_after_the_timeout(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from types import TracebackType
 from support.gates import SECONDS
 
 PROGRAMS = Path(sys.executable).parent
-ENDED = "the program has ended"
 
 
 class Terminal:
@@ -34,7 +33,6 @@ class Terminal:
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             cwd=cwd,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
         self._queue: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read)

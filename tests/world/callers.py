@@ -45,9 +45,8 @@ class WorldFuture:
 
     def outcome(self) -> tuple[int, bytes] | None:
         """Status and payload, None while there is none."""
-        if self.cancelled:
-            return Status.CANCELLED, b""
-        return self.caller.answers.get(self.task_id)
+        answer = self.caller.answers.get(self.task_id)
+        return (Status.CANCELLED, b"") if answer is None and self.cancelled else answer
 
     @property
     def cancelled(self) -> bool:
@@ -96,6 +95,7 @@ class Caller:
         self.answers: dict[int, tuple[int, bytes]] = {}
         self.cancelled: set[int] = set()
         self.futures: dict[int, WorldFuture] = {}
+        self.unfinished: dict[int, WorldFuture] = {}
         self.failure: ScalerError | None = None
         """Why it is, or was at first, not connected."""
         self._requests: list[Callable[[], object]] = []
@@ -110,9 +110,9 @@ class Caller:
         shared = self._group(group or Group(FUNCTION), parent)
         first, self._next = self._next, self._next + len(plans)
         futures = [WorldFuture(self, first + at, shared, plan, needs) for at, plan in enumerate(plans)]
-        self.futures.update((future.task_id, future) for future in futures)
+        self._note(futures)
         self.ask(lambda: self.core.submit(futures))
-        return futures
+        return list(futures)
 
     def map(self, *plans: Plan, needs: Sequence[WorldFuture] = ()) -> list[WorldFuture]:
         """The same as one block of consecutive tasks; the last of them has the needs."""
@@ -124,7 +124,7 @@ class Caller:
         ]
         needed = {last: needs} if needs else {}
         block = CallBlock(first, shared, [future.call for future in futures], lambda: None, needed)
-        self.futures.update((future.task_id, future) for future in futures)
+        self._note(futures)
         self.ask(lambda: self.core.submit_block(block))
         return futures
 
@@ -132,6 +132,8 @@ class Caller:
         """Give these up; what has ended stays as it is."""
         tasks = [future.task_id for future in futures if future.outcome() is None]
         self.cancelled.update(tasks)
+        for task in tasks:
+            del self.unfinished[task]
         self.ask(lambda: self.core.cancel(tasks))
 
     def ask(self, request: Callable[[], object]) -> None:
@@ -165,6 +167,7 @@ class Caller:
                 continue
             assert task not in self.answers, f"{self.name} was answered twice about {task:x}"
             self.answers[task] = (status, payload)
+            del self.unfinished[task]
             if isinstance(call, CallBlock):
                 call.take(task, status, payload)
                 assert call.missing >= 0
@@ -175,9 +178,10 @@ class Caller:
             self._groups[key] = CallGroup(wire, (SIMULATED,), bytes, bytes, parent)
         return self._groups[key]
 
-    def unfinished(self) -> list[WorldFuture]:
-        """Futures that have not ended."""
-        return [future for future in self.futures.values() if future.outcome() is None]
+    def _note(self, futures: Sequence[WorldFuture]) -> None:
+        new = {future.task_id: future for future in futures}
+        self.futures.update(new)
+        self.unfinished.update(new)
 
     def check_nothing_is_held(self) -> None:
         """Nothing of the core is left over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Status
@@ -15,7 +15,7 @@ LOST_RUNS = 3
 """After which the engine gives a task up."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """One task: it submits its children, waits for them, works, and ends; `seconds` of work, counts of first runs."""
 
@@ -34,6 +34,11 @@ class Plan:
     size: int = 0
     """Bytes that the result has beyond its value."""
 
+    def __repr__(self) -> str:
+        told = {field.name: getattr(self, field.name) for field in fields(self)}
+        told = {name: value for name, value in told.items() if value != getattr(_PLAIN, name)}
+        return f"Plan({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
     def call(self) -> bytes:
         """The payload of the call."""
         return pickle.dumps(self)
@@ -50,8 +55,11 @@ class Plan:
 
     def result(self, inputs: Sequence[bytes] = ()) -> bytes:
         """The payload of the result: it tells what it was made of."""
-        parts = [*inputs, *(child.result() for child in self.children if self.waits)]
+        parts = [*sorted(inputs), *(child.result() for child in self.children if self.waits)]
         return self.value.encode() + b"(" + b",".join(parts) + b")" + b"." * self.size
+
+
+_PLAIN = Plan()
 
 
 def plan_of(call: bytes) -> Plan:

@@ -57,6 +57,7 @@ class SimulatedWorker:
         self._ended = False
         self._welcome: Welcome | None = None
         self._children: list[WorldFuture] = []
+        self._inputs: list[bytes] = []
         self._cpu = 0.0
         self._worked_since = math.inf
         self._stopped_until = -math.inf
@@ -90,6 +91,7 @@ class SimulatedWorker:
             self.alive, self.reason = False, reason
             if self.now is not None:
                 self.now.ended, self.now.how = self._network.now, reason
+                self.now = None
             self._network.at(self._network.now + PIPE_SECONDS, self._host.wake)
 
     def stop(self, seconds: float) -> None:
@@ -117,11 +119,11 @@ class SimulatedWorker:
             event = self.pipe.popleft()
             last = events[-1] if events else None
             if isinstance(event, channel.RunsEnded) and isinstance(last, channel.RunsEnded):
-                last.runs += event.runs
-                last.statuses += event.statuses
-                last.durations += event.durations
-                last.profiles += event.profiles
-                last.payloads += event.payloads
+                last.runs.extend(event.runs)
+                last.statuses.extend(event.statuses)
+                last.durations.extend(event.durations)
+                last.profiles.extend(event.profiles)
+                last.payloads.extend(event.payloads)
             else:
                 events.append(event)
         return events

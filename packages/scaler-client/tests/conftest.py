@@ -139,7 +139,7 @@ class FakeCluster:
     def _serve(self) -> None:
         while not self._stopping:
             if not self._listener.readable():
-                select.select([self._listener.fileno(), self._reader], [], [], 0.05)
+                select.select([self._listener.fileno(), self._reader.fileno()], [], [], 0.05)
             if select.select([self._reader], [], [], 0)[0]:
                 self._reader.recv(4096)
             with self._lock:
@@ -160,8 +160,8 @@ class FakeCluster:
         while not self.paused and self._run_some():
             pass
         self._hub.tick(now)
-        for route, frames in self._hub.outgoing():
-            self._listener.send(route, frames)
+        for route, outgoing in self._hub.outgoing():
+            self._listener.send(route, outgoing)
 
     def _handle(self, peer: bytes, event: HubEvent) -> None:
         if isinstance(event, PeerJoined | PeerLost):
@@ -170,28 +170,40 @@ class FakeCluster:
         if isinstance(event, Submit | Functions):
             named = zip(event.names, event.bodies, strict=True)
             self._functions.update(zip(event.functions, named, strict=True))
-        if isinstance(event, Submit):
-            needs: dict[int, list[int]] = {}
-            for position, need in zip(event.dependents, event.needs, strict=True):
-                needs.setdefault(position, []).append(need)
-            for position, (task, call) in enumerate(zip(event.tasks, event.calls, strict=True)):
-                group = event.groups[event.task_groups[position] if event.task_groups else 0]
-                self._tasks[task] = peer, group, call, needs.get(position, [])
-        elif isinstance(event, Cancel):
-            for task in event.tasks:
-                self._tasks.pop(task, None)
-        elif isinstance(event, Release):
-            for task in event.tasks:
-                self._results.pop(task, None)
-        elif isinstance(event, Inputs):
-            outcomes = zip(event.statuses, event.results, strict=True)
-            self._supplied.update(zip(event.needs, outcomes, strict=True))
-        elif isinstance(event, Resume):
-            unknown = [task for task in event.wanted if task not in self._tasks]
-            if unknown:
-                self._hub.send(peer, NeedTasks(unknown))
-        elif isinstance(event, Shutdown):
-            self._hub.send(peer, ShutdownAnswer(not self.protected, "protected" if self.protected else ""))
+        handler = {
+            Submit: self._submit, Cancel: self._cancel, Release: self._release, Inputs: self._inputs,
+            Resume: self._resume, Shutdown: self._shutdown,
+        }.get(type(event))  # fmt: skip
+        if handler is not None:
+            handler(peer, event)
+
+    def _submit(self, peer: bytes, event: Any) -> None:
+        needs: dict[int, list[int]] = {}
+        for position, need in zip(event.dependents, event.needs, strict=True):
+            needs.setdefault(position, []).append(need)
+        for position, (task, call) in enumerate(zip(event.tasks, event.calls, strict=True)):
+            group = event.groups[event.task_groups[position] if event.task_groups else 0]
+            self._tasks[task] = peer, group, call, needs.get(position, [])
+
+    def _cancel(self, peer: bytes, event: Any) -> None:
+        for task in event.tasks:
+            self._tasks.pop(task, None)
+
+    def _release(self, peer: bytes, event: Any) -> None:
+        for task in event.tasks:
+            self._results.pop(task, None)
+
+    def _inputs(self, peer: bytes, event: Any) -> None:
+        outcomes = zip(event.statuses, event.results, strict=True)
+        self._supplied.update(zip(event.needs, outcomes, strict=True))
+
+    def _resume(self, peer: bytes, event: Any) -> None:
+        unknown = [task for task in event.wanted if task not in self._tasks]
+        if unknown:
+            self._hub.send(peer, NeedTasks(unknown))
+
+    def _shutdown(self, peer: bytes, event: Any) -> None:
+        self._hub.send(peer, ShutdownAnswer(not self.protected, "protected" if self.protected else ""))
 
     def _run_some(self) -> bool:
         done: dict[bytes, list[tuple[int, int, bytes]]] = {}

@@ -52,7 +52,7 @@ def test_parameters_are_those_that_third_parties_read() -> None:
 
 
 def test_no_address_outside_of_a_task() -> None:
-    with pytest.raises(ValueError, match="No scheduler address provided.*not running inside a worker context"):
+    with pytest.raises(ValueError, match=r"No scheduler address provided.*not running inside a worker context"):
         Client()
 
 
@@ -268,9 +268,8 @@ def test_results_that_the_scheduler_no_longer_has_are_sent_again(client: Client,
 
 def test_a_pending_future_of_another_client_is_refused(client: Client, cluster: Any) -> None:
     cluster.paused = True
-    with Client(cluster.address) as other:
-        with pytest.raises(ValueError, match="another client"):
-            client.submit(add, other.submit(add, 1))
+    with Client(cluster.address) as other, pytest.raises(ValueError, match="another client"):
+        client.submit(add, other.submit(add, 1))
 
 
 def test_map_over_futures(client: Client, cluster: Any) -> None:
@@ -514,4 +513,3 @@ def test_a_serializer_is_called_four_times(cluster: Any, monkeypatch: pytest.Mon
             assert client.map(add, range(3), range(3)) == [0, 2, 4]
     finally:
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
-

@@ -167,7 +167,8 @@ class ClientMachine(RuleBasedStateMachine):
                 self.deliver(effect)
         self.core.check()
         assert sum(map(len, self.known.values())) <= max(self.credit, 300 + 40 * 5) + 300
-        assert self.core.due(self.now) is None or self.core.due(self.now) <= self.now + 0.05
+        due = self.core.due(self.now)
+        assert due is None or due <= self.now + 0.05
 
     def hear(self, message: Message) -> None:
         if isinstance(message, Submit):

@@ -83,48 +83,57 @@ def test_after_close_each_entry_is_taken_or_refused(handoff: Handoff[int]) -> No
     assert handoff.closed and 1 in handoff.take()
 
 
-def test_threads_and_a_sleeper() -> None:
-    """The real thing: the sleeper blocks for ever unless somebody wakes it, and closes at a random moment."""
-    for closes in (False, True):
-        handoff: Handoff[tuple[int, int]] = Handoff()
-        taken: list[tuple[int, int]] = []
-        accepted: list[list[tuple[int, int]]] = [[] for _ in range(4)]
+class Crowd:
+    """Threads that hand over pairs of their number and a count, and one that sleeps and takes."""
 
-        def sleep_and_take(handoff: Handoff[tuple[int, int]] = handoff, taken: list[tuple[int, int]] = taken) -> None:
-            while not handoff.closed:
-                taken.extend(handoff.take())
-                if handoff.fall_asleep():
-                    select.select([handoff.fileno()], [], [])
-                    handoff.wake_up()
-                handoff.drain()
-            taken.extend(handoff.take())
-
-        def submit(
-            number: int,
-            handoff: Handoff[tuple[int, int]] = handoff,
-            accepted: list[list[tuple[int, int]]] = accepted,
-        ) -> None:
-            for count in range(5000):
-                try:
-                    handoff.put((number, count))
-                except ClientQuitError:
-                    return
-                accepted[number].append((number, count))
-
-        sleeper = threading.Thread(target=sleep_and_take)
-        submitters = [threading.Thread(target=submit, args=(number,)) for number in range(4)]
-        for thread in (sleeper, *submitters):
+    def __init__(self) -> None:
+        self.handoff: Handoff[tuple[int, int]] = Handoff()
+        self.taken: list[tuple[int, int]] = []
+        self.accepted: list[list[tuple[int, int]]] = [[] for _ in range(4)]
+        self.sleeper = threading.Thread(target=self._sleep_and_take)
+        self.submitters = [threading.Thread(target=self._submit, args=(number,)) for number in range(4)]
+        for thread in (self.sleeper, *self.submitters):
             thread.start()
-        if not closes:
-            for thread in submitters:
-                thread.join()
-            while len(taken) < 20_000:  # no close, no press: only their own bytes
-                pass
-        handoff.close(ClientQuitError())
-        handoff.wake()
-        for thread in (sleeper, *submitters):
+
+    def _sleep_and_take(self) -> None:
+        handoff = self.handoff
+        while not handoff.closed:
+            self.taken.extend(handoff.take())
+            if handoff.fall_asleep():
+                select.select([handoff.fileno()], [], [])
+                handoff.wake_up()
+            handoff.drain()
+        self.taken.extend(handoff.take())
+
+    def _submit(self, number: int) -> None:
+        for count in range(5000):
+            try:
+                self.handoff.put((number, count))
+            except ClientQuitError:
+                return
+            self.accepted[number].append((number, count))
+
+    def end(self) -> None:
+        """Close, and see that what was accepted was taken, in order."""
+        self.handoff.close(ClientQuitError())
+        self.handoff.wake()
+        for thread in (self.sleeper, *self.submitters):
             thread.join()
-        handoff.free()
-        for number in range(4):
-            mine = [entry for entry in taken if entry[0] == number]
-            assert mine[: len(accepted[number])] == accepted[number]
+        self.handoff.free()
+        for number, accepted in enumerate(self.accepted):
+            taken = [entry for entry in self.taken if entry[0] == number]
+            assert taken[: len(accepted)] == accepted
+
+
+def test_threads_wake_a_sleeper_by_their_own_bytes() -> None:
+    crowd = Crowd()
+    for thread in crowd.submitters:
+        thread.join()
+    while len(crowd.taken) < 20_000:  # no close, no press
+        pass
+    crowd.end()
+
+
+def test_a_close_at_any_moment() -> None:
+    for _ in range(10):
+        Crowd().end()

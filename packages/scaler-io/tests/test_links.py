@@ -134,7 +134,6 @@ def test_what_was_said_while_down_is_sent_when_up(rig: Rig) -> None:
 
 def test_a_gap_asks_for_a_new_epoch(rig: Rig) -> None:
     client = rig.client()
-    rig.run(0.2)
     client.connection.send([HEADER.pack(7, 0), *encode(Cancel((7,)))])
     client.say(1)
     rig.until(lambda: client.ups == [False, True] and rig.heard(client) == [1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -22,7 +23,7 @@ from scaler_io.streams import HEADER
 from scaler_io.zeromq import Dialer, Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import decode, encode
-from scaler_protocol.errors import AddressError
+from scaler_protocol.errors import AddressError, ProtocolError
 from scaler_protocol.handshake import Goodbye, Hello, NeedHello, Role, Welcome
 from scaler_protocol.messages import Cancel, Shutdown
 from scaler_protocol.payloads import Payloads
@@ -80,7 +81,8 @@ def hub() -> Hub:
 def turn_of_hub(listener: Listener, served: Hub, events: list[object]) -> Callable[[], None]:
     def turn() -> None:
         for route, frames in listener.receive():
-            events.append(served.receive(route, frames, time.monotonic()))
+            with contextlib.suppress(ProtocolError):
+                events.append(served.receive(route, frames, time.monotonic()))
         for route, written in served.outgoing():
             listener.send(route, written)
 
@@ -268,7 +270,8 @@ def test_what_is_said_last_still_goes() -> None:
         until(lambda: "done" in str(heard[-1]), turn_of_hub(listener, served, heard))
 
 
-def test_what_a_service_says_last_still_goes() -> None:
+@pytest.mark.parametrize("attempt", range(10))
+def test_what_a_service_says_last_still_goes(attempt: int) -> None:
     with listening(LOOPBACK) as listener, dialing(listener.address) as dialer:
         served, heard, events = hub(), list[object](), list[UplinkEvent]()
         until(
@@ -348,10 +351,10 @@ def test_other_socket_types_do_no_harm() -> None:
             request.send(b"hello?")
             ((route, frames),) = received(listener)
             assert frames == [b"", b"hello?"]
-            with pytest.raises(ValueError, match="header"):
+            with pytest.raises(ProtocolError, match="a header has 16 bytes"):
                 served.receive(route, frames, 0.0)
         with closing(socket.create_connection((listener.address.host, listener.address.port))) as plain:
-            plain.sendall(b"GET / HTTP/1.1\r\n\r\n" + os.urandom(4096))
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)) * 16)
         with dialing(listener.address) as dialer:
             events: list[UplinkEvent] = []
             until(

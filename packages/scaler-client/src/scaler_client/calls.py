@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from scaler_client.captures import Capture, travels_by_name
 from scaler_client.dependencies import Collector
-from scaler_client.futures import FutureOwner, ScalerFuture
+from scaler_client.futures import ScalerFuture
 from scaler_client.objects import ObjectReference
 from scaler_client.parts import future_part
 from scaler_client.records import CallGroup, FunctionBody
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.signatures import CallCheck, check_for
+from scaler_client.waiters import FutureOwner
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Encoding, Group
@@ -27,6 +28,7 @@ PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
 _SMALL = 16
 _NOTHING: Final[dict[str, Any]] = {}
 _GROUPS_KEPT = 1024
+_CALLEES_KEPT = 4096
 
 Needs = Sequence[ScalerFuture[Any]]
 
@@ -176,7 +178,8 @@ class Callees:
         callee = self._callees.get(id(fn))
         if callee is None or callee.ref() is not fn:
             callee = self._add(fn)
-        if callee.body is None or fresh or (callee.capture is not None and not callee.capture.unchanged()):
+            self._write(callee, fn)
+        elif fresh or (callee.capture is not None and not callee.capture.unchanged(callee.ref())):
             self._write(callee, fn)
         return callee
 
@@ -238,6 +241,8 @@ class Callees:
             callee.ref = weakref.ref(fn, forget)
         except TypeError:
             return callee  # it can not be told when its id is free again
+        if len(callees) >= _CALLEES_KEPT:
+            callees.clear()
         callees[key] = callee
         return callee
 

@@ -21,6 +21,8 @@ import cloudpickle
 
 _list_registered: Callable[[], set[str]] = vars(cloudpickle)["list_registry_pickle_by_value"]
 _MISSING: Final = object()
+_ROOT: Final = object()
+"""In place of the function whose capture it is."""
 _IMMUTABLE: Final = frozenset({int, float, complex, str, bytes, bool, type(None), type(...), range})
 _UNCHANGING: Final = (
     BuiltinFunctionType,
@@ -48,27 +50,32 @@ def travels_by_name(fn: Any) -> bool:
 
 
 class Capture:
-    """The objects that a pickle made by value holds copies of: globals, closure cells, defaults, of all it reaches."""
+    """The objects that a pickle made by value holds copies of: globals, closure cells, defaults, of all it reaches.
+
+    The function itself is not kept alive.
+    """
 
     __slots__ = ("_cells", "_functions", "_names", "_sizes")
 
     def __init__(self) -> None:
         self._names: list[tuple[Mapping[str, Any], str, object]] = []
         self._cells: list[tuple[CellType, object]] = []
-        self._functions: list[tuple[FunctionType, CodeType, object, object]] = []
+        self._functions: list[tuple[FunctionType | None, CodeType, object, object]] = []
         self._sizes: list[tuple[Mapping[str, Any], int]] = []
 
-    def unchanged(self) -> bool:
-        """Whether a pickle made now would hold the same."""
-        return (
-            all(names.get(name, _MISSING) is value for names, name, value in self._names)
-            and all(_contents(cell) is value for cell, value in self._cells)
-            and all(len(names) == size for names, size in self._sizes)
-            and all(
-                fn.__code__ is code and fn.__defaults__ is defaults and fn.__kwdefaults__ is keywords
-                for fn, code, defaults, keywords in self._functions
-            )
-        )
+    def unchanged(self, root: FunctionType) -> bool:
+        """Whether a pickle of `root`, whose capture this is, would hold the same now."""
+        for names, name, value in self._names:
+            if names.get(name, _MISSING) is not (root if value is _ROOT else value):
+                return False
+        for cell, value in self._cells:
+            if _contents(cell) is not (root if value is _ROOT else value):
+                return False
+        for reached, code, defaults, keywords in self._functions:
+            fn = reached or root
+            if fn.__code__ is not code or fn.__defaults__ is not defaults or fn.__kwdefaults__ is not keywords:
+                return False
+        return all(len(names) == size for names, size in self._sizes)
 
     @classmethod
     def of(cls, fn: FunctionType) -> Capture | None:
@@ -76,7 +83,7 @@ class Capture:
         capture = cls()
         return capture if capture._walk(fn) else None
 
-    def _walk(self, root: object) -> bool:
+    def _walk(self, root: FunctionType) -> bool:
         seen: set[int] = set()
         reached: list[object] = [root]
         while reached:
@@ -90,7 +97,7 @@ class Capture:
             if (isinstance(value, tuple) and kind is tuple) or (isinstance(value, frozenset) and kind is frozenset):
                 reached.extend(value)
             elif isinstance(value, FunctionType):
-                reached.extend(self._enter_function(value))
+                reached.extend(self._enter_function(value, root))
             elif isinstance(value, staticmethod | classmethod):
                 reached.append(value.__func__)
             elif isinstance(value, property):
@@ -101,15 +108,16 @@ class Capture:
                 return False
         return True
 
-    def _enter_function(self, fn: FunctionType) -> Iterator[object]:
-        self._functions.append((fn, fn.__code__, fn.__defaults__, fn.__kwdefaults__))
+    def _enter_function(self, fn: FunctionType, root: FunctionType) -> Iterator[object]:
+        self._functions.append((None if fn is root else fn, fn.__code__, fn.__defaults__, fn.__kwdefaults__))
         for name in sorted(_names(fn.__code__)):
             value = fn.__globals__.get(name, _MISSING)
-            self._names.append((fn.__globals__, name, value))
+            self._names.append((fn.__globals__, name, _ROOT if value is root else value))
             yield value
         for cell in fn.__closure__ or ():
-            self._cells.append((cell, _contents(cell)))
-            yield _contents(cell)
+            value = _contents(cell)
+            self._cells.append((cell, _ROOT if value is root else value))
+            yield value
         yield fn.__defaults__
         yield from (fn.__kwdefaults__ or {}).values()
         if fn.__dict__:

@@ -149,9 +149,9 @@ class SchedulerClusterCombo:
             if found := _read_ready(ready):
                 return found
             code = self._services[0].wait(END_SECONDS)
-            if address is not None or attempt == _TRIES or code != 1:
+            if address is not None or attempt == _TRIES or _is_free(int(wanted.rpartition(":")[2])):
                 raise RuntimeError(f"the scheduler ended at once, with exit code {code}: it has said why above")
-            _end_services(self._services, os.getpid())  # the port was taken in between
+            _end_services(self._services, os.getpid())  # somebody took the port in between
             self._services.clear()
         raise AssertionError
 
@@ -204,17 +204,21 @@ def _worker_environment() -> dict[str, str]:
 def _free_port() -> int:
     """A loopback port that is free, as are the next two."""
     for _ in range(100):
-        with contextlib.ExitStack() as sockets:
-            try:
-                port = 0
-                for offset in range(_PORTS):
-                    probe = sockets.enter_context(socket.socket())
-                    probe.bind(("127.0.0.1", port + offset if port else 0))
-                    port = port or probe.getsockname()[1]
-            except (OSError, OverflowError):
-                continue
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if all(_is_free(port + offset) for offset in range(_PORTS)):
             return port
     raise OSError("no three free ports in a row on loopback")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+    return True
 
 
 def _read_ready(descriptor: int) -> str:

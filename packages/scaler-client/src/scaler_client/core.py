@@ -117,6 +117,7 @@ class ClientCore:
         self._used = 0
         self._outstanding: dict[int, OutstandingCall] = {}
         self._waiting: deque[WaitingCall] = deque()
+        self._asked: dict[int, CallAgain] = {}
         self._cancelled: list[int] = []
         self._functions: dict[bytes, FunctionBody] = {}
         self._function_bytes = 0
@@ -220,9 +221,8 @@ class ClientCore:
         """Assert the invariants."""
         waiting: set[int] = set()
         for call in self._waiting:
-            if not isinstance(call, CallAgain):
-                waiting.update(call.tasks if isinstance(call, CallBlock) else (call.task_id,))
-        assert waiting <= self._outstanding.keys()
+            waiting.update(call.tasks if isinstance(call, CallBlock) else (call.task_id,))
+        assert self._asked.keys() <= waiting <= self._outstanding.keys()
         assert self._used == sum(call.weight for task, call in self._outstanding.items() if task not in waiting)
         assert (self._release_at is None) == (not self._released)
 
@@ -238,6 +238,9 @@ class ClientCore:
         draft = CallDraft(first.group.parent, MESSAGE_TASKS)
         draft.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))
         self._used += draft.size
+        if self._asked:
+            for task in draft.tasks:
+                self._asked.pop(task, None)
         bodies = {body.id: body for group in draft.groups for body in group.bodies if body.id not in self._functions}
         for body in bodies.values():
             self._remember(body)
@@ -257,6 +260,7 @@ class ClientCore:
         self._functions, self._function_bytes = {}, 0
 
     def _drop_cancelled(self) -> None:
+        self._stop_asking(self._cancelled)
         unsent = set(self._waiting)
         gone, sent = set(), []
         for task in self._cancelled:
@@ -275,7 +279,7 @@ class ClientCore:
 
     def _fail_all(self, status: int, payload: bytes) -> None:
         calls, self._outstanding = self._outstanding, {}
-        self._used, self._awaited, self._cancelled = 0, [], []
+        self._used, self._awaited, self._cancelled, self._asked = 0, [], [], {}
         self._waiting.clear()
         self._end(calls, status, payload)
 
@@ -309,7 +313,7 @@ class ClientCore:
         if self._was_up and not event.resumed:
             self._forget_functions()
             unsent: set[int] = set()
-            self._waiting = deque(call for call in self._waiting if not isinstance(call, CallAgain))
+            self._stop_asking(list(self._asked))
             for call in self._waiting:
                 unsent.update(call.tasks if isinstance(call, CallBlock) else (call.task_id,))
             self._send(Resume(wanted=[task for task in self._outstanding if task not in unsent]))
@@ -337,6 +341,8 @@ class ClientCore:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def _done(self, message: Done, now: float) -> None:
+        if self._asked:
+            self._stop_asking(message.tasks)
         pop = self._outstanding.pop
         calls = [pop(task, None) for task in message.tasks]
         freed = 0
@@ -369,8 +375,19 @@ class ClientCore:
     def _need_tasks(self, message: NeedTasks, now: float) -> None:
         for task in message.tasks:
             call = self._outstanding.get(task)
-            if call is not None:
-                self._waiting.append(CallAgain(task, call.group, call.call_of(task), call.needs_of(task)))
+            if call is not None and task not in self._asked:
+                # Nobody holds it, so it waits once more, and its part of the credit is free.
+                again = CallAgain(task, call.group, call.weight, call.call_of(task), call.needs_of(task))
+                self._asked[task] = again
+                self._waiting.append(again)
+                self._used -= call.weight
+
+    def _stop_asking(self, tasks: Iterable[int]) -> None:
+        """These need not be sent again after all."""
+        gone = {task for task in tasks if task in self._asked}
+        if gone:
+            self._used += sum(self._asked.pop(task).weight for task in gone)
+            self._waiting = deque(call for call in self._waiting if call.task_id not in gone)
 
     def _output(self, message: Output, now: float) -> None:
         self._out.append(Print(list(zip(message.streams, message.texts, strict=True))))

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scaler_client.futures import FutureOwner, ScalerFuture
+    from scaler_client.futures import ScalerFuture
+    from scaler_client.waiters import FutureOwner
 
 
 class _Open(threading.local):

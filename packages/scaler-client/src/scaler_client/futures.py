@@ -1,29 +1,27 @@
 """Futures: a hundred thousand of them are cheap, and they do all that the standard library's do.
 
 A pending future has no lock, no list of waiters and no list of callbacks. The first thread that wants one of them makes
-a `_Watch`, under a lock of the process. Outcomes are delivered in batches under that same lock: a future without a
+a `Watch`, under a lock of the process. Outcomes are delivered in batches under that same lock: a future without a
 watch is settled on the spot, one with a watch under its own lock, which is what the standard library calls its
 `_condition`. The bytes of an outcome are loaded by the first thread that asks for it.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
-from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_client.dependencies import collector, same
 from scaler_client.outcomes import ProfilingInfo, dump_failure, load_failure, unloadable
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
 from scaler_client.task_context import load_input
+from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch
 from scaler_protocol.errors import ResultNotSerializableError, describe
 from scaler_protocol.messages import Encoding, Status
 
@@ -45,88 +43,6 @@ def _renew_guard() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_guard)
-
-WaitTimeoutError: type[Exception] = TimeoutError
-if sys.version_info < (3, 11):  # there are two; callers catch either
-
-    class _WaitTimeoutError(concurrent.futures.TimeoutError, TimeoutError):
-        """The future was not done in time."""
-
-    WaitTimeoutError = _WaitTimeoutError
-
-
-class FutureOwner(Protocol):
-    """Whom a future asks: the thread that talks to the scheduler."""
-
-    @property
-    def waiting(self) -> AbstractContextManager[object]:
-        """Entered for as long as a thread blocks: nothing submitted so far may be left behind."""
-
-    def cancel(self, tasks: Sequence[int]) -> None:
-        """These tasks are not wanted any more. Never blocks."""
-
-    def call_soon(self, work: Callable[[], object]) -> None:
-        """Do this in the thread for callbacks."""
-
-
-class _ThreadWaiter:
-    """One thread in `result()`; the interface is that of the waiters of concurrent.futures."""
-
-    __slots__ = ("_gate",)
-
-    def __init__(self) -> None:
-        self._gate = threading.Lock()
-        self._gate.acquire()
-
-    def wait(self, timeout: float | None) -> bool:
-        if timeout is None:
-            return self._gate.acquire()
-        return self._gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
-
-    def add_result(self, future: object) -> None:
-        self._gate.release()
-
-    add_exception = add_cancelled = add_result
-
-
-class _WaitEvent(threading.Event):
-    """The event of a `concurrent.futures.wait` or `as_completed`, which tells the owner who blocks on it."""
-
-    def __init__(self, owner: FutureOwner) -> None:
-        super().__init__()
-        self._owner = owner
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self.is_set():
-            return True
-        with self._owner.waiting:
-            return super().wait(timeout)
-
-
-class _Waiters(list[Any]):
-    """Those who wait for one future."""
-
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: FutureOwner) -> None:
-        self._owner = owner
-
-    def append(self, waiter: Any) -> None:
-        # Nobody can have set the event yet: concurrent.futures installs a waiter while it holds all the locks.
-        if type(getattr(waiter, "event", None)) is threading.Event:
-            waiter.event = _WaitEvent(self._owner)
-        super().append(waiter)
-
-
-class _Watch:
-    """What a future has once somebody looks at it before it is done."""
-
-    __slots__ = ("callbacks", "lock", "waiters")
-
-    def __init__(self, owner: FutureOwner) -> None:
-        self.lock = threading.RLock()
-        self.waiters = _Waiters(owner)
-        self.callbacks: list[Callable[[Future[Any]], object]] = []
 
 
 class ScalerFuture(Future[T]):
@@ -150,7 +66,7 @@ class ScalerFuture(Future[T]):
         self._status = _PENDING
         self._outcome: Any = None
         self._reports: RunReports | None = None
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
 
     # --- what the core asks -----------------------------------------------------------------------------------------
 
@@ -328,17 +244,17 @@ class ScalerFuture(Future[T]):
         self.owner.cancel((self.task_id,))
         self.invoke_callbacks()
 
-    def _watching(self) -> _Watch:
+    def _watching(self) -> Watch:
         if self._watch is None:
             with _guard:
                 if self._watch is None:
-                    self._watch = _Watch(self.owner)
+                    self._watch = Watch(self.owner)
         return self._watch
 
     def _wait(self, timeout: float | None) -> None:
         with self.owner.waiting:
             watch = self._watching()
-            waiter = _ThreadWaiter()
+            waiter = ThreadWaiter()
             with watch.lock:
                 if self._status != _PENDING:
                     return
@@ -368,25 +284,26 @@ class ScalerFuture(Future[T]):
             if self._status == status:
                 self._status, self._outcome = loaded
 
-    # What concurrent.futures.wait and as_completed, and asyncio, read.
+    if not TYPE_CHECKING:  # there these are plain attributes of the base class
+        # What concurrent.futures.wait and as_completed, and asyncio, read.
 
-    @property
-    def _state(self) -> str:  # type: ignore[override]
-        if self._status == _PENDING:
-            return RUNNING
-        return CANCELLED_AND_NOTIFIED if self._status == Status.CANCELLED else FINISHED
+        @property
+        def _state(self) -> str:
+            if self._status == _PENDING:
+                return RUNNING
+            return CANCELLED_AND_NOTIFIED if self._status == Status.CANCELLED else FINISHED
 
-    @property
-    def _condition(self) -> Any:  # type: ignore[override]
-        return self._watching().lock
+        @property
+        def _condition(self) -> threading.RLock:
+            return self._watching().lock
 
-    @property
-    def _waiters(self) -> list[Any]:  # type: ignore[override]
-        return self._watching().waiters
+        @property
+        def _waiters(self) -> list[Any]:
+            return self._watching().waiters
 
-    @property
-    def _done_callbacks(self) -> list[Any]:
-        return self._watching().callbacks
+        @property
+        def _done_callbacks(self) -> list[Any]:
+            return self._watching().callbacks
 
     def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
         if self._status in (_PENDING, Status.CANCELLED):

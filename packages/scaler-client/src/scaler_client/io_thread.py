@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from queue import SimpleQueue
@@ -112,10 +112,10 @@ class IoThread:
         self.address = address
         self.handoff: Handoff[HandoffEntry] = Handoff()
         self.waiting = _Waiting(self.handoff, runtime)
-        self._first_task = first_task(session)
-        self._singles: Iterator[int] = count(self._first_task + 1)
+        self.next_task: Callable[[], int] = count(first_task(session) + 1).__next__
+        """An id for one task: they count up from the session's first."""
         self._lock = threading.Lock()
-        self._blocks_from: int = self._first_task + LAST_COUNT + 1
+        self._blocks_from: int = first_task(session) + LAST_COUNT + 1
         self._dial = dial
         self._core = ClientCore(address)
         self._callbacks = _Callbacks()
@@ -144,10 +144,6 @@ class IoThread:
             raise self._connect_error
 
     # --- tasks ------------------------------------------------------------------------------------------------------
-
-    def next_task(self) -> int:
-        """An id for one task: they count up from the session's first."""
-        return next(self._singles)
 
     def next_tasks(self, size: int) -> int:
         """The first of `size` consecutive ids: blocks come down from the session's last."""

@@ -69,13 +69,13 @@ class SingleCall(OutstandingCall, Protocol):
 
 @dataclass(slots=True, eq=False)
 class CallAgain:
-    """A task that was sent before and is asked for again: it weighs nothing, its credit is taken already."""
+    """A task that was sent before and is asked for again."""
 
     task_id: int
     group: CallGroup
+    weight: int
     call: bytes
     needs: Sequence[Dependency]
-    weight: int = 0
 
     def call_of(self, task: int) -> bytes:
         """The payload."""

@@ -54,9 +54,11 @@ class EpochDialer(ABC, Generic[ConnectionT]):
     def turn(self, now: float) -> list[UplinkEvent]:
         """Take in what has arrived, at most TURN_MESSAGES. Then `flush` what the core says, then ask `readable`."""
         uplink, events = self.uplink, list[UplinkEvent]()
-        if self._connection is not None:
-            events += self._receive(self._connection, now)
-            if uplink.state is not LinkState.DOWN and (reason := self._connection.lost()):
+        if (connection := self._connection) is not None:
+            # Asked before reading: what the peer said last has arrived by then, and is read first.
+            reason = connection.lost()
+            events += self._receive(connection, now)
+            if reason is not None and not self.readable():
                 events += uplink.broken(reason, now)
         events += uplink.tick(now)
         if uplink.state in (LinkState.DOWN, LinkState.REFUSED):

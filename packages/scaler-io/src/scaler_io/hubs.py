@@ -41,13 +41,16 @@ class _Peer:
         "beaten", "broken_at", "confirmed", "heard", "hello", "identity", "patience", "round_trip", "route", "stream",
     )  # fmt: skip
 
-    def __init__(self, hello: Hello, route: bytes, patience: Patience, now: float) -> None:
+    def __init__(self, hello: Hello, route: bytes, patience: Patience, now: float, *, confirmed: bool) -> None:
         self.identity, self.hello, self.route, self.patience = hello.identity, hello, route, patience
         self.stream = Stream()
         self.heard = self.beaten = now
         self.broken_at: float | None = None
-        self.confirmed = False
-        """Whether it has spoken in this stream: until then it may not know that it began."""
+        self.confirmed = confirmed
+        """Whether it will know this stream when it names us again.
+
+        One that had an earlier stream with us may have missed the Welcome that began this one, until it speaks in it.
+        """
         self.round_trip = 0.0
 
 
@@ -226,18 +229,18 @@ class Hub:
         if isinstance(answer, Refused):
             self._out.append((route, Stream().write(answer)))
             return None
-        known = same and hello.peer_incarnation == self._incarnation
-        if peer is not None and known and peer.confirmed:
+        names_us = hello.peer_incarnation == self._incarnation
+        known = same and names_us and peer is not None and peer.confirmed
+        if peer is not None and known:
             self._routes.pop(peer.route, None)
             peer.route, peer.hello, peer.broken_at, peer.heard = route, hello, None, now
             peer.patience = self._patience(hello)
             peer.stream.acknowledge(hello.received)
         else:
-            # A peer that never spoke after our Welcome may have missed it, and count on in a stream that is over.
-            known = False
             if peer is not None:
                 self._forget(peer)
-            peer = self._peers[hello.identity] = _Peer(hello, route, self._patience(hello), now)
+            peer = _Peer(hello, route, self._patience(hello), now, confirmed=not names_us)
+            self._peers[hello.identity] = peer
             self._beats.append(peer)
         self._routes[route] = peer
         welcome = replace(

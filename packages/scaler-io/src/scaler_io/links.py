@@ -5,8 +5,8 @@ back. The first message of an epoch is Hello; it is answered by Welcome or Refus
 are numbered (scaler_io.streams); a new epoch of the same two sends the unacknowledged suffix again, duplicates are
 dropped, so the cores see every message exactly once and in order as long as both processes live. A peer that is
 another incarnation than before starts a fresh stream, and the core hears that (`LinkUp.resumed`, `PeerJoined.resumed`
-are False). Both sides agree on which stream it is: one that the peer never spoke in, after the Welcome that began it,
-is not resumed, for that Welcome may have been lost.
+are False). Both sides agree on which stream it is: where the Welcome that replaced a stream by a new one may have been
+lost, the new one is not resumed either.
 
     Uplink:  DOWN --opened--> GREETING --Welcome--> UP --broken / NeedHello / silence--> DOWN
              GREETING --Refused--> REFUSED (final); DOWN for longer than the timeout --> LinkLost, once

@@ -35,6 +35,8 @@ _LOST = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
+# With -1 ("do not reconnect") ZeroMQ drops what has arrived and was not read when the peer closes.
+_NEVER_MS = 24 * 3600 * 1000
 _PROBE_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 3600.0
 
@@ -139,10 +141,11 @@ class _Connection:
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], address: Address, routing_id: bytes, ipv6: bool
     ) -> None:
+        self._reason: str | None = None
         self.socket = _socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IPV6, ipv6)
         self.socket.routing_id = routing_id
-        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
         self.monitor = self.socket.get_monitor_socket(_LOST)
         self.monitor.linger = 0
         try:
@@ -166,11 +169,11 @@ class _Connection:
 
     def lost(self) -> str | None:
         """Why the connection is gone, if it is."""
-        try:
-            event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-        return _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
+        if self._reason is None:
+            with contextlib.suppress(zmq.Again):
+                event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+                self._reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
+        return self._reason
 
     def close(self, linger: float = 0.0) -> None:
         """Leave; what was sent may take `linger` seconds to go."""

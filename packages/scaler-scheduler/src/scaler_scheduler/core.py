@@ -139,7 +139,8 @@ class SchedulerCore:
                 self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
         elif not event.resumed:
             if peer in self.state.agents:
-                self._agent_lost(peer, "it began anew", now)
+                # An identity is that of one process: it lives, and is about to say what it still runs.
+                self._agent_lost(peer, "it began anew", now, charged=False)
             offer = Offer(tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime)
             agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, offer)
             self.state.agents[peer] = agent
@@ -155,28 +156,24 @@ class SchedulerCore:
             self._session_over(session, now)
             self.state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
 
-    def _agent_lost(self, peer: bytes, reason: str, now: float) -> None:
+    def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True) -> None:
         agent = self.state.agents.pop(peer)
         self._dispatch.left(agent)
-        self._recovery.agent_left(agent)
+        self._recovery.agent_left(agent, now)
         self.state.log(f"{agent.workers} workers of {agent.name or agent.host} are gone: {reason}", logging.WARNING)
-        self._outcomes.agent_lost(agent, reason, now)
+        self._outcomes.agent_lost(agent, reason, now, charged=charged)
         for session in [session for session in self.state.sessions.values() if session.peer == peer]:
             self._session_over(session, now)
 
     def _session_over(self, session: SessionRecord, now: float) -> None:
-        for task in list(session.tasks.values()):
-            if task.id not in session.tasks:
-                continue
-            if task.state == DONE:
-                self._outcomes.release(task, now)
-            else:
-                self._outcomes.cancel(task, now)
-        del self.state.sessions[session.number]
+        self._outcomes.cancel_known(list(session.tasks), now)
+        self.state.sessions.pop(session.number, None)
+        self._dispatch.session_over(session)
         self.state.waiting.drop_session(session)
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
-        self._agent(peer).running = frozenset(run for run in event.runs if run)
+        agent = self._agent(peer)
+        agent.running, agent.newer = frozenset(run for run in event.runs if run), self.state.next_run
 
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
         if self._config.protected:
@@ -200,14 +197,8 @@ class SchedulerCore:
         self._outcomes.done(self._agent(peer), event, now)
 
     def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
-        for task in event.tasks:
-            record = self.state.find(task)
-            if record is None or record.group.session.peer != peer:
-                continue
-            if record.state == DONE:
-                self._outcomes.release(record, now)
-            else:
-                self._outcomes.cancel(record, now)
+        owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
+        self._outcomes.cancel_known(owned, now)
 
     def _release(self, peer: bytes, event: messages.Release, now: float) -> None:
         if event.tasks:
@@ -291,10 +282,16 @@ class SchedulerCore:
             )
 
     def _resume(self, peer: bytes, event: messages.Resume, now: float) -> None:
-        if peer in self.state.agents:
-            self._recovery.agent_resumes(self.state.agents[peer], event, now)
+        if agent := self.state.agents.get(peer):
+            self._recovery.agent_resumes(agent, event, now)
+            if event.wanted:  # a client in a task
+                self._recovery.client_resumes(self.state.nested(session_of(event.wanted[0]), agent), event, now)
         elif peer in self._clients:
             self._recovery.client_resumes(self._clients[peer], event, now)
+
+    def _owns(self, peer: bytes, number: int) -> bool:
+        session = self.state.sessions.get(number)
+        return session is not None and session.peer == peer
 
     def _agent(self, peer: bytes) -> AgentRecord:
         agent = self.state.agents.get(peer)
@@ -317,7 +314,7 @@ class SchedulerCore:
         assert sum(task.state == ASSIGNED for task in at_agents) == assigned
         for agent in self.state.agents.values():
             assert agent.blocked <= agent.runs.keys()
-            assert agent.active <= max(agent.workers, agent.workers * agent.queue_size)
+            assert agent.runs or not agent.load
 
 
 def _runtime(hello: Hello) -> Runtime:

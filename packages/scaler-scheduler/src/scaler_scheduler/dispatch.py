@@ -29,6 +29,7 @@ from scaler_scheduler.records import (
     LaneRecord,
     Offer,
     Requirement,
+    SessionRecord,
     TaskRecord,
     describe_runtime,
 )
@@ -51,7 +52,7 @@ class Dispatch:
         self._rooms: dict[Offer, list[tuple[float, int, int, AgentRecord]]] = {}
         self._members: dict[Offer, int] = {}
         self._pushes = 0
-        self._held: dict[FunctionRecord, list[TaskRecord]] = {}
+        self._held: dict[FunctionRecord, dict[SessionRecord, list[TaskRecord]]] = {}
         self._told: set[Requirement] = set()
         self._rebalance_at = 0.0
         self._wanting = False
@@ -80,8 +81,13 @@ class Dispatch:
     def defined(self, functions: Iterable[FunctionRecord], now: float) -> None:
         """The bytes of these functions have come: tasks that were held for them wait again."""
         for function in functions:
-            held = [task for task in self._held.pop(function, ()) if task.state == HELD]
-            self._state.queue(held, now)
+            for tasks in self._held.pop(function, {}).values():
+                self._state.queue([task for task in tasks if task.state == HELD], now)
+
+    def session_over(self, session: SessionRecord) -> None:
+        """Nobody is there any more to be asked for functions."""
+        for held in self._held.values():
+            held.pop(session, None)
 
     def check_eligible(self, lane: LaneRecord, now: float) -> None:
         """Tasks were added to a lane: where no connected worker can take them, say so once, or fail them."""
@@ -217,11 +223,12 @@ class Dispatch:
                 continue
             self._state.leave_agent(task)
             task.state = HELD
+            session = group.session
             for function in lacking:
-                if function not in self._held:
-                    session = group.session
+                held = self._held.setdefault(function, {})
+                if session not in held:
                     self._state.send(session.peer, NeedFunctions((function.id,), session.number))
-                self._held.setdefault(function, []).append(task)
+                held.setdefault(session, []).append(task)
         return ready
 
     def _send_run(self, agent: AgentRecord, tasks: list[TaskRecord]) -> None:
@@ -266,10 +273,12 @@ class Dispatch:
 
     def rebalance(self, now: float) -> None:
         """Where nothing waits and workers are idle, ask the agent with most queued work for part of it."""
-        if self._state.waiting.count or now < self._rebalance_at or len(self._state.agents) < 2:
+        if now < self._rebalance_at:
+            return
+        self._wanting = False
+        if self._state.waiting.count or len(self._state.agents) < 2:
             return
         self._rebalance_at = now + REBALANCE_SECONDS
-        self._wanting = False
         idle = sum(max(0, agent.workers - agent.active) for agent in self._state.agents.values())
         if not idle:
             return

@@ -35,10 +35,11 @@ class Intake:
         """Take new tasks of a client, or of a task that runs on an agent; raises ProtocolError, changing nothing."""
         session, parent = self._owner(peer, event)
         if session is None:
+            self._outcomes.cancel_known(event.tasks, now)
             cancelled = [Status.CANCELLED] * len(event.tasks)
             self._state.send(peer, Done(event.tasks, cancelled, Payloads([b""] * len(event.tasks))))
             return
-        root, depth = (parent.group.session.root, parent.group.for_agents.depth + 1) if parent else (session, 0)
+        root, depth = (parent.group.lane.session, parent.group.for_agents.depth + 1) if parent else (session, 0)
         groups = [self._group(session, group, root, depth) for group in event.groups]
         if event.task_groups:
             chosen = [groups[group] for group in event.task_groups]
@@ -97,10 +98,7 @@ class Intake:
         parent = agent.runs.get(event.parent)
         if parent is None or parent.state != ASSIGNED:
             return None, None
-        if session is None:
-            session = SessionRecord(number, peer, runtime=agent.offer.runtime, nested=True)
-            self._state.sessions[number] = session
-        return session, parent
+        return self._state.nested(number, agent), parent
 
     def _group(self, session: SessionRecord, group: Group, root: SessionRecord, depth: int) -> GroupRecord:
         key = (group, root, depth)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
+from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, NeedInputs, Release, Status
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, PROFILE, profile_at
@@ -83,7 +84,8 @@ class Outcomes:
         if record is None:
             # A run that was given up for lost: what user code made of it still counts, if nobody was faster.
             record = self._state.find(task)
-            if record is None or record.state in (DONE, GONE) or status > Status.RAISED:
+            asked = record is not None and record.is_unseen  # after a restart: there is no current run
+            if record is None or record.state in (DONE, GONE) or status > (Status.FAILED if asked else Status.RAISED):
                 self._release(agent, task, now)
                 return
             self._take_back(record)
@@ -108,7 +110,7 @@ class Outcomes:
         elif record.state == ASSIGNED and record.agent is not None:
             self._state.withdrawn.setdefault(record.agent, []).append(record.run)
             stand_in = TaskRecord(record.id, record.group, b"")
-            stand_in.state, stand_in.agent, stand_in.run = GONE, record.agent, record.run
+            stand_in.state, stand_in.agent, stand_in.run, stand_in.cost = GONE, record.agent, record.run, record.cost
             record.agent.runs[record.run] = stand_in
 
     def _runs_again(self, record: TaskRecord, status: int, now: float) -> bool:
@@ -194,13 +196,11 @@ class Outcomes:
         else:
             source.more().dependents.append(dependent)
 
-    def agent_lost(self, agent: AgentRecord, reason: str, now: float) -> None:
+    def agent_lost(self, agent: AgentRecord, reason: str, now: float, *, charged: bool = True) -> None:
         """An agent is gone: its tasks run elsewhere; those that were on a worker are charged with a lost run."""
+        running = agent.on_workers() if charged else ()
         records, agent.runs = list(agent.runs.values()), {}
         agent.blocked.clear()
-        running = agent.running
-        if running is None:  # it never said: a worker may have had any of the first
-            running = frozenset(record.run for record in records[: agent.workers])
         again = []
         for record in records:
             if record.state != ASSIGNED:
@@ -209,6 +209,7 @@ class Outcomes:
             extra = record.more()
             if record.run in running:
                 extra.lost_runs += 1
+                extra.charged = record.run
             if extra.lost_runs < self._state.config.lost_run_limit:
                 again.append(record)
                 continue
@@ -221,6 +222,19 @@ class Outcomes:
             self.fail(record, error, now)
         self._state.queue(again, now, first=True)
 
+    def cancel_known(self, tasks: Iterable[int], now: float) -> None:
+        """Their owner does not want these, however they stand."""
+        sessions = set()
+        for task in tasks:
+            record = self._state.find(task)
+            if record is not None:
+                sessions.add(session_of(task))
+                if record.state == DONE:
+                    self.release(record, now)
+                else:
+                    self.cancel(record, now)
+        self._state.forget_nested(sessions)
+
     def cancel(self, record: TaskRecord, now: float) -> None:
         """The owner does not want the task: it is forgotten, tasks that depend on it and its children are cancelled."""
         self._state.drop(record)
@@ -231,12 +245,19 @@ class Outcomes:
 
     def end_children(self, parent: TaskRecord, now: float) -> None:
         """A run is over: what it submitted and has not ended is cancelled, and nothing of it needs to be kept."""
-        for child in self._state.children_of(parent):
+        if parent.extra is None or not parent.extra.children:
+            return
+        children, parent.extra.children = parent.extra.children, []
+        for task in children:
+            child = self._state.find(task)
+            if child is None:
+                continue
             if child.state == DONE:
                 self.release(child, now)
             else:
                 self._state.send(child.group.session.peer, Done((child.id,), (Status.CANCELLED,), Payloads((b"",))))
                 self.cancel(child, now)
+        self._state.forget_nested(set(map(session_of, children)))
 
     def release(self, record: TaskRecord, now: float) -> None:
         """The owner has the outcome: forget the task here and at its agent."""
@@ -255,6 +276,7 @@ class Outcomes:
                 session.tasks[task] = record  # it can not have what has not ended
             elif record.agent is not None:
                 record.agent.released.append(task)
+        self._state.forget_nested((session.number,))
         if self._release_at is None:
             self._release_at = now + RELEASE_SECONDS
 

@@ -70,7 +70,6 @@ class SessionRecord:
 
     number: int
     peer: bytes
-    root: SessionRecord = field(init=False)
     runtime: Runtime = None
     nested: bool = False
     served: int = 0
@@ -78,9 +77,6 @@ class SessionRecord:
     waiting: int = 0
     groups: dict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=dict)
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.root = self
 
 
 @dataclass(slots=True, eq=False)
@@ -118,6 +114,8 @@ class TaskExtra:
 
     stored: bool = False
     lost_runs: int = 0
+    charged: int = 0
+    """The run that was counted as lost with its agent, should the agent come back with it."""
     raised_runs: int = 0
     lacking: int = 0
     inputs: dict[int, tuple[bytes, bool]] = field(default_factory=dict)
@@ -149,6 +147,11 @@ class TaskRecord:
         return self.extra
 
     @property
+    def is_unseen(self) -> bool:
+        """Whether nobody has said yet, since a restart, what is to be called; and it is on no agent."""
+        return self.state == HELD and self.group.lane.unseen
+
+    @property
     def attempt(self) -> int:
         """The number of the current (or next) run, from 1."""
         return 1 if self.extra is None else 1 + self.extra.lost_runs + self.extra.raised_runs
@@ -175,10 +178,18 @@ class AgentRecord:
     recalling: bool = False
     ticket: int = 0
     """Which of its entries in the heap of agents with room is the valid one."""
-    running: frozenset[int] | None = None
-    """Runs that were on a worker at its last report, if it has made one."""
+    running: frozenset[int] = frozenset()
+    """Runs that were on a worker at its last report."""
+    newer: int = 0
+    """Runs from this one on were dispatched after that report."""
 
     @property
     def active(self) -> int:
         """Runs that hold, or wait for, a worker's place."""
         return len(self.runs) - len(self.blocked)
+
+    def on_workers(self) -> set[int]:
+        """Runs that are on a worker now, as far as is known: blocked and reported ones, then the oldest since."""
+        likely = [run for run in self.runs if run in self.running and run not in self.blocked]
+        likely += [run for run in self.runs if run >= self.newer and run not in self.blocked]
+        return self.blocked.union(likely[: self.workers])

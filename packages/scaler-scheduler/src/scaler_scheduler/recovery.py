@@ -37,6 +37,9 @@ class Recovery:
         self._running: dict[int, tuple[AgentRecord, int]] = {}
         self._finished: dict[int, AgentRecord] = {}
         self._adopted: list[TaskRecord] = []
+        self._asked: dict[int, AgentRecord] = {}
+        """Tasks whose kept outcomes were asked for."""
+        self._answers_until = 0.0
 
     def open(self, now: float) -> None:
         """Somebody remembers an earlier incarnation."""
@@ -44,11 +47,12 @@ class Recovery:
             self._until = now + self._state.config.recovery_seconds
 
     def due(self) -> float | None:
-        """When the window closes."""
-        return self._until
+        """When the window closes, or an agent has had time enough to answer."""
+        return self._answers_until if self._until is None and self._asked else self._until
 
-    def agent_left(self, agent: AgentRecord) -> None:
+    def agent_left(self, agent: AgentRecord, now: float) -> None:
         """What this agent holds can not be had any more."""
+        self._give_up([task for task, asked in self._asked.items() if asked is agent], now)
         self._running = {task: held for task, held in self._running.items() if held[0] is not agent}
         self._finished = {task: held for task, held in self._finished.items() if held is not agent}
 
@@ -60,7 +64,7 @@ class Recovery:
             if held := self._running.pop(task, None):
                 self._adopt(session, task, *held)
             elif agent := self._finished.pop(task, None):
-                self._resend(session, task, agent)
+                self._resend(session, task, agent, now)
             else:
                 self._wanted[task] = session
         if self._wanted and self._until is None:
@@ -72,7 +76,7 @@ class Recovery:
         unwanted = [run for task, run in named if not self._runs(agent, task, run)]
         if unwanted:
             self._state.send(agent.peer, Withdraw(unwanted))
-        self._finish(agent, event)
+        self._finish(agent, event, now)
 
     def _runs(self, agent: AgentRecord, task: int, run: int) -> bool:
         """Whether the agent may go on with this run."""
@@ -82,19 +86,24 @@ class Recovery:
         elif record is not None and record.state == WAITING:
             self._state.waiting.forget(record)
             _put(agent, record, run)
+            if record.extra is not None and record.extra.charged == run:
+                record.extra.lost_runs -= 1  # it was not lost
+                record.extra.charged = 0
         elif record is None and self._until is not None:
             self._running[task] = (agent, run)
         else:
             return False
         return True
 
-    def _finish(self, agent: AgentRecord, event: Resume) -> None:
+    def _finish(self, agent: AgentRecord, event: Resume, now: float) -> None:
         resend, forget = [], []
         for task in event.finished:
             record = self._state.find(task)
             if session := self._wanted.pop(task, None):
-                self._resend(session, task, agent)
-            elif record is not None and record.state not in (DONE, GONE):
+                self._resend(session, task, agent, now)
+            elif record is not None and record.state == DONE:
+                record.agent = agent  # to be told when the owner has it
+            elif record is not None:
                 resend.append(task)
             elif record is None and self._until is not None:
                 self._finished[task] = agent
@@ -107,6 +116,8 @@ class Recovery:
 
     def settle(self, now: float) -> None:
         """When the window has closed: ask the clients for what nobody holds, let agents forget what nobody wants."""
+        if self._asked and now >= self._answers_until:
+            self._give_up(list(self._asked), now)
         if self._until is None or now < self._until:
             return
         self._until = None
@@ -131,10 +142,19 @@ class Recovery:
         _put(agent, record, run)
         self._adopted.append(record)
 
-    def _resend(self, session: SessionRecord, task: int, agent: AgentRecord) -> None:
+    def _resend(self, session: SessionRecord, task: int, agent: AgentRecord, now: float) -> None:
         record = session.tasks[task] = TaskRecord(task, self._unseen(session), b"")
         record.state = HELD
         self._state.send(agent.peer, Resend((task,)))
+        self._asked[task] = agent
+        self._answers_until = now + self._state.config.recovery_seconds
+
+    def _give_up(self, tasks: list[int], now: float) -> None:
+        """No agent will answer for these any more: those that are still open are submitted again."""
+        for task in tasks:
+            del self._asked[task]
+        records = [record for record in map(self._state.find, tasks) if record is not None and record.is_unseen]
+        self._state.queue(records, now)
 
     def _unseen(self, session: SessionRecord) -> GroupRecord:
         """The group of tasks that are only known by their ids."""

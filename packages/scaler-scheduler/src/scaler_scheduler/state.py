@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from scaler_io.effects import Effect, Log, Send
+from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import first_run, session_of
 from scaler_protocol.messages import Message, NeedTasks
 from scaler_scheduler.config import SchedulerConfig
@@ -85,9 +86,19 @@ class SchedulerState:
             self.withdrawn.setdefault(task.agent, []).append(task.run)
         task.call = b""
 
-    def children_of(self, task: TaskRecord) -> Iterable[TaskRecord]:
-        """The tasks that a run of this task submitted and that are not forgotten; asked once, when the run is over."""
-        if task.extra is None or not task.extra.children:
-            return ()
-        children, task.extra.children = task.extra.children, []
-        return [child for child in map(self.find, children) if child is not None]
+    def nested(self, number: int, agent: AgentRecord) -> SessionRecord:
+        """The session of tasks that are submitted by a task on this agent; raises ProtocolError for another's."""
+        session = self.sessions.get(number)
+        if session is None:
+            session = SessionRecord(number, agent.peer, runtime=agent.offer.runtime, nested=True)
+            self.sessions[number] = session
+        if session.peer != agent.peer:
+            raise ProtocolError(f"session {number} is not the sender's")
+        return session
+
+    def forget_nested(self, numbers: Iterable[int]) -> None:
+        """Tasks of these sessions are gone: nested ones that have none any more are no more."""
+        for number in numbers:
+            session = self.sessions.get(number)
+            if session is not None and session.nested and not session.tasks:
+                del self.sessions[number]

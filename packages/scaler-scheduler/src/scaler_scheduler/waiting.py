@@ -28,7 +28,7 @@ class _Round:
     __slots__ = ("_lanes", "_turns")
 
     def __init__(self) -> None:
-        self._turns: list[tuple[int, int, SessionRecord]] = []
+        self._turns: list[tuple[int, int, int, SessionRecord]] = []
         self._lanes: dict[SessionRecord, list[tuple[int, int, int, LaneRecord]]] = {}
 
     def add(self, lane: LaneRecord) -> None:
@@ -37,13 +37,13 @@ class _Round:
         lanes = self._lanes.get(session)
         if lanes is None:
             lanes = self._lanes[session] = []
-            heapq.heappush(self._turns, (session.served, session.number, session))
+            heapq.heappush(self._turns, _turn(session))
         heapq.heappush(lanes, (-lane.depth, lane.tasks[0].id, id(lane), lane))
 
     def next(self) -> LaneRecord | None:
         """The lane whose turn it is."""
         while self._turns:
-            served, number, session = self._turns[0]
+            served, _, _, session = self._turns[0]
             lanes = self._lanes[session]
             while lanes and not lanes[0][-1].tasks:
                 heapq.heappop(lanes)
@@ -51,7 +51,7 @@ class _Round:
                 heapq.heappop(self._turns)
                 del self._lanes[session]
             elif served != session.served:
-                heapq.heapreplace(self._turns, (session.served, number, session))
+                heapq.heapreplace(self._turns, _turn(session))
             else:
                 return lanes[0][-1]
         return None
@@ -60,6 +60,11 @@ class _Round:
         """Remove the lane that `next` has named; returns whether it was the only one."""
         heapq.heappop(self._lanes[lane.session])
         return not self._lanes[lane.session] and len(self._turns) == 1
+
+
+def _turn(session: SessionRecord) -> tuple[int, int, int, SessionRecord]:
+    """A session's place in a round; one that ended may still stand there when its number comes back."""
+    return session.served, session.number, id(session), session
 
 
 class _Choice:

@@ -27,7 +27,7 @@ def _run() -> int:
     logs.configure(config.logging_paths, config.logging_level, config.logging_config_file)
 
     # The template is forked before this process has a thread or a socket, with all that workers need imported.
-    from scaler_worker.template_link import TemplateLink
+    from scaler_worker.template_link import Forking, TemplateLink
     from scaler_worker.words import SharedWords
 
     lifeline = os.pipe()
@@ -37,7 +37,6 @@ def _run() -> int:
     )
     template = TemplateLink.fork(lifeline, words, worker_config)
 
-    from scaler_worker.agent import Forking
     from scaler_worker.cluster import run_cluster
 
     return run_cluster(config, Forking(template, lifeline[0], words, worker_config))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from scaler_io.links import LinkDown, LinkState, LinkUp, UplinkEvent
@@ -21,12 +21,10 @@ from scaler_protocol.messages import Blocked
 from scaler_worker import events
 from scaler_worker.agent_core import AgentCore
 from scaler_worker.channel import WorkerReady, pack_definition, pack_tasks
-from scaler_worker.config import WorkerConfig
 from scaler_worker.events import SCHEDULER
-from scaler_worker.host import HostFigures, available_memory, cpu_nanoseconds, end_children, is_nearly_gone
+from scaler_worker.host import HostFigures, available_memory, cpu_nanoseconds, end_children, ending_of, is_nearly_gone
 from scaler_worker.template import FORKED, NOT_FORKED
-from scaler_worker.template_link import TemplateLink
-from scaler_worker.words import SharedWords
+from scaler_worker.template_link import Forking, TemplateLink
 from scaler_worker.worker_channel import WorkerChannel
 from scaler_worker.worker_core import REVOKED, RUN
 
@@ -43,16 +41,6 @@ UNSENT_LIMIT: Final = 32 * 1024 * 1024
 """Bytes on the way to the scheduler beyond which results are left in their pipes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forking:
-    """What workers are forked from and with."""
-
-    template: TemplateLink
-    lifeline: int
-    words: SharedWords
-    config: WorkerConfig
-
-
 class Agent:
     """One host's workers, at work for one scheduler. To be made inside the running loop."""
 
@@ -63,7 +51,9 @@ class Agent:
         self._swept: set[int] = set()
         self._figures = HostFigures()
         self._filenos: tuple[int, ...] = ()
+        self._epoch = (0, True)
         self._settling = self._sweeping = self._was_up = False
+        self._due_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
@@ -147,12 +137,14 @@ class Agent:
         self._hear(dialer.flush(now), now)
         if dialer.readable():
             self._loop.call_soon(self._turn)
-        if (filenos := dialer.filenos()) != self._filenos:
-            self._watch_link(filenos)
+        if self._epoch != (dialer.uplink.epoch, dialer.uplink.state is LinkState.DOWN):
+            self._watch_link()
         self._set_timer(now)
 
-    def _watch_link(self, filenos: tuple[int, ...]) -> None:
+    def _watch_link(self) -> None:
         """The link has another connection, or none."""
+        uplink, filenos = self._dialer.uplink, self._dialer.filenos()
+        self._epoch = uplink.epoch, uplink.state is LinkState.DOWN
         for descriptor in self._filenos:
             self._loop.remove_reader(descriptor)
         for descriptor in filenos:
@@ -161,13 +153,13 @@ class Agent:
 
     def _set_timer(self, now: float) -> None:
         due = max(min(self._core.due(), self._dialer.uplink.due()), now + SWEEP_SECONDS)
-        if self._timer is None or self._timer.when() > due or self._timer.cancelled():
+        if due < self._due_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(due, self._due)
+            self._due_at, self._timer = due, self._loop.call_at(due, self._due)
 
     def _due(self) -> None:
-        self._timer = None
+        self._due_at = math.inf
         self._turn()
 
     def _beat(self) -> None:
@@ -337,7 +329,7 @@ class Agent:
             elif report.kind == NOT_FORKED:
                 self._died(report.number, f"could not be forked: {os.strerror(report.status)}", 0)
             else:
-                self._died(report.number, _ending(report.status), report.peak_memory)
+                self._died(report.number, ending_of(report.status), report.peak_memory)
         if not alive:
             self._replace_template()
         self._settle_soon()
@@ -368,7 +360,7 @@ class Agent:
                 if not pid:
                     break
                 if (number := numbers.get(pid)) is not None:
-                    self._died(number, _ending(status), usage.ru_maxrss * 1024)
+                    self._died(number, ending_of(status), usage.ru_maxrss * 1024)
         self._settle_soon()
 
     def _died(self, number: int, reason: str, peak_memory: int) -> None:
@@ -404,10 +396,3 @@ class Agent:
             os.kill(self._template.pid, signal.SIGKILL)
         end_children()
         self._folder.cleanup()
-
-
-def _ending(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"exited with code {code}"
-    return f"was killed by {signal.Signals(-code).name}"

@@ -17,10 +17,11 @@ from scaler_io.links import Uplink
 from scaler_io.zeromq import Dialer
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
-from scaler_worker.agent import Agent, Forking
+from scaler_worker.agent import Agent
 from scaler_worker.agent_core import AgentCore
 from scaler_worker.config import ClusterConfig
 from scaler_worker.records import AgentConfig
+from scaler_worker.template_link import Forking
 
 LOGGER: Final = logging.getLogger("scaler")
 SOFTWARE: Final = "scaler 3.0.0"

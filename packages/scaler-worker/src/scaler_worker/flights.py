@@ -20,6 +20,8 @@ from scaler_worker.records import UNKNOWN, Datagram, Entry, FunctionKind, Waitin
 CHUNK_MICROSECONDS: Final = 1_000.0
 OVERDUE_SECONDS: Final = 0.005
 """Beyond ten times the estimate, after which what stands behind a run is taken back."""
+OUTLIERS: Final = 32
+"""One run in so many is not counted into the estimate of its function."""
 RETRY_SECONDS: Final = 0.05
 """How soon a run that was to be stopped is looked at again."""
 
@@ -336,8 +338,14 @@ def _slice(batch: channel.RunsEnded, start: int, end: int) -> channel.RunsEnded:
 def _measure(entries: list[Entry], durations: list[int]) -> None:
     kinds = {entry[2].kind for entry in entries}
     if len(kinds) == 1:
-        kinds.pop().measured(sum(durations) / len(durations))
+        kinds.pop().measured(_typical(durations))
         return
     for kind in kinds:
         found = [duration for entry, duration in zip(entries, durations, strict=True) if entry[2].kind is kind]
-        kind.measured(sum(found) / len(found))
+        kind.measured(_typical(found))
+
+
+def _typical(durations: list[int]) -> float:
+    """The mean of all but the longest few, which other processes of the host held up."""
+    count = len(durations) - len(durations) // OUTLIERS
+    return sum(durations if count == len(durations) else sorted(durations)[:count]) / count

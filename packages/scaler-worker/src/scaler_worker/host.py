@@ -81,6 +81,17 @@ class HostFigures:
         )
 
 
+def ending_of(status: int) -> str:
+    """How a process with this wait status ended, in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {-code}"
+
+
 def end_children() -> None:
     """Kill and wait for every child of this process, for END_SECONDS at most: orphans become children while we wait."""
     deadline = time.monotonic() + END_SECONDS

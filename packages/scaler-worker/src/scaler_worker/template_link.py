@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaler_worker.config import WorkerConfig
@@ -90,3 +91,13 @@ class TemplateLink:
     def close(self) -> None:
         """Let go of the socket; the template ends."""
         self._channel.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Forking:
+    """What workers are forked from and with."""
+
+    template: TemplateLink
+    lifeline: int
+    words: SharedWords
+    config: WorkerConfig

@@ -1,0 +1,93 @@
+"""Those who wait: threads, `concurrent.futures.wait` and `as_completed`, callbacks."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+WaitTimeoutError: type[Exception] = TimeoutError
+if sys.version_info < (3, 11):  # there are two; callers catch either
+
+    class _WaitTimeoutError(concurrent.futures.TimeoutError, TimeoutError):
+        """The future was not done in time."""
+
+    WaitTimeoutError = _WaitTimeoutError
+
+
+class FutureOwner(Protocol):
+    """Whom a future asks: the thread that talks to the scheduler."""
+
+    @property
+    def waiting(self) -> AbstractContextManager[object]:
+        """Entered for as long as a thread blocks: nothing submitted so far may be left behind."""
+
+    def cancel(self, tasks: Sequence[int]) -> None:
+        """These tasks are not wanted any more. Never blocks."""
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Do this in the thread for callbacks."""
+
+
+class ThreadWaiter:
+    """One thread in `result()`; the interface is that of the waiters of concurrent.futures."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self, timeout: float | None) -> bool:
+        if timeout is None:
+            return self._gate.acquire()
+        return self._gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+
+    def add_result(self, future: object) -> None:
+        self._gate.release()
+
+    add_exception = add_cancelled = add_result
+
+
+class _WaitEvent(threading.Event):
+    """The event of a `concurrent.futures.wait` or `as_completed`, which tells the owner who blocks on it."""
+
+    def __init__(self, owner: FutureOwner) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.is_set():
+            return True
+        with self._owner.waiting:
+            return super().wait(timeout)
+
+
+class _Waiters(list[Any]):
+    """Those who wait for one future."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: FutureOwner) -> None:
+        self._owner = owner
+
+    def append(self, waiter: Any) -> None:
+        # Nobody can have set the event yet: concurrent.futures installs a waiter while it holds all the locks.
+        if type(getattr(waiter, "event", None)) is threading.Event:
+            waiter.event = _WaitEvent(self._owner)
+        super().append(waiter)
+
+
+class Watch:
+    """What a future has once somebody looks at it before it is done."""
+
+    __slots__ = ("callbacks", "lock", "waiters")
+
+    def __init__(self, owner: FutureOwner) -> None:
+        self.lock = threading.RLock()
+        self.waiters = _Waiters(owner)
+        self.callbacks: list[Callable[[Future[Any]], object]] = []

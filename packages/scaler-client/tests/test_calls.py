@@ -1,0 +1,212 @@
+"""Calls as bytes."""
+
+from __future__ import annotations
+
+import gc
+import math
+import pickle
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+
+from scaler_client.calls import Callees, FailedArgumentError, PartCalls, WholeCalls, is_plain, name_of
+from scaler_client.objects import KeptObjects, ObjectReference
+from scaler_client.parts import read_parts
+from scaler_client.serializers import DefaultSerializer
+from scaler_protocol.ids import function_id
+from scaler_protocol.messages import Encoding
+from scaler_protocol.serializer import Serializer
+
+
+class Nobody:
+    """An owner of no futures."""
+
+    waiting = nullcontext()
+
+    def cancel(self, tasks: Any) -> None: ...
+    def call_soon(self, work: Any) -> None: ...
+
+
+WRITER = WholeCalls(Nobody())
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (1, True), (1.5, True), ("a", True), (b"a", True), (True, True), (None, True), ((1, ("a",)), True), ((), True),
+        ([1], False), ((1, [2]), False), (tuple(range(17)), False), (math.sqrt, False), (Nobody(), False),
+    ],
+)  # fmt: skip
+def test_plain_values(value: object, plain: bool) -> None:
+    assert is_plain(value) is plain
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((1, "a"), {}), ((1,), {"b": (2,)}), (([1],), {}), ((1,), {"b": [2]})]
+)
+def test_a_call_is_one_pickle(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    call, needs = WRITER.write(args, kwargs)
+    assert pickle.loads(call) == (args, kwargs) and not needs
+
+
+def test_rows() -> None:
+    for rows in ([(1,), (2,)], [([1],), (2, 3)], [((1,),)]):
+        calls, needs = WRITER.write_rows(rows)
+        assert [pickle.loads(call) for call in calls] == [(row, {}) for row in rows] and not needs
+
+
+def test_lambdas_and_local_classes_as_arguments() -> None:
+    class Local:
+        def __init__(self) -> None:
+            self.fn = lambda x: x + 1
+
+    call, _ = WRITER.write((Local(),), {})
+    assert pickle.loads(call)[0][0].fn(1) == 2
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+def callees() -> Callees:
+    return Callees(WRITER, stream_output=False)
+
+
+def test_a_function_is_known_by_its_bytes() -> None:
+    known = callees()
+    callee = known.find(math.sqrt)
+    assert callee.body is not None and callee.body.id == function_id(callee.body.body)
+    assert callee.body.name == "math:sqrt" and known.find(math.sqrt) is callee
+    assert known.group(callee) is known.group(callee) is known.group_with(callee)
+    wished = known.group_with(callee, (("gpu", 1),), priority=2)
+    assert wished is not known.group(callee) and wished is known.group_with(callee, (("gpu", 1),), priority=2)
+    assert wished.wire.capability_names == ("gpu",) and wished.wire.encoding == Encoding.PICKLE
+
+
+def test_a_steady_function_is_written_once_and_a_changed_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+    real = WholeCalls.dump
+
+    def dump(self: WholeCalls, value: Any) -> bytes:
+        written.append(value)
+        return real(self, value)
+
+    monkeypatch.setattr(WholeCalls, "dump", dump)
+    scope: dict[str, Any] = {"__name__": "__main__", "n": 1, "items": []}
+    exec("def steady(): return n\ndef changing(): return items", scope)
+    known = callees()
+    first = known.find(scope["steady"]).body
+    assert known.find(scope["steady"]).body is first and len(written) == 1
+    assert known.find(scope["steady"], fresh=True).body is first and len(written) == 2  # the same bytes
+    scope["n"] = 2
+    assert known.find(scope["steady"]).body is not first
+    for count in (1, 2):
+        scope["items"].append(count)
+        body = known.find(scope["changing"]).body
+        assert body is not None and pickle.loads(body.body)() == list(range(1, count + 1))
+
+
+def test_callables_with_state_are_written_each_time() -> None:
+    class Counter:
+        count = 0
+
+        def __call__(self) -> int:
+            return self.count
+
+        def read(self) -> int:
+            return self.count
+
+    known, counter = callees(), Counter()
+    for fn in (counter, counter.read, partial(counter.read)):
+        counter.count = 1
+        first = known.find(fn).body
+        counter.count = 2
+        second = known.find(fn).body
+        assert first is not None and second is not None
+        assert (pickle.loads(first.body)(), pickle.loads(second.body)()) == (1, 2)
+
+
+def test_functions_that_are_gone_are_forgotten() -> None:
+    known = callees()
+    fn = eval("lambda: 1", {"__name__": "__main__"})
+    known.find(fn)
+    assert len(known._callees) == 1
+    del fn
+    gc.collect()
+    assert not known._callees
+
+
+def test_another_parent_is_another_group() -> None:
+    known = callees()
+    callee = known.find(math.sqrt)
+    outer = known.group(callee)
+    known.parent = 7
+    inner = known.group(callee)
+    assert (outer.parent, inner.parent) == (0, 7) and inner.wire is not None
+
+
+def test_what_can_not_be_called() -> None:
+    with pytest.raises(TypeError, match="can not be"):
+        callees().find("text")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (math.sqrt, "math:sqrt"),
+        (partial(math.sqrt, 1), "math:sqrt"),
+        (pickle.Pickler, "_pickle:Pickler"),
+        (KeptObjects().get, "scaler_client.objects:KeptObjects.get"),
+    ],
+)
+def test_names(fn: Any, name: str) -> None:
+    assert name_of(fn) == name
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+class TextSerializer(Serializer):
+    @staticmethod
+    def serialize(obj: Any) -> bytes:
+        return repr(obj).encode()
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        return eval(payload)
+
+
+def test_parts() -> None:
+    writer = PartCalls(Nobody(), TextSerializer)
+    call, needs = writer.write((1, "a"), {"key": [2]})
+    assert read_parts(call, TextSerializer.deserialize) == ((1, "a"), {"key": [2]}) and not needs
+    assert writer.serializer is not None and pickle.loads(writer.serializer.body) is TextSerializer
+    assert writer.write_rows([(1,), (2,)])[0] == [writer.write((1,), {})[0], writer.write((2,), {})[0]]
+
+
+def test_references_among_parts() -> None:
+    store = KeptObjects()
+    ours: ObjectReference[Any] = ObjectReference(b"", 1, store.put(b"[1]"), store, TextSerializer.deserialize)
+    theirs: ObjectReference[Any] = ObjectReference(
+        b"", 1, store.put(DefaultSerializer.serialize([2])), store, pickle.loads
+    )
+    call, _ = PartCalls(Nobody(), TextSerializer).write((ours, theirs), {})
+    assert read_parts(call, TextSerializer.deserialize) == (([1], [2]), {})
+
+
+def test_a_failed_argument_is_named() -> None:
+    from scaler_client.futures import finished_future
+
+    callee = callees()
+    group = callee.group(callee.find(math.sqrt))
+    failed = finished_future(Nobody(), group, 1)
+    assert WRITER.write((failed,), {})[1] == []
+    from scaler_client.futures import ScalerFuture
+
+    cancelled: ScalerFuture[int] = ScalerFuture(Nobody(), 1, group, b"")
+    cancelled.cancel()
+    for writer in (WRITER, PartCalls(Nobody(), TextSerializer)):
+        with pytest.raises(FailedArgumentError) as caught:
+            writer.write((cancelled,), {})
+        assert caught.value.argument is cancelled

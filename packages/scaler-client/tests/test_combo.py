@@ -1,0 +1,176 @@
+"""A real local cluster: services as processes, ended in every way."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler_client import combo
+from scaler_client.client import Client
+from scaler_client.combo import SchedulerClusterCombo
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux")
+QUIET: dict[str, Any] = {"logging_paths": ("/dev/null",)}
+
+
+def children(pid: int) -> list[int]:
+    """All living processes that were started for this one, by what their command lines say."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                state = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if b"--parent-pid" in words and words[words.index(b"--parent-pid") + 1] == b"%d" % pid and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_tasks_run_on_a_local_cluster() -> None:
+    with SchedulerClusterCombo(n_workers=2, **QUIET) as cluster, Client(cluster.get_address()) as client:
+        assert client.submit(math.sqrt, 16).result(30) == 4
+        assert sum(client.map(math.sqrt, range(100))) == pytest.approx(661.46, abs=0.01)
+        assert len(children(os.getpid())) >= 2
+    assert not children(os.getpid())
+
+
+def test_shutdown_is_idempotent_and_frees_the_ports() -> None:
+    cluster = SchedulerClusterCombo(n_workers=0, **QUIET)
+    port = int(cluster.get_address().rpartition(":")[2])
+    cluster.shutdown()
+    cluster.shutdown()
+    for offset in range(3):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port + offset))
+
+
+def test_without_workers_tasks_wait() -> None:
+    with SchedulerClusterCombo(0, protected=False, **QUIET) as cluster:
+        with Client(cluster.get_address()) as client:
+            future = client.submit(math.sqrt, 16)
+            with pytest.raises(TimeoutError):
+                future.result(0.1)
+        with Client(cluster.get_address()) as client:
+            client.shutdown()
+        wait_until(lambda: not children(os.getpid()))
+
+
+def test_a_protected_scheduler_refuses_to_end() -> None:
+    refused = pytest.raises(ValueError, match=r"Scheduler is in protected mode\. Can't shutdown")
+    with SchedulerClusterCombo(0, **QUIET) as cluster, Client(cluster.get_address()) as client, refused:
+        client.shutdown()
+
+
+def test_old_names() -> None:
+    with SchedulerClusterCombo(n_workers=0, per_worker_queue_size=3, worker_io_threads=1, **QUIET):
+        pass
+    with pytest.raises(ValueError, match="load_balance_seconds=5 means nothing any more"):
+        SchedulerClusterCombo(n_workers=0, load_balance_seconds=5)
+    with pytest.raises(TypeError, match="n_threads"):
+        SchedulerClusterCombo(n_workers=0, n_threads=1)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="n_workers=-1"):
+        SchedulerClusterCombo(n_workers=-1)
+    names = list(inspect.signature(SchedulerClusterCombo).parameters)
+    assert names[:5] == ["n_workers", "address", "object_storage_address", "monitor_address", "per_worker_capabilities"]
+
+
+def test_a_missing_server_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install scaler"):
+        SchedulerClusterCombo(n_workers=1)
+
+
+def test_an_address_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(RuntimeError, match="ended at once, with exit code 2"):
+            SchedulerClusterCombo(n_workers=0, address=f"tcp://127.0.0.1:{taken.getsockname()[1]}", **QUIET)
+    assert not children(os.getpid())
+    assert "in use" in capfd.readouterr().err
+
+
+def test_a_port_that_was_taken_in_between(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        real = combo._free_port
+        ports = iter([taken.getsockname()[1], real()])
+        monkeypatch.setattr(combo, "_free_port", lambda: next(ports))
+        with SchedulerClusterCombo(n_workers=0, **QUIET) as cluster, Client(cluster.get_address()):
+            pass
+
+
+SCRIPT = """
+import os, sys, time
+from scaler import Client, SchedulerClusterCombo
+import neighbour
+
+def work(x):
+    return neighbour.double(x), os.getcwd()
+
+cluster = SchedulerClusterCombo(n_workers=1, logging_paths=("/dev/null",))
+client = Client(cluster.get_address())
+print(client.submit(work, 21).result(30), flush=True)
+print(client.submit(neighbour.double, 4).result(30), flush=True)
+if sys.argv[1] == "stay":
+    time.sleep(60)
+"""
+
+
+def script(folder: Path, how: str) -> subprocess.Popen[str]:
+    (folder / "neighbour.py").write_text("def double(x):\n    return 2 * x\n", encoding="utf-8")
+    (folder / "script.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    return subprocess.Popen([sys.executable, "script.py", how], cwd=folder, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_script_without_a_main_guard_sees_its_modules_and_ends_alone(tmp_path: Path) -> None:
+    with script(tmp_path, "end") as process:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert output == f"(42, {str(tmp_path)!r})\n8\n"
+    assert not children(process.pid)
+
+
+def test_nothing_is_left_of_a_script_that_is_killed(tmp_path: Path) -> None:
+    with script(tmp_path, "stay") as process:
+        assert process.stdout is not None and process.stdout.readline() and process.stdout.readline()
+        assert children(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        wait_until(lambda: not children(process.pid), 5)
+
+
+def test_a_fork_leaves_the_cluster_alone() -> None:
+    with SchedulerClusterCombo(n_workers=0, **QUIET) as cluster:
+        code = f"import os; os.kill({os.getpid()}, 0)"
+        child = os.fork()
+        if not child:
+            cluster.shutdown()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+        with Client(cluster.get_address()):
+            pass

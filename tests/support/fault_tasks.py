@@ -1,0 +1,47 @@
+"""Functions that workers run by name, some of which end their workers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+from support.tasks import note
+
+
+def step(path: str, number: int, seconds: float) -> tuple[int, int]:
+    """Say in a file that it has run, take a while, and give the number and the process."""
+    note(path, str(number))
+    time.sleep(seconds)
+    return number, os.getpid()
+
+
+def bulky(number: int, size: int) -> tuple[int, bytes]:
+    """The number and a result of that size."""
+    return number, number.to_bytes(8, "big") * (size // 8)
+
+
+def kill_itself(path: str) -> None:
+    """SIGKILL to the worker."""
+    note(path, "run")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave_at_once(path: str) -> None:
+    """The worker ends without a word."""
+    note(path, "run")
+    os._exit(7)
+
+
+def crash(path: str) -> None:
+    """A segmentation fault."""
+    note(path, "run")
+    ctypes.string_at(0)
+
+
+def leave(path: str) -> None:
+    """sys.exit in a task."""
+    note(path, "run")
+    sys.exit(3)

@@ -1,0 +1,216 @@
+"""Services that tests kill and start again, a proxy that drops connections, and waiting with a deadline."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from support.gates import SECONDS
+from support.processes import Watched, command_line, descendants, free_ports, taken_port
+
+TESTS = Path(__file__).resolve().parent.parent
+POLL_SECONDS = 0.005
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = SECONDS) -> float:
+    """Look again and again until it is so; how long that took. AssertionError after so many seconds."""
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > seconds:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(POLL_SECONDS)
+    return time.monotonic() - start
+
+
+def resident(pid: int) -> tuple[int, int]:
+    """Bytes of memory of a process: now, and at the peak."""
+    figures: dict[str, int] = {}
+    for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "VmHWM"):
+            figures[name] = int(value.split()[0]) * 1024
+    return figures["VmRSS"], figures["VmHWM"]
+
+
+class Service:
+    """One program of the engine with its log."""
+
+    def __init__(self, log: Path, module: str, *words: str) -> None:
+        self.log = log
+        environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=os.sep,
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+
+    def said(self) -> str:
+        """All of its log."""
+        return self.log.read_text("utf-8", "replace")
+
+    def family(self) -> list[int]:
+        """It and all its descendants."""
+        return [self.pid, *descendants(self.pid)]
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for it."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Services:
+    """A scheduler with its storage, and agents: all on one address, each to be killed and started again."""
+
+    def __init__(self, folder: Path, *scheduler_words: str) -> None:
+        self.folder = folder
+        self.port = free_ports(3)
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.started: list[Service] = []
+        self._words = scheduler_words
+        self.scheduler = self.start_scheduler()
+
+    def start_scheduler(self) -> Service:
+        """Start it on the address that all know."""
+        # What a log of an earlier one says must not be taken for this one's.
+        log = self.folder / f"scheduler-{len(self.started)}.log"
+        self.scheduler = Service(log, "scaler_scheduler", self.address, *self._words)
+        self.started.append(self.scheduler)
+        wait_until(lambda: "monitor address" in self.scheduler.said() or self.scheduler.process.poll(), "a scheduler")
+        assert self.scheduler.process.poll() is None, self.scheduler.said()
+        return self.scheduler
+
+    def add_agent(self, workers: int, *words: str, address: str | None = None) -> Service:
+        """Start an agent; returns when its workers are ready."""
+        log = self.folder / f"agent-{len(self.started)}.log"
+        agent = Service(log, "scaler_worker", address or self.address, "-n", str(workers), *words)
+        self.started.append(agent)
+        wait_until(lambda: agent.said().count("] started") >= workers, f"{workers} workers")
+        return agent
+
+    def close(self) -> None:
+        """End everything as an operator would, and see that nothing is left and nothing was broken."""
+        family = {pid for service in self.started for pid in service.family()}
+        watched = Watched(family)
+        try:
+            for service in reversed(self.started):
+                service.process.terminate()
+            left = watched.wait_gone(5)
+            assert left == [], [command_line(pid) for pid in left]
+            codes = [service.process.wait(5) for service in self.started]
+            assert set(codes) <= {0, -signal.SIGKILL}, codes
+            assert taken_port(range(self.port, self.port + 3)) is None
+        finally:
+            watched.close()
+            for service in self.started:
+                service.process.wait(5)
+        for service in self.started:
+            assert "Traceback" not in service.said(), service.said()
+
+    def __enter__(self) -> Services:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self.close()
+        except AssertionError as problem:
+            if error is None:
+                raise
+            error.args = (f"{error}; and then: {problem}",)
+
+
+def template_of(agent: int) -> int:
+    """The process that an agent's workers are forked from."""
+    children = [pid for pid in descendants(agent) if parent_of(pid) == agent]
+    grown = [pid for pid in children if descendants(pid)]
+    assert len(grown) == 1, children
+    return grown[0]
+
+
+def parent_of(pid: int) -> int:
+    """The parent process."""
+    return int(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
+
+
+class Proxy:
+    """A TCP proxy on a port of its own whose connections can be dropped, or stand still, in the middle of anything."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.passed = 0
+        """Bytes that went to those who connected."""
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._lines: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def drop(self) -> None:
+        """Reset every connection: both ends notice."""
+        with self._lock:
+            lines, self._lines = self._lines, set()
+        for line in lines:
+            with suppress(OSError):
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                self._lines.update((near, far))
+            for source, sink, counted in ((near, far, False), (far, near, True)):
+                thread = threading.Thread(target=self._pump, args=(source, sink, counted))
+                self._threads.append(thread)
+                thread.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+                self.passed += len(data) if counted else 0
+        with self._lock:
+            self._lines -= {source, sink}
+        for line in (source, sink):
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop()
+        for thread in self._threads:
+            thread.join(SECONDS)

@@ -1,0 +1,200 @@
+"""Real processes die, stand still, come back and lose their connections while a thousand tasks are in flight."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from scaler import Client
+from scaler_protocol.errors import SchedulerLostError
+from support.fault_tasks import bulky, step
+from support.faults import Proxy, Services, template_of, wait_until
+from support.gates import SECONDS
+from support.processes import command_line, descendants, stopped
+
+TASKS = 1000
+TASK_SECONDS = 0.003
+RUNS_ELSEWHERE_SECONDS = 3.0
+
+
+class Flight:
+    """A thousand tasks of one client: what they answer, how often, and how often each ran."""
+
+    def __init__(self, client: Client, folder: Path, seconds: float = TASK_SECONDS, tasks: int = TASKS) -> None:
+        self.file = folder / f"runs-{len(list(folder.glob('runs-*')))}"
+        self.file.touch()
+        self.answers: Counter[int] = Counter()
+        self.futures = [client.submit(step, str(self.file), number, seconds) for number in range(tasks)]
+        for number, future in enumerate(self.futures):
+            future.add_done_callback(lambda done, number=number: self._answered(number))
+
+    def _answered(self, number: int) -> None:
+        self.answers[number] += 1
+
+    def done(self) -> int:
+        """How many have ended."""
+        return sum(future.done() for future in self.futures)
+
+    def wait_for(self, done: int) -> None:
+        """Block until so many have ended, and not all of them."""
+        wait_until(lambda: self.done() >= done, f"{done} tasks done")
+        assert self.done() < len(self.futures), "the fault came too late"
+
+    def land(self, seconds: float = 30) -> Counter[int]:
+        """Every future has the right value, once; returns how often each task ran: at least once."""
+        deadline = time.monotonic() + seconds
+        for number, future in enumerate(self.futures):
+            assert future.result(max(0.0, deadline - time.monotonic()))[0] == number
+        wait_until(lambda: sum(self.answers.values()) >= len(self.futures), "callbacks")
+        assert set(self.answers.values()) == {1}
+        runs = Counter(map(int, self.file.read_text("ascii").split()))
+        assert set(runs) == set(range(len(self.futures)))
+        return runs
+
+
+def test_a_worker_is_killed(tmp_path: Path) -> None:
+    with Services(tmp_path) as services:
+        agent = services.add_agent(2)
+        with Client(services.address) as client:
+            flight = Flight(client, tmp_path)
+            flight.wait_for(TASKS // 5)
+            template = template_of(agent.pid)
+            os.kill(descendants(template)[0], signal.SIGKILL)
+            runs = flight.land()
+        assert sum(runs.values()) <= TASKS + 1
+        assert "was killed by SIGKILL" in agent.said()
+
+
+def test_the_template_is_killed(tmp_path: Path) -> None:
+    with Services(tmp_path) as services:
+        agent = services.add_agent(2)
+        with Client(services.address) as client:
+            flight = Flight(client, tmp_path)
+            flight.wait_for(TASKS // 5)
+            first = template_of(agent.pid)
+            os.kill(first, signal.SIGKILL)
+            runs = flight.land()
+            assert sum(runs.values()) <= TASKS + 2
+            for worker in (pid for pid in agent.family() if "template" not in command_line(pid) and pid != agent.pid):
+                os.kill(worker, signal.SIGKILL)
+            Flight(client, tmp_path, tasks=20).land()
+        assert f"the template (process {first}) is gone; starting another one" in agent.said()
+
+
+def test_a_host_is_killed(tmp_path: Path) -> None:
+    with Services(tmp_path) as services:
+        agents = [services.add_agent(2), services.add_agent(2)]
+        with Client(services.address) as client:
+            flight = Flight(client, tmp_path)
+            flight.wait_for(TASKS // 5)
+            family = agents[0].family()
+            killed = time.monotonic()
+            agents[0].kill()
+            flight.land()
+            seconds = time.monotonic() - killed
+            print(f"all landed {seconds:.2f} s after the kill of an agent")
+            assert seconds < RUNS_ELSEWHERE_SECONDS
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "the workers follow", 5)
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_a_host_stands_still_for_longer_than_its_silence_is_borne(tmp_path: Path, agents: int) -> None:
+    with Services(tmp_path, "--worker-timeout-seconds", "2") as services:
+        frozen, *others = [services.add_agent(2) for _ in range(agents)]
+        with Client(services.address) as client:
+            flight = Flight(client, tmp_path)
+            flight.wait_for(TASKS // 5)
+            with stopped(frozen.pid):
+                wait_until(lambda: f"{frozen.pid} are gone" in services.scheduler.said(), "the silence is noticed", 8)
+                if others:
+                    flight.land()
+            flight.land()
+            again = Flight(client, tmp_path, tasks=200, seconds=0.01)
+            again.land()
+        assert services.scheduler.said().count("workers of") == agents + 2
+
+
+def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
+    with Services(tmp_path) as services:
+        services.add_agent(2)
+        with Client(services.address) as client:
+            flight = Flight(client, tmp_path)
+            flight.wait_for(TASKS // 5)
+            killed = time.monotonic()
+            services.scheduler.kill()
+            services.start_scheduler()
+            runs = flight.land()
+            print(f"all landed {time.monotonic() - killed:.2f} s after the kill of the scheduler")
+            assert runs == Counter(range(TASKS)), "the agent was there: nothing had to run twice"
+            Flight(client, tmp_path, tasks=20).land()
+
+
+def test_the_scheduler_is_killed_and_comes_back_late(tmp_path: Path) -> None:
+    with Services(tmp_path) as services:
+        services.add_agent(2)
+        with Client(services.address) as client:
+            flight = Flight(client, tmp_path)
+            flight.wait_for(TASKS // 5)
+            for _ in range(3):
+                done = flight.done()
+                services.scheduler.kill()
+                time.sleep(1)  # the outage itself
+                later = client.submit(step, str(flight.file), TASKS, 0)
+                services.start_scheduler()
+                assert later.result(SECONDS)[0] == TASKS
+                assert flight.done() >= done
+            runs = flight.land()
+            assert set(runs.values()) == {1, 3}
+
+
+def test_the_connection_of_the_client_drops_in_the_middle_of_results(tmp_path: Path) -> None:
+    with Services(tmp_path) as services, Proxy(services.port) as proxy:
+        services.add_agent(2)
+        with Client(proxy.address) as client:
+            flight = Flight(client, tmp_path, seconds=0.001)
+            results = [client.submit(bulky, number, 12_000) for number in range(TASKS)]
+            for _ in range(5):
+                passed = proxy.passed
+                wait_until(lambda passed=passed: proxy.passed > passed + 500_000, "some results")
+                proxy.drop()
+            assert flight.land() == Counter(range(TASKS)), "nothing is lost with a connection, so nothing runs again"
+            for number, future in enumerate(results):
+                assert future.result(SECONDS) == bulky(number, 12_000)
+
+
+def test_the_connection_of_a_host_drops_in_the_middle_of_results(tmp_path: Path) -> None:
+    with Services(tmp_path) as services, Proxy(services.port) as proxy:
+        services.add_agent(2, address=proxy.address)
+        with Client(services.address) as client:
+            flight = Flight(client, tmp_path, seconds=0.001)
+            for done in (100, 300, 500, 700):
+                flight.wait_for(done)
+                proxy.drop()
+            assert flight.land() == Counter(range(TASKS)), "nothing is lost with a connection, so nothing runs again"
+
+
+def test_the_scheduler_is_gone_for_good(tmp_path: Path) -> None:
+    with Services(tmp_path) as services:
+        agent = services.add_agent(2, "--death-timeout-seconds", "1")
+        with Client(services.address, timeout_seconds=2) as client:
+            flight = Flight(client, tmp_path)
+            flight.wait_for(TASKS // 5)
+            services.scheduler.kill()
+            killed = time.monotonic()
+            errors = [future.exception(10) for future in flight.futures]
+            assert 1.5 < time.monotonic() - killed < 6
+            lost = [error for error in errors if error is not None]
+            assert lost
+            for error in lost:
+                assert isinstance(error, SchedulerLostError)
+                assert services.address in str(error) and "2 s" in str(error)
+            with pytest.raises(SchedulerLostError):
+                client.submit(step, str(flight.file), 1, 0).result(5)
+        assert agent.process.wait(10) == 1
+        assert "the scheduler is lost" in agent.said()
+        services.started.remove(agent)

@@ -1,0 +1,148 @@
+"""What Scaler has always promised: these programs, these commands in three terminals, these log lines."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.gates import SECONDS
+from support.processes import PROGRAMS, Terminal, free_ports, run_script, taken_port
+from support.snippets import FOR_SERVICES, WITH_A_CLUSTER
+
+PROMISED_PORT = 2345
+LOG_LINE = re.compile(r"\[(INFO|WARNING)\]\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}: (.*)")
+
+
+@dataclass(frozen=True)
+class Terminals:
+    """Programs that were started by hand, so to speak, and what they said until they were ready."""
+
+    port: int
+    storage: Terminal
+    scheduler: Terminal
+    cluster: Terminal
+
+    def adapted(self, program: str) -> str:
+        """A program for port 2345, for the port that was free."""
+        return program.replace(f"tcp://127.0.0.1:{PROMISED_PORT}", f"tcp://127.0.0.1:{self.port}")
+
+
+@pytest.fixture(scope="module")
+def terminals() -> Iterator[Terminals]:
+    """A storage server, a scheduler and two clusters, on the promised ports or, where those are taken, on others."""
+    taken = taken_port(range(PROMISED_PORT, PROMISED_PORT + 3))
+    port = PROMISED_PORT if taken is None else free_ports(3)
+    address = f"tcp://127.0.0.1:{port}"
+    with (
+        Terminal(PROGRAMS / "scaler_object_storage_server", f"tcp://127.0.0.1:{port + 1}") as storage,
+        Terminal(PROGRAMS / "scaler_scheduler", address) as scheduler,
+        Terminal(PROGRAMS / "scaler_cluster", "-n", "4", address) as cluster,
+        Terminal(PROGRAMS / "scaler_cluster", "-n", "1", "--per-worker-capabilities", "gpu,linux", address) as special,
+    ):
+        storage.read_until("listen")
+        scheduler.read_until("monitor address")
+        for number in range(4):
+            cluster.read_until(f"Worker[{number}] started")
+        special.read_until("Worker[0] started")
+        yield Terminals(port, storage, scheduler, cluster)
+        for terminal in (special, cluster, scheduler, storage):
+            assert terminal.end(signal.SIGINT) == 0
+        assert taken_port(range(port, port + 3)) is None
+
+
+def said(terminal: Terminal) -> list[str]:
+    """The texts of the log lines, each of which has the promised form."""
+    texts = []
+    for line in terminal.lines:
+        match = LOG_LINE.fullmatch(line)
+        assert match, line
+        texts.append(match[2])
+    return texts
+
+
+def test_the_scheduler_says_where_it_listens(terminals: Terminals) -> None:
+    address = f"tcp://127.0.0.1:{terminals.port}"
+    assert said(terminals.scheduler)[:5] == [
+        "logging to ('/dev/stdout',)",
+        "use event loop: builtin",
+        f"Scheduler: listen to scheduler address {address}",
+        f"Scheduler: connect to object storage server tcp://127.0.0.1:{terminals.port + 1}",
+        f"Scheduler: listen to scheduler monitor address tcp://127.0.0.1:{terminals.port + 2}",
+    ]
+
+
+def test_the_cluster_says_what_it_starts(terminals: Terminals) -> None:
+    texts = said(terminals.cluster)
+    assert texts[0] == "logging to ('/dev/stdout',)"
+    starting = "ClusterProcess: starting 4 workers, heartbeat_interval_seconds=2, object_retention_seconds=3600"
+    started = [f"Worker[{number}] started" for number in range(4)]
+    assert [text for text in texts if text == starting or text in started] == [starting, *started]
+
+
+def test_the_ports_are_the_promised_ones(terminals: Terminals) -> None:
+    if terminals.port != PROMISED_PORT:
+        pytest.skip(f"one of the ports {PROMISED_PORT} to {PROMISED_PORT + 2} is in use on this machine")
+    assert "tcp://127.0.0.1:2345" in "\n".join(terminals.scheduler.lines)
+
+
+@pytest.mark.parametrize("name", FOR_SERVICES)
+def test_a_program_for_services(name: str, terminals: Terminals, tmp_path: Path) -> None:
+    program, expected = FOR_SERVICES[name]
+    script = tmp_path / "program.py"
+    script.write_text(terminals.adapted(program), "utf-8")
+    if name == "map":
+        script.write_text(
+            "import warnings\nwarnings.simplefilter('ignore', FutureWarning)\n" + script.read_text("utf-8")
+        )
+    assert re.fullmatch(expected, run_script(script))
+
+
+@pytest.mark.parametrize("name", WITH_A_CLUSTER)
+def test_a_program_with_a_cluster_of_its_own(name: str, tmp_path: Path) -> None:
+    program, expected = WITH_A_CLUSTER[name]
+    if name == "uvloop":
+        pytest.importorskip("uvloop")
+    script = tmp_path / "program.py"
+    script.write_text(program.replace(":2345", f":{free_ports(3)}"), "utf-8")
+    lines = run_script(script).splitlines(keepends=True)
+    assert re.fullmatch(expected, "".join(line for line in lines if not LOG_LINE.fullmatch(line.rstrip("\n"))))
+    if name == "uvloop":
+        assert any("use event loop: uvloop" in line for line in lines)
+
+
+@pytest.mark.parametrize("program", ["scaler_object_storage_server", "scaler_scheduler", "scaler_cluster"])
+def test_programs_list_their_options(program: str) -> None:
+    done = subprocess.run([PROGRAMS / program, "-h"], capture_output=True, encoding="utf-8", timeout=SECONDS)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{program} tcp://127.0.0.1:234" in done.stdout, "with an example"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--event-loop", "uvloop"], "use event loop: uvloop"),
+        (["--allocate-policy", "capability"], "monitor address"),
+        (["-ap", "even"], "monitor address"),
+    ],
+)
+def test_options_of_the_scheduler(words: list[str], says: str) -> None:
+    if "uvloop" in words:
+        pytest.importorskip("uvloop")
+    with Terminal(PROGRAMS / "scaler_scheduler", *words, f"tcp://127.0.0.1:{free_ports(3)}") as scheduler:
+        scheduler.read_until(says)
+        assert scheduler.end(signal.SIGTERM) == 0
+
+
+def test_without_a_storage_server_the_scheduler_starts_one_and_says_so() -> None:
+    port = free_ports(3)
+    with Terminal(PROGRAMS / "scaler_scheduler", f"tcp://127.0.0.1:{port}") as scheduler:
+        scheduler.read_until("starting one")
+        scheduler.read_until(f"listen to object storage address tcp://127.0.0.1:{port + 1}")
+        assert scheduler.end() == 0
+    assert taken_port(range(port, port + 3)) is None

@@ -1,0 +1,237 @@
+"""Simulated hosts: a real AgentCore each, with simulated workers."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from scaler_io.links import LinkState, Uplink, UplinkEvent
+from scaler_io.memory import MemoryDialer, MemoryNetwork
+from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import Goodbye, Hello, Role
+from scaler_protocol.messages import AgentStatus, Blocked
+from scaler_worker import events
+from scaler_worker.agent import REVOCATION_SECONDS, SWEEP_SECONDS, UNSENT_LIMIT
+from scaler_worker.agent_core import AgentCore
+from scaler_worker.events import SCHEDULER
+from scaler_worker.records import AgentConfig
+from world.plans import Execution
+from world.workers import PIPE_SECONDS, SimulatedWorker
+
+HEARTBEAT_SECONDS = 1.0
+
+
+class SimulatedHost:
+    """An agent and its workers."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        address: Address,
+        name: str,
+        history: list[Execution],
+        *,
+        workers: int = 1,
+        queue_size: int = 1000,
+        capabilities: Sequence[str] = (),
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        self.name, self.network, self.history = name, network, history
+        self.core = AgentCore(AgentConfig(workers, name, name))
+        self.workers: dict[int, SimulatedWorker] = {}
+        self.ended: tuple[str, ...] | None = None
+        """Why the agent ended by itself."""
+        self.logs: list[str] = []
+        self.messages_sent = 0
+        self.kills = 0
+        """Workers that the agent killed."""
+        random = network.random
+        hello = Hello(
+            Role.AGENT,
+            random.randbytes(16),
+            random.randrange(1, 2**24),
+            name=name,
+            host=name,
+            python=platform.python_version(),
+            cloudpickle=cloudpickle.__version__,
+            workers=workers,
+            queue_size=queue_size,
+            capability_names=tuple(capabilities),
+            capability_values=(-1,) * len(capabilities),
+        )
+        self.identity = hello.identity
+        self.dialer = MemoryDialer(network, address, Uplink(hello, network.now, timeout_seconds=timeout_seconds))
+        self._beat_at = network.now
+        self._perform: dict[type[Any], Callable[[Any], object]] = {
+            events.SendToScheduler: self._send,
+            events.Relay: self._relay,
+            events.StartWorker: self._start_worker,
+            events.Define: lambda effect: self.workers[effect.worker].give(effect),
+            events.GiveTasks: lambda effect: self.workers[effect.worker].give(effect),
+            events.RecallTail: self._recall_tail,
+            events.ReadRun: self._revoke,
+            events.ReadCpu: self._read_cpu,
+            events.KillWorker: self._kill_worker,
+            events.EndWorker: lambda effect: self.workers[effect.worker].end(),
+            events.LogLine: lambda effect: self.logs.append(effect.text),
+            events.EndAgent: lambda effect: self._end(effect.reasons),
+        }
+        self.shell = network.attach(self.turn, self.dialer)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the agent lives."""
+        return self.shell.alive
+
+    @property
+    def busy(self) -> list[SimulatedWorker]:
+        """Workers that are in a run."""
+        return [worker for worker in self.workers.values() if worker.now is not None]
+
+    def wake(self) -> None:
+        """Something of a worker is there to be read."""
+        self.shell.wake()
+
+    def kill(self) -> None:
+        """SIGKILL to the agent; its workers end with it."""
+        self.shell.kill()
+        self._end_workers()
+
+    def vanish(self) -> None:
+        """The host loses its power: nobody closes its connections."""
+        self.shell.vanish()
+        self._end_workers()
+
+    def leave(self) -> None:
+        """SIGTERM to the agent."""
+        self._end(("stopping",))
+
+    # --- the agent's shell ------------------------------------------------------------------------------------------
+
+    def turn(self, now: float) -> float:
+        """Take in what has arrived, from the scheduler and from workers; decide; write."""
+        self._hear(self.dialer.turn(now), now)
+        blocked_up = self.dialer.uplink.kept_bytes > UNSENT_LIMIT
+        if not blocked_up:
+            self._hear_workers(now)
+        if now >= self._beat_at:
+            self._beat(now)
+        while self.alive and (effects := self.core.settle(now)):
+            for effect in effects:
+                self._perform[type(effect)](effect)
+        if not self.alive:
+            return math.inf
+        self._hear(self.dialer.flush(now), now)
+        self.core.check()
+        soon = now + SWEEP_SECONDS
+        due = max(min(self.core.due(), self.dialer.uplink.due()), soon)
+        return soon if blocked_up else min(due, self._beat_at)
+
+    def _hear(self, heard: Sequence[UplinkEvent], now: float) -> None:
+        for event in heard:
+            self.core.handle(SCHEDULER, event, now)
+
+    def _hear_workers(self, now: float) -> None:
+        for number, worker in list(self.workers.items()):
+            self._take_results(number, worker, now)
+            while worker.said:
+                message = worker.said.popleft()
+                if isinstance(message, Blocked):  # it may speak of a run behind others whose results are in the pipe
+                    self._take_results(number, worker, now)
+                self.core.handle(number, message, now)
+            if not worker.alive:
+                del self.workers[number]
+                self.core.handle(number, events.WorkerDied(worker.reason, worker.word), now)
+
+    def _take_results(self, number: int, worker: SimulatedWorker, now: float) -> None:
+        for event in worker.read():
+            self.core.handle(number, event, now)
+
+    def _beat(self, now: float) -> None:
+        self._beat_at = now + HEARTBEAT_SECONDS
+        self.core.handle(SCHEDULER, events.MemoryRead(False), now)
+        if self.dialer.uplink.state is not LinkState.UP:
+            return
+        records = [worker for worker in self.core.fleet if worker.pid]
+        entries = [worker.next_entry() for worker in records]
+        status = AgentStatus(
+            names=[worker.name for worker in records],
+            pids=[worker.pid for worker in records],
+            states=[worker.state for worker in records],
+            runs=[entry[0] if entry else 0 for entry in entries],
+            cpus=[0.0] * len(records),
+            rsses=[0] * len(records),
+            queues=[len(worker.entries()) for worker in records],
+        )
+        self.dialer.uplink.send(status)
+
+    # --- effects ----------------------------------------------------------------------------------------------------
+
+    def _send(self, effect: events.SendToScheduler) -> None:
+        self.messages_sent += 1
+        self.dialer.uplink.send(effect.message)
+
+    def _relay(self, effect: events.Relay) -> None:
+        worker = self.workers.get(effect.worker)
+        if worker is not None:
+            self.network.at(self.network.now + PIPE_SECONDS, lambda: worker.alive and worker.hear(effect.message))
+
+    def _start_worker(self, effect: events.StartWorker) -> None:
+        assert effect.worker not in self.workers
+        self.workers[effect.worker] = SimulatedWorker(self, effect.worker)
+
+    def _recall_tail(self, effect: events.RecallTail) -> None:
+        worker = self.workers[effect.worker]
+        datagrams, handles = worker.recall()
+        run = worker.word
+        self._take_results(effect.worker, worker, self.network.now)
+        self.core.handle(effect.worker, events.TailRecalled(datagrams, handles, run), self.network.now)
+
+    def _revoke(self, effect: events.ReadRun) -> None:
+        worker = self.workers[effect.worker]
+        worker.revoked = effect.sequence
+
+        def read() -> None:
+            if self.alive and self.workers.get(effect.worker) is worker:
+                run, now = worker.word, self.network.now
+                self._take_results(effect.worker, worker, now)
+                self.core.handle(effect.worker, events.RunRead(effect.sequence, run), now)
+                self.shell.wake()
+
+        self.network.at(self.network.now + REVOCATION_SECONDS, read)
+
+    def _read_cpu(self, effect: events.ReadCpu) -> None:
+        used = self.workers[effect.worker].cpu_nanoseconds()
+        self.core.handle(effect.worker, events.CpuRead(used), self.network.now)
+
+    def _kill_worker(self, effect: events.KillWorker) -> None:
+        self.kills += 1
+        self.workers[effect.worker].die("was killed by SIGKILL")
+
+    def _end(self, reasons: tuple[str, ...]) -> None:
+        self.ended = reasons
+        self.dialer.uplink.send(Goodbye("the agent stops"))
+        self.dialer.flush(self.network.now)
+        self.dialer.close()
+        self.shell.alive = False
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        for worker in self.workers.values():
+            worker.die("its agent is gone")
+
+    def check_nothing_is_held(self) -> None:
+        """No run, no outcome, no session of a task that is over."""
+        core = self.core
+        left = list(core.flights.waiting), list(core.flights.kept), core.functions.parked_entries()
+        assert not any(left), (self.name, left)
+        for worker in core.fleet:
+            assert not worker.flight and not worker.children and not worker.blocked and not worker.dropped
+        assert not core.fleet.blocked and not core.fleet.running
+        for simulated in self.workers.values():
+            if simulated.nested is not None:
+                simulated.nested.check_nothing_is_held()
