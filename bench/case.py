@@ -125,7 +125,7 @@ def _stop(peer: Any, patience: float) -> float | None:
 def _end(code: int, by_force: bool) -> NoReturn:
     """End this process, at once, as an engine's threads or exit handlers may hang; by force its descendants too."""
     if by_force:
-        end_descendants(0.5)
+        end_descendants(0.5, with_trackers=False)
     sys.stderr.flush()
     os._exit(code)
 

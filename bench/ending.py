@@ -34,22 +34,26 @@ def _reap() -> None:
             pass
 
 
-def end_descendants(grace_seconds: float) -> list[str]:
+def _is_tracker(process: probe.ProcessSeen) -> bool:
+    """Whether it is a resource tracker of multiprocessing: it ends after its users and removes what they left."""
+    return "resource_tracker" in probe.command(process.pid)
+
+
+def end_descendants(grace_seconds: float, with_trackers: bool = True) -> list[str]:
     """End all descendants of this process: wait, then SIGKILL by pid. Returns the command lines of the killed.
 
-    multiprocessing's resource trackers get two seconds more: when the others are gone they remove named semaphores.
+    Resource trackers get two seconds more. A process that uses one itself must spare it, and end.
     """
     deadline = time.monotonic() + grace_seconds
     killed: dict[int, str] = {}
     while True:
         _reap()
-        left = probe.descendants(os.getpid())
+        left = [each for each in probe.descendants(os.getpid()) if with_trackers or not _is_tracker(each)]
         if not left:
             return list(killed.values())
         late = time.monotonic() - deadline
         for process in left if late >= 0 else []:
-            words = probe.command(process.pid)
-            if "resource_tracker" not in words or late >= 2:
-                killed[process.pid] = words[-200:]
+            if not _is_tracker(process) or late >= 2:
+                killed[process.pid] = probe.command(process.pid)[-200:]
                 _signal(process, signal.SIGKILL)
         time.sleep(0.05)

@@ -152,7 +152,9 @@ def main() -> int:
     for peer, versions in document["versions"].items():
         print(f"  {peer:9} {', '.join(f'{name} {version}' for name, version in versions.items())}")
     print(report.table(runs, arguments.peers))
-    print(f"\n{len(runs)} runs in {time.monotonic() - start:.0f} s" + (", interrupted" if interrupted else ""))
+    loads = [run["load_before"] for run in runs] or [machine["load_at_start"]]
+    busy = f"load average {min(loads):.1f} to {max(loads):.1f}"
+    print(f"\n{len(runs)} runs in {time.monotonic() - start:.0f} s, {busy}{', interrupted' if interrupted else ''}")
     if interrupted:
         return 130
     return 1 if any(run["status"] in ("failed", "timeout") for run in runs) else 0

@@ -13,7 +13,7 @@ def main() -> None:
         n_workers=3,
         per_worker_task_queue_size=100,
         logging_paths=("/dev/stderr",),
-        logging_level="WARNING",
+        logging_level="ERROR",
     )
     address = cluster.get_address()
     print(address.startswith("tcp://127.0.0.1:"))

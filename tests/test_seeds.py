@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +35,9 @@ class Terminals:
         return program.replace(f"tcp://127.0.0.1:{PROMISED_PORT}", f"tcp://127.0.0.1:{self.port}")
 
 
-@pytest.fixture(scope="module")
-def terminals() -> Iterator[Terminals]:
-    """A storage server, a scheduler and two clusters, on the promised ports or, where those are taken, on others."""
-    taken = taken_port(range(PROMISED_PORT, PROMISED_PORT + 3))
-    port = PROMISED_PORT if taken is None else free_ports(3)
+@contextmanager
+def started(port: int) -> Iterator[Terminals]:
+    """A storage server, a scheduler and two clusters."""
     address = f"tcp://127.0.0.1:{port}"
     with (
         Terminal(PROGRAMS / "scaler_object_storage_server", f"tcp://127.0.0.1:{port + 1}") as storage,
@@ -53,7 +53,21 @@ def terminals() -> Iterator[Terminals]:
         yield Terminals(port, storage, scheduler, cluster)
         for terminal in (special, cluster, scheduler, storage):
             assert terminal.end(signal.SIGINT) == 0
-        assert taken_port(range(port, port + 3)) is None
+    assert taken_port(range(port, port + 3)) is None
+
+
+@pytest.fixture(scope="module")
+def terminals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminals]:
+    """The services on the promised ports or, where those are taken, on others."""
+    # Two runs of the tests at once must not both find the promised ports free.
+    with open(tmp_path_factory.getbasetemp().parent / "promised-ports", "w", encoding="utf-8") as ours:
+        try:
+            fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = taken_port(range(PROMISED_PORT, PROMISED_PORT + 3)) is None
+        except BlockingIOError:
+            free = False
+        with started(PROMISED_PORT if free else free_ports(3)) as running:
+            yield running
 
 
 def said(terminal: Terminal) -> list[str]:

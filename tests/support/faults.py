@@ -155,10 +155,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.address = f"tcp://127.0.0.1:{self.port}"
-        self.passed = 0
-        """Bytes that went to those who connected."""
-        self._flowing = threading.Event()
-        self._flowing.set()
+        self.drops = 0
+        self._left: int | None = None
         self._lines: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._accept)]
@@ -168,11 +166,18 @@ class Proxy:
         """Reset every connection: both ends notice."""
         with self._lock:
             lines, self._lines = self._lines, set()
+            self._left = None
+            self.drops += 1
         for line in lines:
             with suppress(OSError):
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 line.shutdown(socket.SHUT_RDWR)
             line.close()
+
+    def drop_after(self, size: int) -> None:
+        """Reset every connection once so many bytes more have gone to those who connected."""
+        with self._lock:
+            self._left = size
 
     def _accept(self) -> None:
         while True:
@@ -195,8 +200,13 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                sink.sendall(data)
-                self.passed += len(data) if counted else 0
+                with self._lock:
+                    left = self._left if counted else None
+                    if left is not None:
+                        self._left = left - len(data)
+                sink.sendall(data[:left])
+                if left is not None and left <= len(data):
+                    self.drop()
         with self._lock:
             self._lines -= {source, sink}
         for line in (source, sink):

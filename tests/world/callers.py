@@ -8,7 +8,7 @@ from random import Random
 
 import cloudpickle
 
-from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Send
+from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Transmit
 from scaler_client.records import CallBlock, CallGroup, Deliver, FunctionBody
 from scaler_io.links import Uplink, UplinkEvent
 from scaler_io.memory import MemoryDialer, MemoryNetwork
@@ -147,7 +147,7 @@ class Caller:
             request()
         messages: list[Message] = []
         for effect in self.core.settle(now):
-            if isinstance(effect, Send):
+            if isinstance(effect, Transmit):
                 messages.append(effect.message)
             elif isinstance(effect, Deliver):
                 self._deliver(effect)

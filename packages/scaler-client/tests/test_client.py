@@ -6,6 +6,8 @@ import inspect
 import math
 import os
 import pickle
+import random
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -468,6 +470,38 @@ def test_the_executor(client: Client) -> None:
     assert client.submit(add, 1).result(10) == 11
 
 
+# --- Ctrl-C ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_an_interrupt_at_any_moment_leaves_the_client_usable(client: Client) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    scope: dict[str, Any] = {"__name__": "__main__", "n": 0}
+    exec("def changing(x): return x + n", scope)
+    interrupted = 0
+    try:
+        for attempt in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-3))
+                while True:
+                    scope["n"] += 1
+                    future = client.submit(scope["changing"], 1)
+                    assert client.map(abs, range(3)) == [0, 1, 2]
+                    assert client.submit(add, 1).result(10) == 11
+                    assert future.result(10) == 1 + scope["n"]
+            except KeyboardInterrupt:
+                interrupted += 1
+                assert client.submit(add, attempt).result(10) == attempt + 10
+                assert client.submit(scope["changing"], 1).result(10) == 1 + scope["n"]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted == 300
+
+
 # --- serializers ----------------------------------------------------------------------------------------------------
 
 
@@ -506,6 +540,7 @@ def test_a_serializer_is_called_four_times(cluster: Any, monkeypatch: pytest.Mon
             one = client.submit(add, 5, 6)
             two = client.submit(by_keywords, one, b=one)
             cluster.wait_tasks(2)
+            assert cluster.of(Submit)[-1].needs == (one.task_id,)  # once, however often it is an argument
             cluster.go_on()
             assert two.result(10) == 22
             assert client.submit(add, one, two).result(10) == 33

@@ -163,6 +163,7 @@ def test_nothing_is_left_of_a_script_that_is_killed(tmp_path: Path) -> None:
         wait_until(lambda: not children(process.pid), 5)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_leaves_the_cluster_alone() -> None:
     with SchedulerClusterCombo(n_workers=0, **QUIET) as cluster:
         code = f"import os; os.kill({os.getpid()}, 0)"

@@ -15,7 +15,7 @@ from scaler_client.core import (
     ClientCore,
     Connected,
     Print,
-    Send,
+    Transmit,
 )
 from scaler_client.records import CallBlock, CallGroup, Deliver, FunctionBody
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp
@@ -77,7 +77,7 @@ def core() -> ClientCore:
 
 
 def sent(core: ClientCore, now: float = 0.0) -> list[Any]:
-    messages = [effect.message for effect in core.settle(now) if isinstance(effect, Send)]
+    messages = [effect.message for effect in core.settle(now) if isinstance(effect, Transmit)]
     core.check()
     return messages
 
@@ -259,7 +259,7 @@ def test_clear_cancels_and_forgets(core: ClientCore) -> None:
     core.clear(lambda: told.append(1))
     effects = core.settle(0.0)
     assert isinstance(effects[0], Deliver) and list(effects[0].statuses) == [Status.CANCELLED]
-    assert effects[-1] == Send(Cancel([1]))
+    assert effects[-1] == Transmit(Cancel([1]))
     core.submit([PlannedCall(2, GROUP)])
     assert sent(core)[0].functions == [b"f"]
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scaler_client.core import ClientCore, Send
+from scaler_client.core import ClientCore, Transmit
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
 from scaler_io.links import LinkDown, LinkUp
 from scaler_protocol.handshake import Welcome
@@ -160,7 +160,7 @@ class ClientMachine(RuleBasedStateMachine):
     @rule()
     def settle(self) -> None:
         for effect in self.core.settle(self.now):
-            if isinstance(effect, Send):
+            if isinstance(effect, Transmit):
                 assert self.up
                 self.hear(effect.message)
             elif isinstance(effect, Deliver):

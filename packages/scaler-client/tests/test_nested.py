@@ -23,7 +23,7 @@ from scaler_protocol.messages import Blocked, Done, Message, Submit
 from scaler_protocol.payloads import Payloads
 
 
-class WorkerChannel:
+class ScriptedChannel:
     """A Transport whose other end is the test."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class FakeRuntime:
     """A worker that runs run 77."""
 
     def __init__(self) -> None:
-        self.channel = WorkerChannel()
+        self.channel = ScriptedChannel()
         self.connections = 0
         self.run = 77
         self.inputs: Mapping[int, tuple[int, bytes]] = {}

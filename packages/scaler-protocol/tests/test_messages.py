@@ -11,6 +11,7 @@ import pytest
 
 from scaler_protocol import codec, handshake, messages
 from scaler_protocol.handshake import Hello
+from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Cancel, Done, Encoding, Group, Message, Status, WorkerState
 from scaler_protocol.payloads import Payloads
 
@@ -96,19 +97,25 @@ def example(name: str) -> list[bytes]:
         if line.startswith("frame"):
             frames.append(b"")
         else:
-            frames[-1] += bytes.fromhex(line[:35].partition("  ")[2] if line[0] == " " else line[6:41])
+            frames[-1] += bytes.fromhex(line[8:31])
     return frames
 
 
 def test_the_worked_example_is_what_the_code_writes(wire: Wire) -> None:
+    name = "math:sqrt"
+    function, first = function_id(name.encode()), first_task(0x0A0B0C0D)
+    submit = messages.Submit(
+        [Group(function, encoding=Encoding.JSON)],
+        [first + 1, first + 2],
+        Payloads([b"[2]", b"[3]"]),
+        functions=[function],
+        names=[name],
+        bodies=Payloads([b""]),
+    )
     header, *body = example("submit")
     assert header == (1).to_bytes(8, "little") + bytes(8)
-    message = codec.decode(body)
-    assert wire.frames_of(message) == body
-    assert isinstance(message, messages.Submit)
-    assert message.calls.parts == [b"[2]", b"[3]"] and message.names == ("math:sqrt",)
-    assert message.groups[0].encoding == Encoding.JSON
-    assert message.groups[0].function == message.functions[0]
+    assert body == wire.frames_of(submit)
+    assert wire.frames_of(codec.decode(body)) == body
 
 
 def test_messages_are_immutable_values() -> None:

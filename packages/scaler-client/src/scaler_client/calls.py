@@ -177,9 +177,8 @@ class Callees:
         """What is known of a callable; `fresh` writes it again in any case. Raises TypeError for what is none."""
         callee = self._callees.get(id(fn))
         if callee is None or callee.ref() is not fn:
-            callee = self._add(fn)
-            self._write(callee, fn)
-        elif fresh or (callee.capture is not None and not callee.capture.unchanged(callee.ref())):
+            return self._add(fn)
+        if fresh or (callee.capture is not None and not callee.capture.unchanged(callee.ref())):
             self._write(callee, fn)
         return callee
 
@@ -232,6 +231,8 @@ class Callees:
             raise TypeError(f"the first argument is to be called, and {fn!r} can not be")
         key, callees = id(fn), self._callees
         callee = Callee(lambda: None, check_for(fn))
+        if not self._write(callee, fn):
+            return callee
 
         def forget(gone: object) -> None:
             if callees.get(key) is callee:
@@ -240,23 +241,26 @@ class Callees:
         try:
             callee.ref = weakref.ref(fn, forget)
         except TypeError:
-            return callee  # it can not be told when its id is free again
+            return callee  # nobody would say when its id is free again
         if len(callees) >= _CALLEES_KEPT:
             callees.clear()
         callees[key] = callee
         return callee
 
-    def _write(self, callee: Callee, fn: Callable[..., Any]) -> None:
-        if self._writer.serializer is None and isinstance(fn, FunctionType) and not travels_by_name(fn):
-            callee.capture = Capture.of(fn)
-            lasting = callee.capture is not None
-        else:
-            callee.capture = None
-            lasting = self._writer.serializer is not None or travels_by_name(fn)
+    def _write(self, callee: Callee, fn: Callable[..., Any]) -> bool:
+        """Write the function; whether that lasts, for it will be seen when its pickle would hold something else."""
+        capture = None
+        lasting = self._writer.serializer is not None or travels_by_name(fn)
+        if not lasting and isinstance(fn, FunctionType):
+            capture = Capture.of(fn)
+            lasting = capture is not None
         written = self._writer.dump(fn)
         identity = function_id(written)
+        # In this order, wherever a Ctrl-C may come between: what is stale is noticed by its capture.
+        callee.group = None
         if callee.body is None or callee.body.id != identity:
             callee.body = FunctionBody(identity, name_of(fn), written)
-            callee.group = None
+        callee.capture = capture
         if not lasting:
             self._callees.pop(id(fn), None)
+        return lasting

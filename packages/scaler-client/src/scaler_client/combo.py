@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 START_SECONDS = 60.0
 END_SECONDS = 5.0
@@ -21,6 +22,27 @@ _PORTS = 3
 """The scheduler's, the storage's and the monitor's."""
 _TRIES = 5
 
+_SCHEDULER_OPTIONS = (
+    "object_storage_address",
+    "monitor_address",
+    "max_number_of_tasks_waiting",
+    "client_timeout_seconds",
+    "worker_timeout_seconds",
+    "object_retention_seconds",
+    "allocate_policy",
+    "event_loop",
+)
+_CLUSTER_OPTIONS = (
+    "heartbeat_interval_seconds",
+    "task_timeout_seconds",
+    "death_timeout_seconds",
+    "object_retention_seconds",
+    "garbage_collect_interval_seconds",
+    "trim_memory_threshold_bytes",
+    "preload",
+    "event_loop",
+)
+"""Parameters that are passed on under their own names."""
 _MEANINGLESS: dict[str, tuple[object, str]] = {
     "worker_io_threads": (1, "a process has one io thread"),
     "scheduler_io_threads": (1, "a process has one io thread"),
@@ -78,40 +100,14 @@ class SchedulerClusterCombo:
         preload: str | None = None,
         per_worker_queue_size: int | None = None,
     ) -> None:
-        _refuse_meaningless(locals())
+        given = locals()
+        _refuse_meaningless(given)
         if not isinstance(n_workers, int) or n_workers < 0:
             raise ValueError(f"n_workers={n_workers!r}: give a whole number from 0 up")
-        logs = _logging_options(logging_paths, logging_level, logging_config_file)
-        scheduler = [
-            *logs,
-            *_option("--object-storage-address", object_storage_address),
-            *_option("--monitor-address", monitor_address),
-            *_option("--max-number-of-tasks-waiting", max_number_of_tasks_waiting),
-            *_option("--client-timeout-seconds", client_timeout_seconds),
-            *_option("--worker-timeout-seconds", worker_timeout_seconds),
-            *_option("--object-retention-seconds", object_retention_seconds),
-            *_option("--allocate-policy", allocate_policy),
-            *_option("--event-loop", event_loop),
-            "--protected" if protected else "--no-protected",
-        ]
-        cluster = [
-            *logs,
-            *_option("--num-of-workers", n_workers),
-            *_option("--per-worker-capabilities", _capability_text(per_worker_capabilities)),
-            *_option("--per-worker-task-queue-size", per_worker_queue_size or per_worker_task_queue_size),
-            *_option("--heartbeat-interval-seconds", heartbeat_interval_seconds),
-            *_option("--task-timeout-seconds", task_timeout_seconds),
-            *_option("--death-timeout-seconds", death_timeout_seconds),
-            *_option("--object-retention-seconds", object_retention_seconds),
-            *_option("--garbage-collect-interval-seconds", garbage_collect_interval_seconds),
-            *_option("--trim-memory-threshold-bytes", trim_memory_threshold_bytes),
-            *_option("--preload", preload),
-            *_option("--event-loop", event_loop),
-        ]
         self._services: list[subprocess.Popen[bytes]] = []
         self._end = weakref.finalize(self, _end_services, self._services, os.getpid())
         try:
-            self._address = self._start(address, scheduler, cluster if n_workers else None)
+            self._address = self._start(given)
         except BaseException:
             self.shutdown()
             raise
@@ -130,20 +126,22 @@ class SchedulerClusterCombo:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.shutdown()
 
-    def _start(self, address: str | None, scheduler: list[str], cluster: list[str] | None) -> str:
+    def _start(self, given: Mapping[str, Any]) -> str:
+        """Start the services and wait for the scheduler; returns its address."""
         for module in ("scaler_scheduler", "scaler_worker"):
             if importlib.util.find_spec(module) is None:
                 raise ImportError(f"a local cluster needs {module}, which is not installed: pip install scaler")
+        address = given["address"]
         for attempt in range(1, _TRIES + 1):
             wanted = address or f"tcp://127.0.0.1:{_free_port()}"
             ready, tell = os.pipe()
             try:
-                self._run("scaler_scheduler", [wanted, *scheduler, "--ready-fd", str(tell)], (tell,))
+                self._run("scaler_scheduler", [wanted, *_scheduler_options(given), "--ready-fd", str(tell)], (tell,))
             finally:
                 os.close(tell)
             # Both at once: the agent tries until the scheduler is there.
-            if cluster is not None:
-                self._run("scaler_worker", [wanted, *cluster], (), _worker_environment())
+            if given["n_workers"]:
+                self._run("scaler_worker", [wanted, *_cluster_options(given)], (), _worker_environment())
             with contextlib.suppress(ImportError):
                 import scaler_client.connection  # noqa: F401  # takes as long as they do
             if found := _read_ready(ready):
@@ -178,21 +176,34 @@ def _refuse_meaningless(given: Mapping[str, object]) -> None:
             raise ValueError(f"{name}={given[name]!r} means nothing any more: {sentence}; leave it out")
 
 
-def _option(flag: str, value: object) -> list[str]:
-    return [] if value is None else [f"{flag}={value}" if isinstance(value, str) else f"{flag}={value:.15g}"]
+def _scheduler_options(given: Mapping[str, Any]) -> list[str]:
+    protection = "--protected" if given["protected"] else "--no-protected"
+    return [protection, *_logging_options(given), *_options({name: given[name] for name in _SCHEDULER_OPTIONS})]
 
 
-def _logging_options(paths: Sequence[str], level: str, config_file: str | None) -> list[str]:
+def _cluster_options(given: Mapping[str, Any]) -> list[str]:
+    options = {name: given[name] for name in _CLUSTER_OPTIONS}
+    options["num_of_workers"] = given["n_workers"]
+    options["per_worker_task_queue_size"] = given["per_worker_queue_size"] or given["per_worker_task_queue_size"]
+    capabilities: Mapping[str, int] = given["per_worker_capabilities"] or {}
+    words = (name if value == -1 else f"{name}={value}" for name, value in capabilities.items())
+    options["per_worker_capabilities"] = ",".join(words) or None
+    return [*_logging_options(given), *_options(options)]
+
+
+def _options(values: Mapping[str, Any]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None]
+
+
+def _logging_options(given: Mapping[str, Any]) -> list[str]:
     """The services run in another directory: files get their full names."""
+    paths = given["logging_paths"]
     full = [path if path == "-" or path.startswith("/dev/") else os.path.abspath(path) for path in paths]
-    config = [] if config_file is None else ["--logging-config-file", os.path.abspath(config_file)]
-    return ["--logging-level", level, *config, *(["--logging-paths", *full] if full else [])]
-
-
-def _capability_text(capabilities: Mapping[str, int] | None) -> str | None:
-    if not capabilities:
-        return None
-    return ",".join(name if value == -1 else f"{name}={value}" for name, value in capabilities.items())
+    config = given["logging_config_file"]
+    levels = _options(
+        {"logging_level": given["logging_level"], "logging_config_file": config and os.path.abspath(config)}
+    )
+    return [*levels, *(["--logging-paths", *full] if full else [])]
 
 
 def _worker_environment() -> dict[str, str]:

@@ -66,7 +66,7 @@ KEPT_FUNCTION_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class Transmit:
     """Give this to the transport, in order."""
 
     message: Message
@@ -101,7 +101,7 @@ class Call:
     whom: Callable[[], object]
 
 
-ClientEffect = Call | Send | Deliver | Connected | Print | AnswerShutdown
+ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown
 
 
 class ClientCore:
@@ -227,10 +227,10 @@ class ClientCore:
         assert (self._release_at is None) == (not self._released)
 
     def _send(self, message: Message) -> None:
-        self._out.append(Send(message))
+        self._out.append(Transmit(message))
 
     def _submit_some(self) -> bool:
-        """Send one more message of waiting calls; False where the next one exceeds the credit."""
+        """Transmit one more message of waiting calls; False where the next one exceeds the credit."""
         first = self._waiting[0]
         size = first.weight * (len(first.calls) if type(first) is CallBlock else 1)
         if self._used and self._used + size > self._credit:

@@ -43,7 +43,8 @@ class Collector:
         """The call waits for this future; returns its task id. Raises ValueError where the scheduler knows it not."""
         if future.owner is not self.owner:
             raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
-        self.found.append(future)
+        if future not in self.found:
+            self.found.append(future)
         return future.task_id
 
 

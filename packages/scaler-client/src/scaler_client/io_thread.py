@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Final
 
-from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Send
+from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Transmit
 from scaler_client.futures import ScalerFuture, deliver
 from scaler_client.handoff import Handoff
 from scaler_client.records import CallBlock, Deliver
@@ -230,7 +230,7 @@ class IoThread:
         if entries:
             self._accept(entries)
         for effect in core.settle(now):
-            if type(effect) is Send:
+            if type(effect) is Transmit:
                 transport.send(effect.message)
             else:
                 self._perform[type(effect)](effect)

@@ -221,7 +221,9 @@ class SchedulerCore:
     def _blocked(self, peer: bytes, event: messages.Blocked, now: float) -> None:
         agent = self._agent(peer)
         for run, blocked in zip(event.runs, event.blocked, strict=True):
-            if blocked and run in agent.runs:
+            if run not in agent.runs:
+                self._recovery.note_blocked(run, blocked)
+            elif blocked:
                 agent.blocked.add(run)
             else:
                 agent.blocked.discard(run)

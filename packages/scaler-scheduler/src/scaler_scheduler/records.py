@@ -72,6 +72,8 @@ class SessionRecord:
     peer: bytes
     runtime: Runtime = None
     nested: bool = False
+    resuming: bool = False
+    """Not to be forgotten though it has no tasks: some may still be found after a restart."""
     served: int = 0
     """Tasks of this root session dispatched so far: its place in the round."""
     waiting: int = 0

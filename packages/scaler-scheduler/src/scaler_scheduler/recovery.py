@@ -33,9 +33,12 @@ class Recovery:
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._until: float | None = None
+        self._resuming: list[SessionRecord] = []
         self._wanted: dict[int, SessionRecord] = {}
         self._running: dict[int, tuple[AgentRecord, int]] = {}
         self._finished: dict[int, AgentRecord] = {}
+        self._blocked: set[int] = set()
+        """Runs of which nobody has said yet that they are wanted, and that wait for tasks of their own."""
         self._adopted: list[TaskRecord] = []
         self._asked: dict[int, AgentRecord] = {}
         """Tasks whose kept outcomes were asked for."""
@@ -58,6 +61,8 @@ class Recovery:
 
     def client_resumes(self, session: SessionRecord, event: Resume, now: float) -> None:
         """A client wants these tasks; those that are known go their way."""
+        session.resuming = True
+        self._resuming.append(session)
         for task in event.wanted:
             if task in session.tasks or session_of(task) != session.number:
                 continue
@@ -67,7 +72,7 @@ class Recovery:
                 self._resend(session, task, agent, now)
             else:
                 self._wanted[task] = session
-        if self._wanted and self._until is None:
+        if self._until is None:
             self._until = now  # nothing to wait for: nobody but this client remembers
 
     def agent_resumes(self, agent: AgentRecord, event: Resume, now: float) -> None:
@@ -85,7 +90,7 @@ class Recovery:
             self._adopt(session, task, agent, run)
         elif record is not None and record.state == WAITING:
             self._state.waiting.forget(record)
-            _put(agent, record, run)
+            self._put(agent, record, run)
             if record.extra is not None and record.extra.charged == run:
                 record.extra.lost_runs -= 1  # it was not lost
                 record.extra.charged = 0
@@ -94,6 +99,13 @@ class Recovery:
         else:
             return False
         return True
+
+    def note_blocked(self, run: int, blocked: bool) -> None:
+        """A run that may be adopted began, or stopped, to wait for other tasks."""
+        if blocked and self._until is not None:
+            self._blocked.add(run)
+        else:
+            self._blocked.discard(run)
 
     def _finish(self, agent: AgentRecord, event: Resume, now: float) -> None:
         resend, forget = [], []
@@ -132,14 +144,21 @@ class Recovery:
             self._state.send(session.peer, NeedTasks(tasks))
         for agent, run in self._running.values():
             self._state.withdrawn.setdefault(agent, []).append(run)
+        forgotten: dict[AgentRecord, list[int]] = {}
         for task, agent in self._finished.items():
-            agent.released.append(task)
-        self._wanted, self._running, self._finished, self._adopted = {}, {}, {}, []
+            forgotten.setdefault(agent, []).append(task)
+        for agent, tasks in forgotten.items():
+            self._state.send(agent.peer, Release(tasks))
+        for session in self._resuming:
+            session.resuming = False
+        self._state.forget_nested(session.number for session in self._resuming)
+        self._resuming = []
+        self._wanted, self._running, self._finished, self._adopted, self._blocked = {}, {}, {}, [], set()
 
     def _adopt(self, session: SessionRecord, task: int, agent: AgentRecord, run: int) -> None:
         """The agent goes on with the task; its call is asked for at the end of the window, should it be lost."""
         record = session.tasks[task] = TaskRecord(task, self._unseen(session), b"")
-        _put(agent, record, run)
+        self._put(agent, record, run)
         self._adopted.append(record)
 
     def _resend(self, session: SessionRecord, task: int, agent: AgentRecord, now: float) -> None:
@@ -165,7 +184,8 @@ class Recovery:
             session.groups[key] = GroupRecord(nothing, session, lane, FunctionRecord(b""), None, nothing)
         return session.groups[key]
 
-
-def _put(agent: AgentRecord, record: TaskRecord, run: int) -> None:
-    record.state, record.agent, record.run = ASSIGNED, agent, run
-    agent.runs[run] = record
+    def _put(self, agent: AgentRecord, record: TaskRecord, run: int) -> None:
+        record.state, record.agent, record.run = ASSIGNED, agent, run
+        agent.runs[run] = record
+        if run in self._blocked:
+            agent.blocked.add(run)

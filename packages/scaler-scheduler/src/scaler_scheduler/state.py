@@ -100,5 +100,5 @@ class SchedulerState:
         """Tasks of these sessions are gone: nested ones that have none any more are no more."""
         for number in numbers:
             session = self.sessions.get(number)
-            if session is not None and session.nested and not session.tasks:
+            if session is not None and session.nested and not session.tasks and not session.resuming:
                 del self.sessions[number]

@@ -204,11 +204,16 @@ class AgentCore:
 
     def _link_up(self, event: LinkUp, now: float) -> None:
         self._welcome = event.welcome
+        if event.resumed:
+            return
         self._effects += (events.Relay(worker.number, event.welcome) for worker in self.fleet if worker.pid)
         held = self._held()
-        if not event.resumed and (held or len(self.flights.kept)):
+        if held or len(self.flights.kept):
             runs, tasks = [entry[0] for entry in held], [entry[1] for entry in held]
             self._send(Resume(tasks, runs, (), tuple(self.flights.kept)))
+        blocked = [entry[0] for worker in self.fleet if worker.blocked and (entry := worker.next_entry())]
+        if blocked:
+            self._send(Blocked(blocked, [True] * len(blocked)))
 
     def _held(self) -> list[Entry]:
         """Every run that has not ended and is still wanted."""
@@ -280,7 +285,10 @@ class AgentCore:
     def _relay_by_task(self, message: ByTask, now: float) -> None:
         for session, part in by_session(message):
             worker = self._relay(session, part)
-            if worker is not None and isinstance(part, Done):
+            if worker is None and isinstance(part, Done | NeedTasks):
+                # The process that wanted them is gone: nobody else will say so of tasks that a restart made orphans.
+                self._send(Release(part.tasks) if isinstance(part, Done) else Cancel(part.tasks))
+            elif worker is not None and isinstance(part, Done):
                 worker.children.difference_update(part.tasks)
 
     def _relay_need(self, message: NeedFunctions, now: float) -> None:
@@ -325,7 +333,7 @@ class AgentCore:
             return
         if worker.cpu >= 0:
             rests = event.nanoseconds - worker.cpu < SUSPECT_NANOSECONDS
-            if rests and not worker.blocked and not self.fleet.idle:
+            if rests and not worker.blocked and len(self.fleet.running) >= self.fleet.places:
                 worker.guessed = True
                 self._set_blocked(worker, entry[0], True, now)
             elif worker.guessed and not rests:

@@ -77,12 +77,22 @@ class _ResultPipe:
                 written += os.write(self._descriptor, memoryview(record)[written:])
 
 
+def _see_as_the_caller() -> None:
+    """In a local cluster tasks find modules and files where the program that started it finds them."""
+    if path := os.environ.get("SCALER_WORKER_PATH"):
+        theirs = path.split(os.pathsep)
+        sys.path[:] = theirs + [entry for entry in sys.path if entry not in theirs]
+    if directory := os.environ.get("SCALER_WORKER_DIRECTORY"):
+        os.chdir(directory)
+
+
 def run_worker(ends: WorkerEnds, lifeline: int, word: Any, number: int, name: str, config: WorkerConfig) -> NoReturn:
     """Be a worker until the agent closes the channel. Called in a freshly forked process; never returns."""
     code = 1
     try:
         _become_worker(ends, lifeline)
         pipe = _ResultPipe(ends.results)
+        _see_as_the_caller()
         if not _preload(config, pipe):
             os._exit(1)
         core = WorkerCore(
