@@ -114,6 +114,7 @@ class World:
         config: SchedulerConfig = CONFIG,
         queue_size: int = 1000,
         client_timeout_seconds: float = 60.0,
+        host_timeout_seconds: float = 60.0,
     ) -> None:
         self.network = MemoryNetwork(seed)
         self.config = config
@@ -121,7 +122,7 @@ class World:
         self.hosts: list[SimulatedHost] = []
         self.clients: list[WorldClient] = []
         self.lives = [SchedulerLife(self.network, config)]
-        self._client_timeout = client_timeout_seconds
+        self._client_timeout, self._host_timeout = client_timeout_seconds, host_timeout_seconds
         for workers in [1] * hosts if isinstance(hosts, int) else hosts:
             self.add_host(workers, queue_size=queue_size)
         for _ in range(clients):
@@ -161,6 +162,7 @@ class World:
             workers=workers,
             queue_size=queue_size,
             capabilities=capabilities,
+            timeout_seconds=self._host_timeout,
         )
         self.hosts.append(host)
         return host
@@ -232,6 +234,12 @@ class World:
     def start_scheduler(self) -> None:
         """Another one, on the same address."""
         self.lives.append(SchedulerLife(self.network, self.config))
+
+    def replace_scheduler(self) -> None:
+        """Another one takes over, behind a proxy that keeps the connections: old traffic reaches the new one."""
+        self.scheduler.shell.alive = False
+        self.scheduler.listener.replace()
+        self.start_scheduler()
 
     def restart_scheduler(self, away: float = 0.2) -> None:
         """SIGKILL to the scheduler, and another one on its address a little later."""

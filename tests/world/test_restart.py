@@ -261,10 +261,7 @@ def test_what_a_proxy_still_carries_of_an_older_life_is_ignored() -> None:
     world.connection(world.client).stall(1.0)
     futures += world.client.submit(*plans(5))
     world.run(0.3)
-    old = world.scheduler
-    old.shell.alive = False
-    old.listener.replace()
-    world.start_scheduler()
+    world.replace_scheduler()
     world.finish(30.0)
     world.check_as_expected(futures)
     assert world.scheduler.hub.refused_frames

@@ -351,6 +351,28 @@ def test_missing_function_bytes_are_asked_for(driver: SchedulerDriver) -> None:
     assert list(driver.runs(agent)) == [task]
 
 
+def test_an_agent_that_dropped_a_function_gets_it_again_from_its_session(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.submit(client)
+    driver.core.state.functions.use(b"f" * 16).body = None
+    driver.feed(agent, messages.NeedFunctions((b"f" * 16,)))
+    (asked,) = driver.take(client, messages.NeedFunctions)
+    assert (tuple(asked.functions), asked.session) == ((b"f" * 16,), client[0])
+    driver.feed(client, messages.Functions(asked.functions, ("n",), Payloads([b"body"])))
+    assert [list(answer.bodies) for answer in driver.take(agent, messages.Functions)] == [[b"body"]]
+
+
+def test_an_input_that_is_named_twice_is_waited_for_once(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=2)
+    (source,) = driver.submit(client)
+    runs = driver.runs(agent)
+    twice = replace(_dependent(source + 100, source), dependents=(0, 0), needs=(source, source))
+    driver.feed(client, twice)
+    driver.done(agent, runs, result=b"42")
+    (run,) = driver.take(agent, messages.Run)
+    assert list(run.inputs) == [b"42"]
+
+
 def test_a_client_that_leaves_takes_its_work_along(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent()
     driver.submit(client, 10)

@@ -253,14 +253,16 @@ class SchedulerCore:
         self._define(event, now)
 
     def _need_functions(self, peer: bytes, event: messages.NeedFunctions, now: float) -> None:
-        session = self.state.sessions.get(event.session)
         for wanted in event.functions:
             function = self.state.functions.use(wanted)
             if function.body is not None:
                 self._answer(peer, function)
-            elif session is not None:
-                function.asking.add(peer)
-                self.state.send(session.peer, messages.NeedFunctions((wanted,), event.session))
+                continue
+            function.asking.add(peer)
+            for session in self.state.sessions.values():
+                if session.uses(function):
+                    self.state.send(session.peer, messages.NeedFunctions((wanted,), session.number))
+                    break
 
     def _answer(self, agent: bytes, function: FunctionRecord) -> None:
         body = Payloads((function.body or b"",))

@@ -181,15 +181,17 @@ class Outcomes:
             self.settle(dependent, status, payload, now, stored=stored)
             return
         extra.inputs[need] = (payload, stored)
-        extra.lacking -= 1
+        extra.lacking.discard(need)
         if not extra.lacking:
             self._state.queue([dependent], now)
 
     def need(self, dependent: TaskRecord, need: int) -> None:
         """A task depends on another one: wait for its outcome, or ask the owner where it has ended."""
         extra = dependent.more()
-        extra.lacking += 1
         dependent.state = HELD
+        if need in extra.lacking or need in extra.inputs:
+            return
+        extra.lacking.add(need)
         source = self._state.find(need)
         if source is None or source.state in (DONE, GONE):
             self._state.send(dependent.group.session.peer, NeedInputs((dependent.id,), (need,)))

@@ -80,6 +80,10 @@ class SessionRecord:
     groups: dict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=dict)
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
 
+    def uses(self, function: FunctionRecord) -> bool:
+        """Whether the session has submitted calls of the function, or with it as their serializer."""
+        return any(function in (group.function, group.serializer) for group in self.groups.values())
+
 
 @dataclass(slots=True, eq=False)
 class LaneRecord:
@@ -119,7 +123,8 @@ class TaskExtra:
     charged: int = 0
     """The run that was counted as lost with its agent, should the agent come back with it."""
     raised_runs: int = 0
-    lacking: int = 0
+    lacking: set[int] = field(default_factory=set)
+    """Tasks whose results have not come."""
     inputs: dict[int, tuple[bytes, bool]] = field(default_factory=dict)
     dependents: list[TaskRecord] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
