@@ -152,6 +152,30 @@ def test_signal_that_was_swallowed_during_start_up_stops_the_loop(kind: str, sta
     program.ends(0, "stopped\n")
 
 
+@both_signals
+def test_signal_while_the_loop_is_made_stops_it(number: int, start: Start) -> None:
+    program = start(
+        """
+        import asyncio, os, sys
+        from scaler_io.event_loops import run
+        from scaler_io.lifecycle import main_guard, terminate_on_signals
+        make = asyncio.base_events.BaseEventLoop.__init__
+        def make_slowly(loop):
+            os.kill(os.getpid(), int(sys.argv[1]))
+            make(loop)
+        asyncio.base_events.BaseEventLoop.__init__ = make_slowly
+        async def serve():
+            stopped = asyncio.Event()
+            terminate_on_signals(asyncio.get_running_loop(), stopped.set)
+            await stopped.wait()
+            print("stopped")
+        sys.exit(main_guard("program", lambda: run(serve)))
+        """,
+        str(int(number)),
+    )
+    program.ends(0, "stopped\n")
+
+
 SERVING = """
     import asyncio, sys
     from scaler_io.event_loops import run

@@ -148,7 +148,7 @@ class SchedulerClusterCombo:
                 return found
             code = self._services[0].wait(END_SECONDS)
             if address is not None or attempt == _TRIES or _is_free(int(wanted.rpartition(":")[2])):
-                raise RuntimeError(f"the scheduler ended at once, with exit code {code}: it has said why above")
+                raise RuntimeError(f"the scheduler at {wanted} ended at once, with exit code {code}: it has said why above")
             _end_services(self._services, os.getpid())  # somebody took the port in between
             self._services.clear()
         raise AssertionError
@@ -251,11 +251,10 @@ def _end_services(services: Sequence[subprocess.Popen[bytes]], owner: int) -> No
     """End the processes that `owner` started, the last one first; a fork of it leaves them alone."""
     if os.getpid() != owner:
         return
-    for service in reversed(services):
-        with contextlib.suppress(ProcessLookupError):
-            service.terminate()
     until = time.monotonic() + END_SECONDS
+    # One after the other: workers that lose their scheduler would say so.
     for service in reversed(services):
+        service.terminate()
         try:
             service.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:

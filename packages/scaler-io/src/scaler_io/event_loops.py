@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -32,6 +33,10 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
     if event_loop_kind(kind) == "uvloop":
         runner = _uvloop_run()
     LOGGER.info("use event loop: %s", kind)
+    if sys.platform == "linux":
+        from scaler_io.lifecycle import hold_signals
+
+        hold_signals()
     return runner(main())
 
 

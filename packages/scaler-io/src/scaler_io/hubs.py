@@ -209,7 +209,7 @@ class Hub:
             return None
         if isinstance(message, Goodbye):
             self._forget(peer)
-            return peer.identity, PeerLost(message.reason or "it said goodbye")
+            return peer.identity, PeerLost(message.reason or "it said goodbye", farewell=True)
         who = peer.hello.name or peer.identity.hex()
         raise ProtocolError(f"{who} said {type(message).__name__} in the middle of an epoch")
 

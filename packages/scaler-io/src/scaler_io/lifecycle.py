@@ -1,9 +1,10 @@
 """How a server process starts, is told to end, and ends (Linux).
 
 Theory. A program's entry point calls `main_guard` before it imports anything heavy. From there until its event loop
-runs, SIGINT and SIGTERM raise SystemExit(0), so that a signal in the middle of imports, name look-ups or binds
-unwinds what exists and leaves no traceback. The main coroutine begins with `terminate_on_signals`, which turns the
-first signal into a call of `stop`; an earlier one that some library swallowed counts and stops it at once. After the
+is made, SIGINT and SIGTERM raise SystemExit(0), so that a signal in the middle of imports, name look-ups or binds
+unwinds what exists and leaves no traceback. A loop that is half made could not be unwound in silence: from
+`hold_signals` on the first one only counts. The main coroutine begins with `terminate_on_signals`, which turns the
+first signal into a call of `stop`; an earlier one that was held, or that some library swallowed, stops it at once. After the
 main function only the way out is left, and a signal takes it directly. The second signal ends the process at any
 moment.
 
@@ -51,6 +52,17 @@ def _on_early_signal(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
+def hold_signals() -> None:
+    """Where early signals are caught: the first one only counts, until `terminate_on_signals` finds it."""
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is _on_early_signal:
+            signal.signal(number, _on_held_signal)
+
+
+def _on_held_signal(number: int, frame: FrameType | None) -> None:
+    _count(number)
+
+
 def _count(number: int) -> None:
     if _received:
         os._exit(128 + number)
@@ -72,7 +84,7 @@ def terminate_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], Non
     for number in STOP_SIGNALS:
         # The loop's handler wakes it wherever the signal was delivered; ours runs even while a callback is stuck.
         loop.add_signal_handler(number, stop_soon, number)
-        signal.signal(number, lambda number, frame: _count(number))
+        signal.signal(number, _on_held_signal)
     if _received:
         loop.call_soon(stop)
 

@@ -47,9 +47,10 @@ class PeerJoined:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """A peer is gone for good."""
+    """A peer is gone for good; with `farewell` it has said so itself."""
 
     reason: str
+    farewell: bool = False
 
 
 UplinkEvent = Message | LinkUp | LinkDown | LinkLost | LinkRefused

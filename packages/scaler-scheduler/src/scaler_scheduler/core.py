@@ -151,7 +151,7 @@ class SchedulerCore:
 
     def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
         if peer in self.state.agents:
-            self._agent_lost(peer, event.reason, now)
+            self._agent_lost(peer, event.reason, now, charged=not event.farewell)
         elif session := self._clients.pop(peer, None):
             self._session_over(session, now)
             self.state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
@@ -160,7 +160,8 @@ class SchedulerCore:
         agent = self.state.agents.pop(peer)
         self._dispatch.left(agent)
         self._recovery.agent_left(agent, now)
-        self.state.log(f"{agent.workers} workers of {agent.name or agent.host} are gone: {reason}", logging.WARNING)
+        text = f"{agent.workers} workers of {agent.name or agent.host} are gone: {reason}"
+        self.state.log(text, logging.WARNING if charged else logging.INFO)
         self._outcomes.agent_lost(agent, reason, now, charged=charged)
         for session in [session for session in self.state.sessions.values() if session.peer == peer]:
             self._session_over(session, now)

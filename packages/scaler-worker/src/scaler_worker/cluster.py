@@ -59,7 +59,7 @@ async def _work(config: ClusterConfig, forking: Forking) -> int:
         )
     )
     uplink = Uplink(_hello(config, name, host), loop.time(), timeout_seconds=config.death_timeout_seconds)
-    agent = Agent(core, Dialer(config.scheduler_address, uplink), forking, config.heartbeat_interval_seconds)
+    agent = Agent(core, Dialer(config.address, uplink), forking, config.heartbeat_interval_seconds)
     terminate_on_signals(loop, lambda: agent.stop(0, "stopping"))
     if config.parent_pid is not None:
         end_with(config.parent_pid, loop, lambda: agent.stop(0, "the process that started the cluster has ended"))

@@ -38,7 +38,7 @@ class WorkerConfig:
 class ClusterConfig:
     """The command line of `scaler_cluster`."""
 
-    scheduler_address: Address
+    address: Address
     num_of_workers: int
     worker_names: tuple[str, ...]
     per_worker_capabilities: dict[str, int]
@@ -71,7 +71,7 @@ COMMAND: Final = Command(
     example="scaler_cluster tcp://127.0.0.1:2345 --num-of-workers 4",
     refusals=REFUSED,
     options=(
-        Option(("scheduler_address",), "the scheduler to work for", Address.parse, metavar="ADDRESS"),
+        Option(("address",), "the scheduler to work for", Address.parse),
         Option(
             ("--num-of-workers", "-n"),
             "worker processes",
