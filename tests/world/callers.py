@@ -26,7 +26,7 @@ _BLOCKS_FROM = 2**31
 class WorldFuture:
     """One call, and how it ended."""
 
-    __slots__ = ("call", "caller", "group", "needs", "plan", "task_id", "weight")
+    __slots__ = ("call", "caller", "group", "mates", "needs", "plan", "task_id", "weight")
 
     def __init__(
         self, caller: Caller, task: int, group: CallGroup, plan: Plan, needs: Sequence[WorldFuture] = ()
@@ -34,6 +34,8 @@ class WorldFuture:
         self.caller, self.task_id, self.group, self.plan, self.needs = caller, task, group, plan, needs
         self.call = plan.call()
         self.weight = len(self.call)
+        self.mates: Sequence[WorldFuture] = (self,)
+        """The futures of its block: they are cancelled together."""
 
     def call_of(self, task: int) -> bytes:
         """The payload."""
@@ -122,6 +124,8 @@ class Caller:
         futures = [
             WorldFuture(self, first + at, shared, plan, needs if at == last else ()) for at, plan in enumerate(plans)
         ]
+        for future in futures:
+            future.mates = futures
         needed = {last: needs} if needs else {}
         block = CallBlock(first, shared, [future.call for future in futures], lambda: None, needed)
         self._note(futures)
@@ -130,7 +134,8 @@ class Caller:
 
     def cancel(self, *futures: WorldFuture) -> None:
         """Give these up; what has ended stays as it is."""
-        tasks = [future.task_id for future in futures if future.outcome() is None]
+        blocks = dict.fromkeys(mate for future in futures for mate in future.mates)
+        tasks = [future.task_id for future in blocks if future.outcome() is None]
         self.cancelled.update(tasks)
         for task in tasks:
             del self.unfinished[task]

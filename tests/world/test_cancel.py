@@ -101,7 +101,7 @@ def test_in_the_middle_of_a_chunk() -> None:
     world = World()
     world.client.submit(*plans(50, 0.0001))
     world.finish(1.0)
-    futures = world.client.map(*plans(20, 0.0001), Plan(LATE), *plans(20, 0.0001))
+    futures = world.client.submit(*plans(20, 0.0001), Plan(LATE), *plans(20, 0.0001))
     world.until(lambda: world.running(futures[20]))
     world.client.cancel(futures[20])
     world.finish(5.0)

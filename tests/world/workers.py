@@ -13,6 +13,7 @@ from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.profiles import PROFILE
 from scaler_worker import channel
+from scaler_worker.agent import CHUNK, SWEEP_SECONDS
 from scaler_worker.events import Define, GiveTasks
 from scaler_worker.records import Entry
 from world.callers import Caller, WorldFuture
@@ -62,6 +63,8 @@ class SimulatedWorker:
         self._worked_since = math.inf
         self._stopped_until = -math.inf
         self._nested_due = math.inf
+        self._read_at = -math.inf
+        """When what is in the pipe will be read."""
         self._later(START_SECONDS, self._become_ready)
 
     # --- what its host does to it -----------------------------------------------------------------------------------
@@ -143,9 +146,12 @@ class SimulatedWorker:
 
     def _write(self, event: channel.RecordEvent) -> None:
         self.pipe.append(event)
-        # Pipes of workers with chunks are swept every millisecond, others are read at once.
-        delay = self._network.random.choice((PIPE_SECONDS, 5 * PIPE_SECONDS))
-        self._network.at(self._network.now + delay, self._host.wake)
+        # Pipes of workers with chunks are swept, others are read at once.
+        now = self._network.now
+        delay = SWEEP_SECONDS if self._datagram is not None and len(self._datagram.entries) > CHUNK else PIPE_SECONDS
+        if self._read_at < now or now + delay < self._read_at:
+            self._read_at = now + delay
+            self._network.at(self._read_at, self._host.wake)
 
     def _become_ready(self) -> None:
         self.ready = True

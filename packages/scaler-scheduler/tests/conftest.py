@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -89,7 +89,7 @@ class SchedulerDriver:
         self.feed(peer, PeerJoined(replace(greeting, **hello), False))  # type: ignore[arg-type]
         return peer
 
-    def submit(self, client: bytes, count: int = 1, *, parent: int = 0, session: int = 0, **group: object) -> list[int]:
+    def submit(self, client: bytes, count: int = 1, *, parent: int = 0, session: int = 0, **group: Any) -> list[int]:
         """New tasks; their ids."""
         at = self._counts.get(client, 0)
         self._counts[client] = at + count
@@ -98,7 +98,7 @@ class SchedulerDriver:
         self.feed(
             client,
             Submit(
-                (Group(FUNCTION, **group),),  # type: ignore[arg-type]
+                (Group(FUNCTION, **group),),
                 tasks,
                 Payloads([b"call"] * count),
                 functions=(FUNCTION,),

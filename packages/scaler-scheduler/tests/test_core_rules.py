@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -71,7 +71,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 20), gpu=st.booleans(), priority=st.integers(0, 2))
     def submit(self, data: st.DataObject, count: int, gpu: bool, priority: int) -> None:
         client = data.draw(st.sampled_from(sorted(self.joined)))
-        extra = {"capability_names": ("gpu",), "capability_values": (-1,)} if gpu else {}
+        extra: dict[str, Any] = {"capability_names": ("gpu",), "capability_values": (-1,)} if gpu else {}
         for task in self.driver.submit(client, count, priority=priority, **extra):
             self.wanted[task] = client
         self.collect()
@@ -198,7 +198,7 @@ def test_any_order(driver: SchedulerDriver) -> None:
     AnyOrder.make_driver = type(driver)
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         AnyOrder,
         settings=settings(
             max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import capnp
 
 from scaler_protocol import handshake, messages
 from scaler_protocol.errors import MalformedMessageError
-from scaler_protocol.messages import Group, Message
+from scaler_protocol.messages import NONE, Group, Message
 from scaler_protocol.payloads import Payloads
 
 _SCHEMA = capnp.load(str(Path(__file__).with_name("messages.capnp")))
@@ -24,21 +24,29 @@ _MESSAGE = _SCHEMA.Message
 _PAYLOAD = "Lengths"
 _GROUPS = "groups"
 _KNOWN_GROUP_BYTES = 4096
-_WRITABLE = (list, tuple)
 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", lambda match: "_" + match[1].lower(), name)
 
 
-def _fields(struct: Any) -> tuple[list[tuple[str, str, bool]], list[tuple[str, str]]]:
-    """The plain fields (schema name, attribute, whether it is a list) and the payload columns of a struct."""
+class _Field(NamedTuple):
+    """An attribute of a message, and where it stands in the schema: looking that up by name takes longer than reading."""
+
+    attribute: str
+    name: str
+    place: Any
+    is_list: bool
+
+
+def _fields(struct: Any) -> tuple[list[_Field], list[_Field]]:
+    """The plain fields and the payload columns of a struct."""
     plain, payloads = [], []
-    for name, field in struct.schema.fields.items():
+    for name, place in struct.schema.fields.items():
         if name.endswith(_PAYLOAD):
-            payloads.append((name, _snake(name.removesuffix(_PAYLOAD))))
+            payloads.append(_Field(_snake(name.removesuffix(_PAYLOAD)), name, place, True))
         else:
-            plain.append((name, _snake(name), field.proto.slot.type.which() == "list"))
+            plain.append(_Field(_snake(name), name, place, place.proto.slot.type.which() == "list"))
     return plain, payloads
 
 
@@ -48,7 +56,7 @@ _GROUP_FIELDS = _fields(_SCHEMA.Group)[0]
 @lru_cache(4096)
 def _write_group(group: Group) -> bytes:
     builder = _SCHEMA.Group.new_message()
-    for name, attribute, is_list in _GROUP_FIELDS:
+    for attribute, name, _, is_list in _GROUP_FIELDS:
         value = getattr(group, attribute)
         setattr(builder, name, list(value) if is_list else value)
     written: bytes = builder.to_bytes()
@@ -58,8 +66,8 @@ def _write_group(group: Group) -> bytes:
 def _parse_group(written: bytes) -> Group:
     with _SCHEMA.Group.from_bytes(written, traversal_limit_in_words=len(written) + 64) as reader:
         values: dict[str, Any] = {}
-        for name, attribute, is_list in _GROUP_FIELDS:
-            value = getattr(reader, name)
+        for attribute, _, place, is_list in _GROUP_FIELDS:
+            value = reader._get_by_field(place)
             values[attribute] = tuple(value) if is_list else value
     group = Group(**values)
     if len(group.capability_names) != len(group.capability_values):
@@ -81,6 +89,7 @@ class _Kind:
     def __init__(self, member: str, kind: type[Any]) -> None:
         struct = getattr(_SCHEMA, member[0].upper() + member[1:])
         self.member, self.kind = member, kind
+        self.place = _MESSAGE.schema.fields[member]
         self.plain, self.payloads = _fields(struct)
         self.columns: Sequence[tuple[str, ...]] = getattr(kind, "COLUMNS", ())
         self.optional: frozenset[str] = getattr(kind, "OPTIONAL", frozenset())
@@ -92,16 +101,14 @@ class _Kind:
             return frames
         root = _MESSAGE.new_message()
         body = root.init(self.member)
-        for name, attribute, is_list in self.plain:
-            value = getattr(message, attribute)
-            if not is_list:
-                setattr(body, name, value)
-            elif value:
-                if name == _GROUPS:
+        for attribute, name, _, _ in self.plain:
+            # Whatever is false is the schema's default, too.
+            if value := getattr(message, attribute):
+                if attribute == _GROUPS:
                     value = [_write_group(group) for group in value]
-                setattr(body, name, value if type(value) in _WRITABLE else list(value))
+                setattr(body, name, list(value) if type(value) is range else value)
         parts: list[bytes | memoryview] = []
-        for name, attribute in self.payloads:
+        for attribute, name, _, _ in self.payloads:
             column: Payloads = getattr(message, attribute)
             if column:
                 setattr(body, name, column.lengths)
@@ -112,14 +119,16 @@ class _Kind:
 
     def decode(self, reader: Any, frames: Sequence[bytes]) -> Any:
         payload = frames[1] if len(frames) == 2 else b""
-        body = getattr(reader, self.member)
+        body = reader._get_by_field(self.place)
         values: dict[str, Any] = {}
-        for name, attribute, is_list in self.plain:
-            value = getattr(body, name)
+        for attribute, _, place, is_list in self.plain:
             if not is_list:
-                values[attribute] = value
+                values[attribute] = body._get_by_field(place)
+            elif not body._has_by_field(place):
+                values[attribute] = ()
             else:
-                values[attribute] = tuple(map(_read_group, value)) if name == _GROUPS else tuple(value)
+                value = body._get_by_field(place)
+                values[attribute] = tuple(map(_read_group, value)) if attribute == _GROUPS else tuple(value)
         self._cut(body, payload, values)
         for columns in self.columns:
             size = len(values[columns[0]])
@@ -136,8 +145,11 @@ class _Kind:
     def _cut(self, body: Any, payload: bytes, values: dict[str, Any]) -> None:
         at = 0
         only = len(self.payloads) == 1
-        for name, attribute in self.payloads:
-            lengths = list(getattr(body, name))
+        for attribute, _, place, _ in self.payloads:
+            if not body._has_by_field(place):
+                values[attribute] = NONE
+                continue
+            lengths = list(body._get_by_field(place))
             end = at + sum(lengths)
             if end > len(payload):
                 raise MalformedMessageError(f"{self.kind.__name__}.{attribute} ends at {end} of {len(payload)} bytes")

@@ -113,9 +113,9 @@ class Recovery:
             record = self._state.find(task)
             if session := self._wanted.pop(task, None):
                 self._resend(session, task, agent, now)
-            elif record is not None and record.state == DONE:
+            elif record is not None and record.state == DONE and not self._is_kept(record):
                 record.agent = agent  # to be told when the owner has it
-            elif record is not None:
+            elif record is not None and record.state != DONE:
                 resend.append(task)
             elif record is None and self._until is not None:
                 self._finished[task] = agent
@@ -125,6 +125,10 @@ class Recovery:
             self._state.send(agent.peer, Resend(resend))
         if forget:
             self._state.send(agent.peer, Release(forget))
+
+    def _is_kept(self, record: TaskRecord) -> bool:
+        """Whether the agent that ended the task is there, as the one that was told of it."""
+        return record.agent is not None and self._state.agents.get(record.agent.peer) is record.agent
 
     def settle(self, now: float) -> None:
         """When the window has closed: ask the clients for what nobody holds, let agents forget what nobody wants."""

@@ -211,7 +211,9 @@ class Flights:
         if entry is not None and entry[0] == event.run and worker.state != WorkerState.STOPPING:
             if event.run == worker.doomed:
                 self.kill(worker, event.run, worker.verdict, now)
-            elif event.run in worker.dropped and (_is_long(entry) or now >= _overdue_at(worker.flight[0])):
+            elif event.run in worker.dropped and (
+                _is_long(entry) or now >= worker.flight[0].since + _patience(entry)
+            ):
                 self.kill(worker, event.run, b"", now)
         worker.doomed = worker.doomed if worker.state == WorkerState.STOPPING else None
         self._fleet.place(worker, now)
@@ -315,9 +317,13 @@ class Flights:
 
 
 def _overdue_at(head: Datagram) -> float:
-    estimate = head.entries[head.at][2].kind.estimate
-    patience = OVERDUE_SECONDS + (0.0 if estimate == UNKNOWN else estimate / 1e5)
-    return max(head.since, head.checked) + patience
+    return max(head.since, head.checked) + _patience(head.entries[head.at])
+
+
+def _patience(entry: Entry) -> float:
+    """Seconds that a run may take before it is overdue."""
+    estimate = entry[2].kind.estimate
+    return OVERDUE_SECONDS + (0.0 if estimate == UNKNOWN else estimate / 1e5)
 
 
 def _is_long(entry: Entry) -> bool:
