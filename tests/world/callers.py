@@ -17,9 +17,8 @@ from scaler_protocol.errors import ScalerError, restore
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Group, Message, Status
-from world.plans import BODY, FUNCTION, Plan
+from world.plans import BODIES, FUNCTION, Plan
 
-SIMULATED = FunctionBody(FUNCTION, "world:simulated", BODY)
 _BLOCKS_FROM = 2**31
 
 
@@ -180,7 +179,8 @@ class Caller:
     def _group(self, wire: Group, parent: int) -> CallGroup:
         key = (wire, parent)
         if key not in self._groups:
-            self._groups[key] = CallGroup(wire, (SIMULATED,), bytes, bytes, parent)
+            body = FunctionBody(wire.function, "world:simulated", BODIES[wire.function])
+            self._groups[key] = CallGroup(wire, (body,), bytes, bytes, parent)
         return self._groups[key]
 
     def _note(self, futures: Sequence[WorldFuture]) -> None:

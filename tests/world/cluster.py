@@ -212,13 +212,17 @@ class World:
         """Clients that have not left."""
         return [client for client in self.clients if not client.gone]
 
+    @property
+    def processes(self) -> list[WorldClient | SimulatedHost]:
+        """All that connect to the scheduler."""
+        return [*self.clients, *self.hosts]
+
     def check(self) -> None:
         """What always holds: no core has raised, no honest peer was found malformed."""
         for life in self.lives:
             assert not life.checked.errors, life.checked.errors
             assert not life.service.malformed
-        for process in (*self.clients, *self.hosts):
-            assert not process.dialer.malformed
+        assert not any(process.dialer.malformed for process in self.processes)
 
     def check_as_expected(self, futures: Iterable[WorldFuture]) -> None:
         """Each of these ended as its plan says."""

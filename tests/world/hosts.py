@@ -178,7 +178,7 @@ class SimulatedHost:
     def _relay(self, effect: events.Relay) -> None:
         worker = self.workers.get(effect.worker)
         if worker is not None:
-            self.network.at(self.network.now + PIPE_SECONDS, lambda: worker.alive and worker.hear(effect.message))
+            self.network.at(self.network.now + PIPE_SECONDS, lambda: worker.hear(effect.message))
 
     def _start_worker(self, effect: events.StartWorker) -> None:
         assert effect.worker not in self.workers

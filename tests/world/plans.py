@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Status
 
-BODY = b"a simulated function"
-FUNCTION = function_id(BODY)
+BODIES = {function_id(body): body for body in (b"a simulated function", b"another one")}
+FUNCTION, OTHER_FUNCTION = BODIES
 LOST_RUNS = 3
 """After which the engine gives a task up."""
 

@@ -12,13 +12,12 @@ from world.cluster import CONFIG, World
 from world.hosts import SimulatedHost
 from world.plans import Plan
 
-EXAMPLES = 80
+EXAMPLES = 50
 STEPS = 30
 MOST = 4
 """Hosts and clients at a time."""
 TIMEOUT_SECONDS = 15.0
 ALWAYS = 1000
-
 
 
 def plain(*seconds: float) -> st.SearchStrategy[Plan]:
@@ -77,7 +76,7 @@ class AnyFaults(RuleBasedStateMachine):
 
     def some_process(self, number: int) -> WorldClient | SimulatedHost:
         self.world.run(0.001)  # those that have just come have a connection then
-        processes = [*self.world.present, *self.hosts]
+        processes: list[WorldClient | SimulatedHost] = [*self.world.present, *self.hosts]
         return processes[number % len(processes)]
 
     def some_future(self, client: WorldClient, number: int) -> WorldFuture | None:
@@ -239,7 +238,7 @@ class AnyFaults(RuleBasedStateMachine):
 def test_any_order() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         AnyFaults,
         settings=settings(
             max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)

@@ -162,8 +162,7 @@ def test_connections_break_again_and_again(seed: int) -> None:
     for _ in range(20):
         for client in world.clients:
             futures += client.submit(*plans(10, 0.005))
-        process = world.network.random.choice([*world.hosts, *world.clients])
-        world.connection(process).cut()
+        world.connection(world.network.random.choice(world.processes)).cut()
         world.run(world.network.random.uniform(0.0, 0.1))
     world.finish(30.0)
     world.check_as_expected(futures)
@@ -177,7 +176,8 @@ def test_a_process_is_stopped_for_a_while(whose: str, seconds: float) -> None:
     world = World(hosts=[2, 2], clients=2)
     futures = [future for client in world.clients for future in client.submit(*plans(50, 0.01))]
     world.run(0.1)
-    {"client": world.client, "host": world.host, "scheduler": world.scheduler}[whose].shell.stop(seconds)
+    stopped = {"client": world.client.shell, "host": world.host.shell, "scheduler": world.scheduler.shell}
+    stopped[whose].stop(seconds)
     world.run(seconds)
     world.finish(10.0)
     world.check_as_expected(futures)

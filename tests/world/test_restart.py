@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scaler_protocol.messages import Group, Status
+from scaler_worker import functions
 from world.cluster import World, plans
-from world.plans import FUNCTION, LOST_RUNS, Plan
+from world.plans import FUNCTION, LOST_RUNS, OTHER_FUNCTION, Plan
 
 SEEDS = range(3)
 
@@ -266,4 +267,25 @@ def test_what_a_proxy_still_carries_of_an_older_life_is_ignored() -> None:
     world.check_as_expected(futures)
     assert world.scheduler.hub.refused_frames
     check_nothing_ran_twice(world)
+    world.rest()
+
+
+def test_while_an_agent_waits_for_the_bytes_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "BODIES_LIMIT", 0)
+    world = World()
+    world.client.submit(Plan())
+    world.client.submit(Plan(), group=Group(OTHER_FUNCTION))
+    world.finish(1.0)
+    world.run(1.0)
+    world.kill_worker(world.host, busy=False)
+    world.run(0.1)
+    world.connection(world.host).stall(1.0, up=False)
+    parked = world.client.submit(*plans(3))
+    world.run(0.01)
+    world.connection(world.host).stall(1.0, down=False)
+    world.run(1.0)
+    assert world.host.core.functions.parked_entries() and not any(map(world.executions, parked))
+    world.restart_scheduler()
+    world.finish(20.0)
+    world.check_as_expected(parked)
     world.rest()

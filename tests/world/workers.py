@@ -103,6 +103,8 @@ class SimulatedWorker:
 
     def hear(self, message: Message) -> None:
         """The agent relays a message to the client in its task."""
+        if not self.alive:
+            return
         if isinstance(message, Welcome):
             self._welcome = message
         if self.nested is not None:

@@ -176,6 +176,31 @@ def test_signal_while_the_loop_is_made_stops_it(number: int, start: Start) -> No
     program.ends(0, "stopped\n")
 
 
+@both_signals
+def test_signal_in_a_finalizer_is_silent_and_stops_the_loop(number: int, start: Start) -> None:
+    program = start(
+        """
+        import asyncio, os, sys
+        from scaler_io.event_loops import run
+        from scaler_io.lifecycle import main_guard, terminate_on_signals
+        class Finalized:
+            def __del__(self):
+                os.kill(os.getpid(), int(sys.argv[1]))
+        async def serve():
+            stopped = asyncio.Event()
+            terminate_on_signals(asyncio.get_running_loop(), stopped.set)
+            await stopped.wait()
+            print("stopped")
+        def main():
+            Finalized()
+            run(serve)
+        sys.exit(main_guard("program", main))
+        """,
+        str(int(number)),
+    )
+    program.ends(0, "stopped\n")
+
+
 SERVING = """
     import asyncio, sys
     from scaler_io.event_loops import run

@@ -9,8 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -147,3 +149,52 @@ def test_it_says_when_it_is_ready_and_ends_with_its_parent() -> None:
         parent.kill()
         parent.communicate()
     assert started.wait(SECONDS) == 0
+
+
+def test_nobody_reads_that_it_is_ready() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = ["tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1", "--ready-fd", str(writing)]
+    started = subprocess.Popen(
+        [sys.executable, "-u", "-m", "scaler_scheduler", *words],
+        pass_fds=[writing],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    os.close(writing)
+    with started:
+        assert started.stdout is not None
+        line = started.stdout.readline()
+        while b"monitor address" not in line:
+            assert line
+            line = started.stdout.readline()
+        started.terminate()
+        assert b"roken" not in started.stdout.read()
+    assert started.returncode == 0
+
+
+def test_a_storage_server_that_answered_but_goes_is_replaced() -> None:
+    """As does the one of a scheduler that was killed, when that is started again at once."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port + 1)) as going, scheduler(f"tcp://127.0.0.1:{port}") as started:
+        going.settimeout(SECONDS)
+        first, _ = going.accept()
+        going.close()
+        first.close()
+        started.read_until("starting one")
+        assert started.end() == (0, "")
+
+
+def test_its_own_storage_server_is_replaced_when_it_dies() -> None:
+    port = free_port()
+    with scheduler(f"tcp://127.0.0.1:{port}", "--parent-pid", str(os.getpid())) as started:
+        started.read_until("starting one")
+        deadline = time.monotonic() + SECONDS
+        with socket.socket() as probe:
+            while probe.connect_ex(("127.0.0.1", port + 1)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        children = Path(f"/proc/{started.process.pid}/task/{started.process.pid}/children")
+        os.kill(int(children.read_text("ascii")), signal.SIGKILL)
+        started.read_until("starting one")
+        assert started.end() == (0, "")

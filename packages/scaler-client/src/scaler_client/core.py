@@ -35,6 +35,7 @@ from scaler_client.records import (
     SingleCall,
     WaitingCall,
 )
+from scaler_client.stored import stored_positions, true_size
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError, describe
 from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
@@ -42,6 +43,7 @@ from scaler_protocol.messages import (
     MESSAGE_LIMIT,
     Blocked,
     Cancel,
+    DeleteObjects,
     Done,
     Functions,
     Inputs,
@@ -74,9 +76,11 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The first Welcome, or why there will be none."""
+    """A Welcome, or why there will be none."""
 
     error: ScalerError | None
+    storage: str = ""
+    """Where object storage is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,14 @@ class Call:
     whom: Callable[[], object]
 
 
-ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Objects of ours of which nobody else will hear: the outcomes of runs that do not count."""
+
+    objects: Sequence[bytes]
+
+
+ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown | Discard
 
 
 class ClientCore:
@@ -139,6 +150,7 @@ class ClientCore:
             NeedTasks: self._need_tasks,
             Output: self._output,
             ShutdownAnswer: self._shutdown_answer,
+            DeleteObjects: lambda message, now: self._out.append(Discard(message.objects)),
         }
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -249,12 +261,12 @@ class ClientCore:
 
     def _remember(self, body: FunctionBody) -> None:
         self._functions[body.id] = body
-        self._function_bytes += len(body.body)
+        self._function_bytes += true_size(body.body)
         while len(self._functions) > KEPT_FUNCTIONS or (
             self._function_bytes > KEPT_FUNCTION_BYTES and len(self._functions) > 1
         ):
             oldest = self._functions.pop(next(iter(self._functions)))
-            self._function_bytes -= len(oldest.body)
+            self._function_bytes -= true_size(oldest.body)
 
     def _forget_functions(self) -> None:
         self._functions, self._function_bytes = {}, 0
@@ -303,13 +315,13 @@ class ClientCore:
         if pairs:
             tasks, needs = zip(*pairs, strict=True)
             statuses, results = zip(*outcomes, strict=True)
-            self._send(Inputs(tasks, needs, statuses, Payloads(results)))
+            self._send(Inputs(tasks, needs, statuses, Payloads(results), stored_positions(results)))
 
     # --- the link ---------------------------------------------------------------------------------------------------
 
     def _link_up(self, event: LinkUp, now: float) -> None:
         self._up, self._failure, self._credit = True, None, event.welcome.session_credit
-        self._out.append(Connected(None))
+        self._out.append(Connected(None, event.welcome.storage_address))
         if self._was_up and not event.resumed:
             self._forget_functions()
             unsent: set[int] = set()
@@ -363,8 +375,8 @@ class ClientCore:
             found.update((body.id, body) for group in groups for body in group.bodies if body.id in wanted)
         if found:
             bodies = list(found.values())
-            names = [body.name for body in bodies]
-            self._replies.append(Functions(list(found), names, Payloads([body.body for body in bodies])))
+            names, written = [body.name for body in bodies], [body.body for body in bodies]
+            self._replies.append(Functions(list(found), names, Payloads(written), stored_positions(written)))
 
     def _need_inputs(self, message: NeedInputs, now: float) -> None:
         for task, need in zip(message.tasks, message.needs, strict=True):

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from scaler_client.records import CallBlock, CallGroup, Dependency, FunctionBody, WaitingCall
+from scaler_client.stored import stored_positions
 from scaler_protocol.messages import Submit
 from scaler_protocol.payloads import Payloads
 
@@ -65,8 +66,9 @@ class CallDraft:
 
     def _depend(self, position: int, needs: Sequence[Dependency]) -> None:
         for need in needs:
-            self.dependents.append(position)
-            self.needs.append(need.task_id)
+            if need.task_id:
+                self.dependents.append(position)
+                self.needs.append(need.task_id)
 
     def message(self, bodies: Sequence[FunctionBody]) -> Submit:
         """The Submit, with the bytes of functions that the scheduler has not got."""
@@ -75,10 +77,12 @@ class CallDraft:
             tasks=self.tasks,
             calls=Payloads(self.calls),
             task_groups=self.numbers if len(self.groups) > 1 else (),
+            stored=stored_positions(self.calls),
             dependents=self.dependents,
             needs=self.needs,
             functions=[body.id for body in bodies],
             names=[body.name for body in bodies],
             bodies=Payloads([body.body for body in bodies]),
             parent=self.parent,
+            bodies_stored=stored_positions([body.body for body in bodies]),
         )

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from scaler_client.stored import stored_positions, true_size
 from scaler_protocol.errors import ObjectNotFoundError, describe
 from scaler_protocol.messages import Done, Group, Status
+from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FunctionBody:
-    """The bytes of a function (or of a serializer class), known everywhere by their id."""
+    """The bytes of a function (or of a serializer class), known everywhere by their id.
+
+    A body in object storage is known by its reference: it lives with the client that put it, so nobody shares it.
+    """
 
     id: bytes
     name: str
@@ -32,7 +37,7 @@ class CallGroup:
 
 
 class Dependency(Protocol):
-    """A task whose result is an argument of another one."""
+    """A task whose result is an argument of another one; or an object that is one, with a task id of 0."""
 
     @property
     def task_id(self) -> int: ...
@@ -99,6 +104,9 @@ class CallBlock:
     changed: Callable[[], None]
     needs: Mapping[int, Sequence[Dependency]] = field(default_factory=dict)
     weight: int = field(init=False)
+    held: int = field(init=False)
+    """What the arguments of one of its tasks take up, here or in object storage, in bytes."""
+    stored: bool = field(init=False)
     missing: int = field(init=False)
     results: list[bytes] = field(init=False)
     failures: list[tuple[int, int, bytes]] = field(init=False, default_factory=list)
@@ -106,7 +114,11 @@ class CallBlock:
 
     def __post_init__(self) -> None:
         size = len(self.calls)
-        self.weight = -(-sum(map(len, self.calls)) // size)
+        self.weight = self.held = -(-sum(map(len, self.calls)) // size)
+        self.stored = bool(stored_positions(self.calls))
+        if self.stored:
+            self.calls = list(self.calls)
+            self.held = sum(map(true_size, self.calls)) // size
         self.missing = size
         self.results = [b""] * size
 
@@ -132,6 +144,8 @@ class CallBlock:
         """Note an outcome; True where `changed` is due."""
         position = task - self.first
         self.results[position] = payload
+        if self.stored:
+            self.calls[position] = b""  # type: ignore[index]  # its object is not needed any more
         self.missing -= 1
         if status != Status.VALUE:
             self.failures.append((position, status, payload))
@@ -161,16 +175,26 @@ class Deliver:
     calls: Sequence[OutstandingCall | None]
     tasks: Sequence[int]
     statuses: Iterable[int]
-    results: Iterable[bytes]
+    results: Sequence[bytes]
     reports: RunReports
+    stored: Sequence[int] = ()
+    """Positions of results that are references."""
 
     @classmethod
     def of(cls, done: Done, calls: Sequence[OutstandingCall | None]) -> Deliver:
         """What a Done says."""
         reports = RunReports(done.tasks, done.profiles, done.worker)
         if done.stored or max(done.statuses, default=0) > Status.CANCELLED:
-            return cls(calls, done.tasks, *_replace_unreadable(done), reports)
+            return cls(calls, done.tasks, *_replace_unreadable(done), reports, done.stored)
         return cls(calls, done.tasks, done.statuses, done.results.parts, reports)
+
+    def adopted(self, adopt: Callable[[bytes], bytes]) -> Deliver:
+        """The same with what `adopt` makes of the references, those that nobody waits for included."""
+        results = list(self.results)
+        for position in self.stored:
+            if len(results[position]) == REFERENCE_BYTES:
+                results[position] = adopt(results[position])
+        return replace(self, results=results, stored=())
 
 
 WaitingCall = SingleCall | CallBlock
@@ -181,8 +205,12 @@ def _replace_unreadable(done: Done) -> tuple[list[int], list[bytes]]:
     statuses, results = list(done.statuses), list(done.results)
     stored = set(done.stored)
     for position, status in enumerate(statuses):
-        if position in stored or status > Status.CANCELLED:
-            statuses[position] = Status.FAILED
-            where = "in object storage" if position in stored else f"of an unknown kind ({status})"
-            results[position] = describe(ObjectNotFoundError(f"the outcome is {where}, where this client can not read"))
+        if position in stored and len(results[position]) != REFERENCE_BYTES:
+            problem = "a reference that is none"
+        elif status > Status.CANCELLED:
+            problem = f"of an unknown kind ({status})"
+        else:
+            continue
+        statuses[position] = Status.FAILED
+        results[position] = describe(ObjectNotFoundError(f"the outcome is {problem}: this client can not read it"))
     return statuses, results

@@ -4,9 +4,9 @@ Theory. A program's entry point calls `main_guard` before it imports anything he
 is made, SIGINT and SIGTERM raise SystemExit(0), so that a signal in the middle of imports, name look-ups or binds
 unwinds what exists and leaves no traceback. A loop that is half made could not be unwound in silence: from
 `hold_signals` on the first one only counts. The main coroutine begins with `terminate_on_signals`, which turns the
-first signal into a call of `stop`; an earlier one that was held, or that some library swallowed, stops it at once. After the
-main function only the way out is left, and a signal takes it directly. The second signal ends the process at any
-moment.
+first signal into a call of `stop`; an earlier one that was held, or that some library swallowed, stops it at once.
+After the main function only the way out is left, and a signal takes it directly. The second signal ends the process at
+any moment.
 
 What this cannot do: before the interpreter reaches the entry point SIGTERM kills and SIGINT may leave a traceback; and
 a signal in the instant before a blocking system call is noticed when that returns, so calls before the loop runs have
@@ -43,8 +43,15 @@ _received: Final[list[int]] = []
 
 def catch_early_signals() -> None:
     """From now on SIGINT and SIGTERM raise SystemExit(0) in the main thread, and a second one ends the process."""
+    sys.unraisablehook = _forget_swallowed
     for number in STOP_SIGNALS:
         signal.signal(number, _on_early_signal)
+
+
+def _forget_swallowed(unraisable: sys.UnraisableHookArgs) -> None:
+    """A finalizer that a signal interrupts swallows the SystemExit; that the signal came is known all the same."""
+    if not (_received and unraisable.exc_type is SystemExit):
+        sys.__unraisablehook__(unraisable)
 
 
 def _on_early_signal(number: int, frame: FrameType | None) -> None:

@@ -71,6 +71,11 @@ class _Traffic:
         self._signal()
         return True
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is taken any more."""
+        return self._ended is not None
+
     def close(self) -> None:
         """Say what is waiting to be said, fail what waits for an answer, leave."""
         self._closing = True
@@ -230,6 +235,12 @@ class ObjectConnection:
     def open(self) -> None:
         """Connect now: from here on the session's objects live until its client is gone."""
         self._run(Transfer(Reference(b"", 0), 0))
+
+    def open_soon(self) -> None:
+        """As `open`, unless there is a connection; does not wait."""
+        with self._lock:
+            if self._traffic is None or self._traffic.ended:
+                self._start(Transfer(Reference(b"", 0), 0))
 
     def put(self, payload: Buffer | Sequence[Buffer], *, session: int = 0) -> Reference:
         """Store bytes, or several buffers as one object, in our session or another that a worker works for.

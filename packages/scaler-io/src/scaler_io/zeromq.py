@@ -15,8 +15,10 @@ import socket
 import stat
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import zmq
+import zmq.backend
 from zmq.utils.monitor import recv_monitor_message
 
 from scaler_io.dialing import LINGER_SECONDS, TURN_MESSAGES, EpochDialer
@@ -26,6 +28,13 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 
 _COPY_BELOW = 256 * 1024
+_raw: Any = zmq.backend.Socket
+"""The methods below pyzmq's conveniences, which take as long as the rest of a small message's way."""
+_NOWAIT = int(zmq.NOBLOCK)
+_NOWAIT_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_RCVMORE = int(zmq.RCVMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
 _REASONS = {int(zmq.EVENT_DISCONNECTED): "connection closed", int(zmq.EVENT_CLOSED): "cannot connect"}
 _LOST = (
     zmq.EVENT_DISCONNECTED
@@ -55,13 +64,33 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[by
 
 def _send(through: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> bool:
     """Whether the transport took the message; False means the peer is unreachable."""
+    last = len(frames) - 1
     try:
-        through.send_multipart(frames, zmq.NOBLOCK, copy=max(map(len, frames)) < _COPY_BELOW)
+        for position, frame in enumerate(frames):
+            flags = _NOWAIT if position == last else _NOWAIT_MORE
+            _raw.send(through, frame, flags, len(frame) < _COPY_BELOW)
     except (zmq.Again, zmq.ZMQError) as error:
         if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
             raise
         return False
     return True
+
+
+def _receive(through: zmq.Socket[bytes], limit: int) -> list[list[bytes]]:
+    """Up to `limit` messages that have arrived."""
+    taken: list[list[bytes]] = []
+    receive, get = _raw.recv, _raw.get
+    with contextlib.suppress(zmq.Again):
+        while len(taken) < limit:
+            frames = [receive(through, _NOWAIT)]
+            while get(through, _RCVMORE):
+                frames.append(receive(through, _NOWAIT))
+            taken.append(frames)
+    return taken
+
+
+def _is_readable(through: zmq.Socket[bytes]) -> bool:
+    return bool(_raw.get(through, _EVENTS) & _POLLIN)
 
 
 class Listener:
@@ -111,17 +140,11 @@ class Listener:
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
-        return bool(int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
+        return _is_readable(self._socket)
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
         """Up to `limit` messages: the route each came by, and its frames."""
-        taken: list[tuple[bytes, list[bytes]]] = []
-        receive = self._socket.recv_multipart
-        with contextlib.suppress(zmq.Again):
-            while len(taken) < limit:
-                route, *frames = receive(zmq.NOBLOCK)
-                taken.append((route, frames))
-        return taken
+        return [(frames[0], frames[1:]) for frames in _receive(self._socket, limit)]
 
     def send(self, route: bytes, frames: Frames) -> bool:
         """Whether the message was taken; False means there is no such route any more."""
@@ -156,12 +179,7 @@ class _Connection:
 
     def receive(self, limit: int) -> list[list[bytes]]:
         """Up to `limit` messages that have arrived."""
-        taken: list[list[bytes]] = []
-        receive = self.socket.recv_multipart
-        with contextlib.suppress(zmq.Again):
-            while len(taken) < limit:
-                taken.append(receive(zmq.NOBLOCK))
-        return taken
+        return _receive(self.socket, limit)
 
     def send(self, frames: Frames) -> bool:
         """Whether the transport took the message."""
@@ -169,10 +187,9 @@ class _Connection:
 
     def lost(self) -> str | None:
         """Why the connection is gone, if it is."""
-        if self._reason is None:
-            with contextlib.suppress(zmq.Again):
-                event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
-                self._reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
+        if self._reason is None and _is_readable(self.monitor):
+            event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            self._reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
         return self._reason
 
     def close(self, linger: float = 0.0) -> None:
@@ -193,6 +210,8 @@ class Dialer(EpochDialer[_Connection]):
         self._address = address
         self._secret = b"\x01" + secrets.token_bytes(15)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._polled: tuple[_Connection | None, int] = (None, -1)
 
     def _connect(self, epoch: int) -> _Connection:
         # A name may stand for addresses of both families, and ZeroMQ tries only one: take turns.
@@ -202,7 +221,7 @@ class Dialer(EpochDialer[_Connection]):
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
         connection = self._connection
-        return connection is not None and bool(int(connection.socket.get(zmq.EVENTS)) & zmq.POLLIN)
+        return connection is not None and _is_readable(connection.socket)
 
     def filenos(self) -> tuple[int, ...]:
         """The descriptors to wait on; they change with every epoch."""
@@ -212,12 +231,14 @@ class Dialer(EpochDialer[_Connection]):
 
     def wait(self, wake: int, seconds: float) -> None:
         """Block until a message, a broken connection, or something to read on the descriptor `wake`."""
-        poller = zmq.Poller()
-        poller.register(wake, zmq.POLLIN)
-        if self._connection is not None:
-            poller.register(self._connection.socket, zmq.POLLIN)
-            poller.register(self._connection.monitor, zmq.POLLIN)
-        poller.poll(int(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS) * 1000) + 1)
+        if self._polled != (self._connection, wake):
+            self._polled = (self._connection, wake)
+            self._poller = zmq.Poller()
+            self._poller.register(wake, zmq.POLLIN)
+            if self._connection is not None:
+                self._poller.register(self._connection.socket, zmq.POLLIN)
+                self._poller.register(self._connection.monitor, zmq.POLLIN)
+        self._poller.poll(int(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS) * 1000) + 1)
 
     def close(self) -> None:
         """Write what is left, and leave."""

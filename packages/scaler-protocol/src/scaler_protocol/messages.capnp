@@ -66,6 +66,7 @@ struct Submit {
   functions @8 :List(Data);
   names @9 :List(Text);
   bodiesLengths @10 :List(UInt32);
+  bodiesStored @11 :List(UInt32);
 }
 struct Run {
   firstRun @0 :UInt64;
@@ -82,6 +83,7 @@ struct Run {
   functions @11 :List(Data);
   names @12 :List(Text);
   bodiesLengths @13 :List(UInt32);
+  bodiesStored @14 :List(UInt32);
 }
 struct Done {
   runs @0 :List(UInt64);
@@ -103,6 +105,7 @@ struct Functions {
   functions @0 :List(Data);
   names @1 :List(Text);
   bodiesLengths @2 :List(UInt32);
+  bodiesStored @3 :List(UInt32);
 }
 struct NeedInputs { tasks @0 :List(UInt64); needs @1 :List(UInt64); }
 struct Inputs {

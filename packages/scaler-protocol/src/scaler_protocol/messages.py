@@ -1,7 +1,8 @@
 """The messages: one immutable value per batch, holding columns. docs/protocol.md is their specification.
 
 A column is a sequence with one entry per task (or run); where a docstring says *sparse*, a column of positions says
-which tasks its companions speak of. COLUMNS names the columns that have equal lengths, OPTIONAL those that may be left
+which tasks its companions speak of. `stored`, `inputs_stored` and `bodies_stored` are positions of payloads that are
+packed references (see `scaler_protocol.objects`) to what is meant. COLUMNS names the columns that have equal lengths, OPTIONAL those that may be left
 out; an empty `task_groups` means that all tasks are in group 0.
 """
 
@@ -97,6 +98,7 @@ class Submit:
     names: Texts = ()
     bodies: Payloads = NONE
     parent: int = 0
+    bodies_stored: Ints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class Run:
     functions: Ids = ()
     names: Texts = ()
     bodies: Payloads = NONE
+    bodies_stored: Ints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +212,7 @@ class Functions:
     functions: Ids
     names: Texts
     bodies: Payloads
+    bodies_stored: Ints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +334,10 @@ class GetObject:
 
 @dataclass(frozen=True, slots=True)
 class DeleteObjects:
-    """These objects, or all of a session where the list is empty, may be freed."""
+    """These objects, or all of a session where the list is empty, may be freed.
+
+    Clients and workers say so to the storage; the scheduler to the process of a session, whose object nobody else knows.
+    """
 
     objects: Ids = ()
     session: int = 0

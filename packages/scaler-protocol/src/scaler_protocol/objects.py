@@ -14,6 +14,7 @@ PART_BYTES = MESSAGE_LIMIT
 """Every part of an object but the last has this many bytes, and begins at a multiple of it."""
 
 _REFERENCE = struct.Struct(f"<{OBJECT_ID_BYTES}sQ")
+REFERENCE_BYTES = _REFERENCE.size
 
 
 def new_object_id() -> bytes:

@@ -37,7 +37,6 @@ from scaler_scheduler.intake import Intake
 from scaler_scheduler.outcomes import Outcomes
 from scaler_scheduler.records import (
     ASSIGNED,
-    DONE,
     GONE,
     WAITING,
     AgentRecord,
@@ -243,7 +242,7 @@ class SchedulerCore:
     def _define(self, event: messages.Submit | messages.Functions, now: float) -> None:
         if not event.functions:
             return
-        fresh = self.state.functions.define(event.functions, event.names, event.bodies)
+        fresh = self.state.functions.define(event.functions, event.names, event.bodies, event.bodies_stored)
         self._dispatch.defined(fresh, now)
         for function in fresh:
             for agent in function.asking:
@@ -266,8 +265,8 @@ class SchedulerCore:
                     break
 
     def _answer(self, agent: bytes, function: FunctionRecord) -> None:
-        body = Payloads((function.body or b"",))
-        self.state.send(agent, messages.Functions((function.id,), (function.name,), body))
+        body, stored = Payloads((function.body or b"",)), (0,) if function.stored else ()
+        self.state.send(agent, messages.Functions((function.id,), (function.name,), body, stored))
 
     def _output(self, peer: bytes, event: messages.Output, now: float) -> None:
         """Lines of several sessions are sorted out; nested tasks write to their root session."""

@@ -262,6 +262,7 @@ class Dispatch:
                 functions=list(defined),
                 names=[function.name for function in defined.values()],
                 bodies=Payloads([function.body or b"" for function in defined.values()]),
+                bodies_stored=[at for at, function in enumerate(defined.values()) if function.stored],
             ),
         )
 

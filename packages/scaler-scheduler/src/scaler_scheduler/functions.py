@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 BYTES_LIMIT = 256 * 1024 * 1024
@@ -18,6 +18,8 @@ class FunctionRecord:
     id: bytes
     name: str = ""
     body: bytes | None = None
+    stored: bool = False
+    """Whether the body is a reference into object storage."""
     seconds: float | None = None
     asking: set[bytes] = field(default_factory=set)
     """Agents that wait for the bytes."""
@@ -47,13 +49,15 @@ class FunctionStore:
             self._functions.move_to_end(function)
         return record
 
-    def define(self, functions: Iterable[bytes], names: Sequence[str], bodies: Sequence[bytes]) -> list[FunctionRecord]:
+    def define(
+        self, functions: Iterable[bytes], names: Sequence[str], bodies: Sequence[bytes], stored: Collection[int] = ()
+    ) -> list[FunctionRecord]:
         """Take the bytes of functions; returns those that were missing."""
         fresh = []
-        for function, name, body in zip(functions, names, bodies, strict=True):
+        for position, (function, name, body) in enumerate(zip(functions, names, bodies, strict=True)):
             record = self.use(function)
             if record.body is None:
-                record.name, record.body = name, body
+                record.name, record.body, record.stored = name, body, position in stored
                 self._held += len(body)
                 fresh.append(record)
         if self._held > self._limit:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Done, NeedInputs, Release, Status
+from scaler_protocol.messages import DeleteObjects, Done, NeedInputs, Release, Status
+from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, PROFILE, profile_at
 from scaler_scheduler.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord, TaskRecord
@@ -86,15 +87,15 @@ class Outcomes:
             record = self._state.find(task)
             asked = record is not None and record.is_unseen  # after a restart: there is no current run
             if record is None or record.state in (DONE, GONE) or status > (Status.FAILED if asked else Status.RAISED):
-                self._release(agent, task, now)
+                self._drop(agent, report, position, stored, now)
                 return
             self._take_back(record)
         elif record.state == GONE:
-            self._release(agent, task, now)
+            self._drop(agent, report, position, stored, now)
             self.end_children(record, now)
             return
         elif self._runs_again(record, status, now):
-            self._release(agent, task, now)
+            self._drop(agent, report, position, stored, now)
             return
         record.agent = agent
         payload = report.results[position]
@@ -102,6 +103,15 @@ class Outcomes:
             status, payload = Status.FAILED, self._given_up(record, payload)
         profile = report.profiles[position * PROFILE.size : (position + 1) * PROFILE.size]
         self.settle(record, status, payload, now, stored=stored, profile=profile, worker=report.worker)
+
+    def _drop(self, agent: AgentRecord, report: Done, position: int, stored: bool, now: float) -> None:
+        """Nobody takes this outcome: its agent may forget it, and its session is told of an object to be freed."""
+        task = report.tasks[position]
+        self._release(agent, task, now)
+        session = self._state.sessions.get(session_of(task)) if stored else None
+        if session is not None:
+            unwanted = report.results[position][:OBJECT_ID_BYTES]
+            self._state.send(session.peer, DeleteObjects((unwanted,), session.number))
 
     def _take_back(self, record: TaskRecord) -> None:
         """Another run of the task is under way or waits: it is not needed any more."""

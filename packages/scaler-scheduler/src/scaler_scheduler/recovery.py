@@ -14,7 +14,6 @@ from scaler_scheduler.functions import FunctionRecord
 from scaler_scheduler.records import (
     ASSIGNED,
     DONE,
-    GONE,
     HELD,
     WAITING,
     AgentRecord,
@@ -134,18 +133,12 @@ class Recovery:
         """When the window has closed: ask the clients for what nobody holds, let agents forget what nobody wants."""
         if self._asked and now >= self._answers_until:
             self._give_up(list(self._asked), now)
-        if self._until is None or now < self._until:
-            return
+        if self._until is not None and now >= self._until:
+            self._close()
+
+    def _close(self) -> None:
         self._until = None
-        lacking: dict[SessionRecord, list[int]] = {}
-        for task, session in self._wanted.items():
-            if session.number in self._state.sessions and task not in session.tasks:
-                lacking.setdefault(session, []).append(task)
-        for record in self._adopted:
-            if record.state == ASSIGNED and record.group.lane.unseen:
-                lacking.setdefault(record.group.session, []).append(record.id)
-        for session, tasks in lacking.items():
-            self._state.send(session.peer, NeedTasks(tasks))
+        self._ask_for_calls()
         for agent, run in self._running.values():
             self._state.withdrawn.setdefault(agent, []).append(run)
         forgotten: dict[AgentRecord, list[int]] = {}
@@ -158,6 +151,18 @@ class Recovery:
         self._state.forget_nested(session.number for session in self._resuming)
         self._resuming = []
         self._wanted, self._running, self._finished, self._adopted, self._blocked = {}, {}, {}, [], set()
+
+    def _ask_for_calls(self) -> None:
+        """Of tasks that nobody holds, and of those that agents run, should they be lost."""
+        lacking: dict[SessionRecord, list[int]] = {}
+        for task, session in self._wanted.items():
+            if session.number in self._state.sessions and task not in session.tasks:
+                lacking.setdefault(session, []).append(task)
+        for record in self._adopted:
+            if record.state == ASSIGNED and record.group.lane.unseen:
+                lacking.setdefault(record.group.session, []).append(record.id)
+        for session, tasks in lacking.items():
+            self._state.send(session.peer, NeedTasks(tasks))
 
     def _adopt(self, session: SessionRecord, task: int, agent: AgentRecord, run: int) -> None:
         """The agent goes on with the task; its call is asked for at the end of the window, should it be lost."""

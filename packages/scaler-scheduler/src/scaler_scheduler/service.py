@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -22,6 +23,7 @@ from scaler_scheduler.options import SchedulerOptions
 
 LOGGER = logging.getLogger("scaler")
 STORAGE_WAIT_SECONDS = 2.0
+STORAGE_START_SECONDS = 10.0
 _PROBE_SECONDS = 0.1
 _COLLECTOR_THRESHOLDS = (100_000, 20, 100)
 
@@ -51,11 +53,11 @@ class SchedulerService:
         gc.set_threshold(*_COLLECTOR_THRESHOLDS)
         reception = self._reception(listener, storage, monitor)
         self._say_ready(listener.address)
-        finding = asyncio.ensure_future(self._find_storage(storage))
+        keeping = asyncio.ensure_future(self._keep_storage(storage))
         try:
             await self._stop.wait()
         finally:
-            finding.cancel()
+            keeping.cancel()
             reception.close()
             self._end_storage()
         LOGGER.info("Scheduler: ended")
@@ -84,31 +86,34 @@ class SchedulerService:
     def _say_ready(self, address: Address) -> None:
         """Tell the process that started us where we listen."""
         if self._options.ready_fd is not None:
-            with os.fdopen(self._options.ready_fd, "w", encoding="utf-8") as ready:
-                ready.write(f"{address}\n")
+            # It may have ended meanwhile; then we are about to be told.
+            with contextlib.suppress(BrokenPipeError), os.fdopen(self._options.ready_fd, "wb", 0) as ready:
+                ready.write(f"{address}\n".encode())
 
-    async def _find_storage(self, address: Address) -> None:
-        """Start an object storage server beside us unless one is there, or comes up, or was named."""
+    async def _keep_storage(self, address: Address) -> None:
+        """See that an object storage server is beside us, unless one was named: start one where none comes up."""
         if self._options.object_storage_address is not None:
             return
-        loop = asyncio.get_running_loop()
         # A local cluster has just picked free ports: nobody else is about to start a server there.
-        until = loop.time() + (0 if self._options.parent_pid else STORAGE_WAIT_SECONDS)
-        while not await _answers(address):
-            if loop.time() >= until:
-                LOGGER.info("Scheduler: no object storage server at %s, starting one", address)
-                command = [sys.executable, "-m", "scaler_storage", str(address), "--parent-pid", str(os.getpid())]
-                if self._options.insecure:
-                    command.append("--insecure")
-                logging = [
-                    "--logging-level",
-                    self._options.logging_level,
-                    "--logging-paths",
-                    *self._options.logging_paths,
-                ]
-                self._storage = subprocess.Popen([*command, *logging], stdin=subprocess.DEVNULL)
-                return
-            await asyncio.sleep(_PROBE_SECONDS)
+        seconds = 0.0 if self._options.parent_pid else STORAGE_WAIT_SECONDS
+        while True:
+            if await _comes_up(address, seconds):
+                await _until_gone(address)
+                seconds = STORAGE_WAIT_SECONDS
+            else:
+                self._start_storage(address)
+                seconds = STORAGE_START_SECONDS
+
+    def _start_storage(self, address: Address) -> None:
+        if self._storage is not None:  # it has ended, or hangs
+            self._storage.kill()
+            self._storage.wait()
+        LOGGER.info("Scheduler: no object storage server at %s, starting one", address)
+        command = [sys.executable, "-m", "scaler_storage", str(address), "--parent-pid", str(os.getpid())]
+        if self._options.insecure:
+            command.append("--insecure")
+        logging = ["--logging-level", self._options.logging_level, "--logging-paths", *self._options.logging_paths]
+        self._storage = subprocess.Popen([*command, *logging], stdin=subprocess.DEVNULL)
 
     def _end_storage(self) -> None:
         if self._storage is not None:
@@ -120,14 +125,36 @@ class SchedulerService:
                 self._storage.wait()
 
 
-async def _answers(address: Address) -> bool:
-    """Whether somebody listens there."""
-    try:
-        if address.path:
-            _, writer = await asyncio.open_unix_connection(address.path)
+async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if address.path:
+        return await asyncio.open_unix_connection(address.path)
+    return await asyncio.open_connection(address.host, address.port)
+
+
+async def _comes_up(address: Address, seconds: float) -> bool:
+    """Whether somebody listens there, now or within so many seconds."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while True:
+        try:
+            _, writer = await _connect(address)
+        except OSError:
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(_PROBE_SECONDS)
         else:
-            _, writer = await asyncio.open_connection(address.host, address.port)
-    except OSError:
-        return False
-    writer.close()
-    return True
+            writer.close()
+            return True
+
+
+async def _until_gone(address: Address) -> None:
+    """Return when nobody listens there any more: what answered may just have been about to end."""
+    with contextlib.suppress(OSError):
+        while True:
+            reader, writer = await _connect(address)
+            try:
+                while await reader.read(4096):
+                    pass
+            finally:
+                writer.close()
+            await asyncio.sleep(_PROBE_SECONDS)

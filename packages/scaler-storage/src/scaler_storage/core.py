@@ -9,12 +9,14 @@ bytes are never moved here, and a big object needs no big block of memory.
                          └──a part refused, DeleteObjects, its writer is lost, its session ends──▶ unknown
 
 An object belongs to a session. A client writes and deletes in its own session only, an agent's workers in any that
-they name; whoever knows an id may read. A session ends with the last client of it, and takes nothing from then on
-(a straggling worker must not leak), unless a client of it comes back. A session whose client never came lives until
-its objects are deleted.
+they name; whoever knows an id may read. Who says Hello with a session owns it: a client, or a worker whose tasks submit
+tasks. A session ends with the last owner of it, and takes nothing from then on (a straggling worker must not leak),
+unless an owner comes back. Clients come when they have, or are told of, a first object; objects of a session whose
+owner has not come are orphans: all are freed `retention_seconds` after the last one was written.
 
 Invariants (`check`): memory in use is the sum of what objects and uploads were admitted with and never above the
-limit; every upload has a known writer; every object stands on the shelf of exactly its session.
+limit; every upload has a known writer; every object stands on the shelf of exactly its session; the orphaned sessions
+are those without an owner, the one that is due first in front.
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ _ENDED_LIMIT = 65_536
 class StorageCore:
     """All of the object storage server but its sockets. `handle` is the only way in, `settle` the only way out."""
 
-    def __init__(self, incarnation: int, memory_limit: int) -> None:
+    def __init__(self, incarnation: int, memory_limit: int, retention_seconds: float = 60.0) -> None:
         self._incarnation = incarnation
         self._limit = memory_limit
+        self._retention = retention_seconds
+        self._now = 0.0
         self._used = 0
         self._refused = 0
         self._full_told = False
@@ -52,6 +56,7 @@ class StorageCore:
         self._objects: dict[bytes, ObjectRecord] = {}
         self._uploads: dict[tuple[bytes, bytes], UploadRecord] = {}
         self._shelves: dict[int, ShelfRecord] = {}
+        self._orphans: dict[int, float] = {}
         self._ended: dict[int, None] = {}
         self._out: list[Effect] = []
         self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
@@ -82,16 +87,22 @@ class StorageCore:
         handler = self._handlers.get(type(event))
         if handler is None:
             raise ProtocolError(f"{type(event).__name__} is nothing an object storage server is told")
+        self._now = now
         handler(peer, event)
 
     def settle(self, now: float) -> list[Effect]:
         """What to do about everything that was handled, in its order."""
+        while (due := self.due()) is not None and due <= now:
+            session = next(iter(self._orphans))
+            self._log(logging.DEBUG, f"nobody came for the objects of session {session}")
+            for name in list(self._shelves[session].objects):
+                self._free(name)
         out, self._out = self._out, []
         return out
 
     def due(self) -> float | None:
-        """Nothing here waits for a time."""
-        return None
+        """When the next orphans are freed."""
+        return next(iter(self._orphans.values()), None)
 
     def status(self) -> StorageStatus:
         """The totals of this moment."""
@@ -115,10 +126,11 @@ class StorageCore:
         if old is not None:
             self._drop_uploads(peer, old)
         self._peers[peer] = PeerRecord(hello.role, hello.session)
-        if hello.role == Role.CLIENT:
+        if hello.session:
             self._ended.pop(hello.session, None)
+            self._orphans.pop(hello.session, None)
             self._shelves.setdefault(hello.session, ShelfRecord()).owners.add(peer)
-        if old is not None and (old.role, old.session) != (hello.role, hello.session):
+        if old is not None and old.session != hello.session:
             self._disown(peer, old, "its client began another")
 
     def _lost(self, peer: bytes, event: PeerLost) -> None:
@@ -132,7 +144,7 @@ class StorageCore:
 
     def _disown(self, peer: bytes, record: PeerRecord, reason: str) -> None:
         shelf = self._shelves.get(record.session)
-        if record.role != Role.CLIENT or shelf is None:
+        if shelf is None or peer not in shelf.owners:
             return
         shelf.owners.discard(peer)
         if not shelf.owners:
@@ -190,7 +202,11 @@ class StorageCore:
             record.uploads.discard(name)
             parts = [upload.parts[index] for index in range(len(upload.parts))]
             self._objects[name] = ObjectRecord(session, size, parts)
-            self._shelves.setdefault(session, ShelfRecord()).objects.add(name)
+            shelf = self._shelves.setdefault(session, ShelfRecord())
+            shelf.objects.add(name)
+            if not shelf.owners:
+                self._orphans.pop(session, None)
+                self._orphans[session] = self._now + self._retention
 
     def _begin(self, peer: bytes, record: PeerRecord, name: bytes, upload: UploadRecord) -> UploadRecord:
         """Admit an object with its whole size, so that what was begun can be finished."""
@@ -250,6 +266,7 @@ class StorageCore:
         shelf.objects.discard(name)
         if not shelf.objects and not shelf.owners:
             del self._shelves[record.session]
+            self._orphans.pop(record.session, None)
         self._give_back(record.size)
 
     def _drop_upload(self, peer: bytes, record: PeerRecord, name: bytes) -> None:
@@ -280,5 +297,7 @@ class StorageCore:
             assert len(upload.parts) + upload.missing == part_count(upload.size) and upload.missing
             assert upload.session not in self._ended
         assert set(self._uploads) == {(peer, name) for peer, record in self._peers.items() for name in record.uploads}
-        owners = {(peer, record.session) for peer, record in self._peers.items() if record.role == Role.CLIENT}
+        assert set(self._orphans) == {session for session, shelf in self._shelves.items() if not shelf.owners}
+        assert list(self._orphans.values()) == sorted(self._orphans.values())
+        owners = {(peer, record.session) for peer, record in self._peers.items() if record.session}
         assert owners == {(peer, session) for session, shelf in self._shelves.items() for peer in shelf.owners}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scaler_io.command_line import Command
 from scaler_io.event_loops import EVENT_LOOP
 from scaler_io.logs import LOGGING_OPTIONS
-from scaler_io.options import PARENT_PID, READY_FD, REFUSED, Option, whole_number
+from scaler_io.options import PARENT_PID, READY_FD, REFUSED, Option, positive_seconds, whole_number
 from scaler_protocol.addresses import Address
 
 
@@ -18,6 +18,8 @@ class StorageOptions:
     address: Address
     identity: str
     memory_limit: int | None
+    client_timeout_seconds: float
+    object_retention_seconds: float
     insecure: bool
     event_loop: str
     logging_paths: tuple[str, ...]
@@ -41,6 +43,18 @@ COMMAND = Command(
             whole_number(minimum=1),
             default=None,
             metavar="BYTES",
+        ),
+        Option(
+            ("--client-timeout-seconds", "-ct"),
+            "how long the objects of a client whose connection is gone are kept",
+            positive_seconds,
+            default=60.0,
+        ),
+        Option(
+            ("--object-retention-seconds", "-ot"),
+            "how long results are kept for a client that has not come for them",
+            positive_seconds,
+            default=60.0,
         ),
         Option(("--insecure",), "listen where other hosts can reach it", default=False, flag=True),
         EVENT_LOOP,

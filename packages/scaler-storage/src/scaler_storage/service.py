@@ -23,9 +23,8 @@ from scaler_storage.memory import default_limit
 from scaler_storage.options import StorageOptions
 
 LOGGER = logging.getLogger("scaler")
-CLIENT_GRACE_SECONDS = 60.0
-"""How long a client whose connection is gone keeps its objects."""
 AGENT_GRACE_SECONDS = 10.0
+"""How long a worker whose connection is gone keeps the objects of its tasks' own session."""
 _PROBE_SECONDS = 1.0
 
 
@@ -58,11 +57,12 @@ class StorageService:
 
     def _reception(self, listener: Listener, limit: int) -> Reception:
         incarnation = new_incarnation()
-        core = StorageCore(incarnation, limit)
+        core = StorageCore(incarnation, limit, self._options.object_retention_seconds)
+        client_grace = self._options.client_timeout_seconds
 
         def patience(hello: Hello) -> Patience:
             # ZeroMQ's own heartbeats find dead hosts; a process that is silent may just be stuck in a long task.
-            return Patience(CLIENT_GRACE_SECONDS if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
+            return Patience(client_grace if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
 
         hub = Hub(incarnation, admit=core.admit, patience=patience, heartbeat_seconds=HEARTBEAT_SECONDS)
         return Reception(self._name, listener, hub, core, self._stop.set)

@@ -111,6 +111,7 @@ class Agent:
         for event in heard:
             if isinstance(event, LinkUp):
                 self._was_up = True
+                self._forking.words.storage = event.welcome.storage_address
                 LOGGER.info("connected to the scheduler")
             elif isinstance(event, LinkDown) and self._was_up:
                 self._was_up = False

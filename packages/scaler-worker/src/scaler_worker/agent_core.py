@@ -39,6 +39,7 @@ from scaler_protocol.ids import session_of
 from scaler_protocol.messages import (
     Blocked,
     Cancel,
+    DeleteObjects,
     Done,
     Functions,
     Inputs,
@@ -101,7 +102,8 @@ class AgentCore:
             Output: self._relay_by_task,
             NeedInputs: self._relay_by_task,
             NeedTasks: self._relay_by_task,
-            NeedFunctions: self._relay_need,
+            NeedFunctions: self._relay_to_session,
+            DeleteObjects: self._relay_to_session,
             LinkUp: self._link_up,
             LinkLost: lambda event, now: self._stop(1, f"the scheduler is lost: {event.reason}"),
             LinkRefused: lambda event, now: self._stop(1, *event.reasons),
@@ -214,6 +216,8 @@ class AgentCore:
         blocked = [entry[0] for worker in self.fleet if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self._send(Blocked(blocked, [True] * len(blocked)))
+        for kind in self.functions.parked:
+            self.flights.needed.update(dict.fromkeys(self.functions.missing(kind)))
 
     def _held(self) -> list[Entry]:
         """Every run that has not ended and is still wanted."""
@@ -291,7 +295,7 @@ class AgentCore:
             elif worker is not None and isinstance(part, Done):
                 worker.children.difference_update(part.tasks)
 
-    def _relay_need(self, message: NeedFunctions, now: float) -> None:
+    def _relay_to_session(self, message: NeedFunctions | DeleteObjects, now: float) -> None:
         self._relay(message.session, message)
 
     def _told_blocked(self, worker: WorkerRecord, message: Blocked, now: float) -> None:

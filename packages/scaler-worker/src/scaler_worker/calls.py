@@ -16,8 +16,10 @@ from tblib import pickling_support
 from scaler_client.parts import read_parts
 from scaler_protocol.errors import (
     DeserializeError,
+    ObjectNotFoundError,
     ResultNotSerializableError,
     ScalerError,
+    StorageLostError,
     TaskExceptionNotSerializableError,
     TaskExitedError,
     describe,
@@ -143,6 +145,8 @@ def failed(error: ScalerError) -> tuple[int, bytes]:
 
 
 def _not_loaded(error: BaseException) -> tuple[int, bytes]:
+    if isinstance(error, ObjectNotFoundError | StorageLostError):
+        return failed(error)
     return failed(DeserializeError(f"the arguments could not be loaded: {_text(error)}"))
 
 

@@ -36,7 +36,7 @@ WITH_INPUTS: Final = 2
 """Flag: outcomes of other tasks follow the call."""
 
 _TASKS_HEAD: Final = struct.Struct("=BxHI")
-_DEFINE_HEAD: Final = struct.Struct("=B?BxIHHHII")
+_DEFINE_HEAD: Final = struct.Struct("=B?BBIHHHII")
 _INPUTS_HEAD: Final = struct.Struct("=IH")
 _INPUT: Final = struct.Struct("=QBI")
 
@@ -126,6 +126,9 @@ class Definition:
     stream_output: bool
     serializer: bytes = b""
     serializer_body: bytes = b""
+    body_stored: bool = False
+    """Whether the body is a reference into object storage."""
+    serializer_stored: bool = False
 
 
 def pack_definition(definition: Definition) -> bytes:
@@ -133,24 +136,36 @@ def pack_definition(definition: Definition) -> bytes:
     name = definition.name.encode()
     parts = (definition.function, definition.serializer, name, definition.body, definition.serializer_body)
     lengths = map(len, parts)
-    head = _DEFINE_HEAD.pack(DEFINE, definition.stream_output, definition.encoding, definition.handle, *lengths)
+    stored = definition.body_stored + 2 * definition.serializer_stored
+    head = _DEFINE_HEAD.pack(DEFINE, definition.stream_output, definition.encoding, stored, definition.handle, *lengths)
     return b"".join((head, *parts))
 
 
 def unpack_definition(datagram: bytes) -> Definition:
     """What `pack_definition` packed."""
-    _, stream_output, encoding, handle, *lengths = _DEFINE_HEAD.unpack_from(datagram)
+    _, stream_output, encoding, stored, handle, *lengths = _DEFINE_HEAD.unpack_from(datagram)
     at, parts = _DEFINE_HEAD.size, []
     for length in lengths:
         parts.append(datagram[at : at + length])
         at += length
     function, serializer, name, body, serializer_body = parts
-    return Definition(handle, function, name.decode(), body, encoding, stream_output, serializer, serializer_body)
+    return Definition(
+        handle,
+        function,
+        name.decode(),
+        body,
+        encoding,
+        stream_output,
+        serializer,
+        serializer_body,
+        bool(stored & 1),
+        bool(stored & 2),
+    )
 
 
 def handle_of(datagram: bytes) -> int:
     """The handle that a DEFINE datagram defines."""
-    handle: int = _DEFINE_HEAD.unpack_from(datagram)[3]
+    handle: int = _DEFINE_HEAD.unpack_from(datagram)[4]
     return handle
 
 

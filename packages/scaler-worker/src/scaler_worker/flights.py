@@ -132,7 +132,8 @@ class Flights:
     def _take_outcomes(self, worker: WorkerRecord, entries: list[Entry], batch: channel.RunsEnded) -> None:
         _measure(entries, batch.durations)
         if worker.dropped and not worker.dropped.isdisjoint(batch.runs):
-            wanted = [at for at, run in enumerate(batch.runs) if run not in worker.dropped]
+            # An object that nobody wants must be told of all the same, or nobody frees it.
+            wanted = [at for at, run in enumerate(batch.runs) if run not in worker.dropped or at in batch.stored]
             worker.dropped.difference_update(batch.runs)
             for at in wanted:
                 self._take_outcomes(worker, [entries[at]], _slice(batch, at, at + 1))
@@ -211,9 +212,7 @@ class Flights:
         if entry is not None and entry[0] == event.run and worker.state != WorkerState.STOPPING:
             if event.run == worker.doomed:
                 self.kill(worker, event.run, worker.verdict, now)
-            elif event.run in worker.dropped and (
-                _is_long(entry) or now >= worker.flight[0].since + _patience(entry)
-            ):
+            elif event.run in worker.dropped and (_is_long(entry) or now >= worker.flight[0].since + _patience(entry)):
                 self.kill(worker, event.run, b"", now)
         worker.doomed = worker.doomed if worker.state == WorkerState.STOPPING else None
         self._fleet.place(worker, now)

@@ -20,7 +20,8 @@ class FunctionTable:
         self._default_timeout = default_timeout
         self._lanes: dict[Group, Lane] = {}
         self._kinds: dict[tuple[bytes, bytes, int, bool], FunctionKind] = {}
-        self._bodies: dict[bytes, tuple[str, bytes]] = {}
+        self._bodies: dict[bytes, tuple[str, bytes, bool]] = {}
+        """Name, body, whether the body is a reference into object storage."""
         self._size = 0
         self._handles = 0
         self.parked: set[FunctionKind] = set()
@@ -44,9 +45,11 @@ class FunctionTable:
 
     def learn(self, message: Run | Functions) -> None:
         """Take the bodies that a message brings along."""
-        for function, name, body in zip(message.functions, message.names, message.bodies, strict=True):
+        stored = set(message.bodies_stored)
+        named = zip(message.functions, message.names, message.bodies, strict=True)
+        for position, (function, name, body) in enumerate(named):
             self._forget(function)
-            self._bodies[function] = (name, body)
+            self._bodies[function] = (name, body, position in stored)
             self._size += len(body)
         while self._size > BODIES_LIMIT and len(self._bodies) > 1:
             self._forget(next(iter(self._bodies)))
@@ -62,10 +65,19 @@ class FunctionTable:
 
     def definition(self, kind: FunctionKind) -> Definition:
         """What a worker is to know of a kind of which nothing is missing."""
-        self._bodies[kind.function] = name, body = self._bodies.pop(kind.function)
-        serializer_body = self._bodies[kind.serializer][1] if kind.serializer else b""
+        self._bodies[kind.function] = name, body, stored = self._bodies.pop(kind.function)
+        _, serializer_body, serializer_stored = self._bodies[kind.serializer] if kind.serializer else ("", b"", False)
         return Definition(
-            kind.handle, kind.function, name, body, kind.encoding, kind.stream_output, kind.serializer, serializer_body
+            kind.handle,
+            kind.function,
+            name,
+            body,
+            kind.encoding,
+            kind.stream_output,
+            kind.serializer,
+            serializer_body,
+            body_stored=stored,
+            serializer_stored=serializer_stored,
         )
 
     def park(self, entries: Iterable[Entry]) -> None:

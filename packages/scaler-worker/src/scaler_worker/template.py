@@ -84,7 +84,7 @@ class Template:
         for descriptor in self._wake:
             os.close(descriptor)
         ends = WorkerEnds(*descriptors)
-        run_worker(ends, self._lifeline, self._words.of(number), number, name, self._config)
+        run_worker(ends, self._lifeline, self._words, number, name, self._config)
 
     def _reap(self) -> None:
         while True:

@@ -1,4 +1,8 @@
-"""The shared words: where each worker says which run it is in, and its agent which datagrams are revoked."""
+"""The shared words: where each worker says which run it is in, and its agent which datagrams are revoked.
+
+Behind them stands the address of object storage, which workers of any age look up when they need it. Its version is
+odd while it is being written.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any, Final
 
 WORD: Final = 3
 """64-bit numbers per worker; see `scaler_worker.worker_core`."""
+ADDRESS_BYTES: Final = 1024
 
 
 class SharedWords:
@@ -16,15 +21,36 @@ class SharedWords:
     def __init__(self, descriptor: int, count: int) -> None:
         self.descriptor = descriptor
         self.count = count
-        self._view = memoryview(mmap.mmap(descriptor, count * WORD * 8)).cast("Q")
+        self._view = memoryview(mmap.mmap(descriptor, _size(count))).cast("Q")
+        self._address = self._view[count * WORD + 1 :].cast("B")
 
     @classmethod
     def create(cls, count: int) -> SharedWords:
         """New words, all zero."""
         descriptor = os.memfd_create("scaler-words")
-        os.ftruncate(descriptor, count * WORD * 8)
+        os.ftruncate(descriptor, _size(count))
         return cls(descriptor, count)
 
     def of(self, worker: int) -> Any:
         """The three numbers of one worker: a memoryview, whose items are read and written in one piece each."""
         return self._view[worker * WORD : (worker + 1) * WORD]
+
+    @property
+    def storage(self) -> str:
+        """Where the scheduler says object storage is; empty while it has not."""
+        at = self.count * WORD
+        while True:
+            version, text = self._view[at], bytes(self._address)
+            if not version % 2 and self._view[at] == version:
+                return text.rstrip(b"\0").decode()
+
+    @storage.setter
+    def storage(self, address: str) -> None:
+        at = self.count * WORD
+        self._view[at] += 1
+        self._address[:] = address.encode().ljust(ADDRESS_BYTES, b"\0")
+        self._view[at] += 1
+
+
+def _size(count: int) -> int:
+    return count * WORD * 8 + 8 + ADDRESS_BYTES

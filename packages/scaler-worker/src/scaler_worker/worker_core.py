@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from scaler_client.task_context import CurrentTask
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Status
 from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
@@ -50,10 +52,13 @@ class ObjectStore(Protocol):
     """Where payloads too big to travel inline are."""
 
     def get(self, reference: bytes) -> bytes:
-        """The object; raises ObjectNotFoundError."""
+        """The object; raises ScalerError."""
 
-    def put(self, payload: bytes) -> bytes:
-        """Store an object; the reference is its 16-byte id and its size."""
+    def get_shared(self, reference: bytes) -> bytes:
+        """An object that other runs may need, too."""
+
+    def put(self, payload: bytes, session: int) -> bytes:
+        """Store an object of a session; returns its packed reference. Raises ScalerError."""
 
 
 class WorkerCore:
@@ -102,7 +107,7 @@ class WorkerCore:
 
         def load_and_run(call: bytes) -> tuple[int, bytes]:
             try:
-                runner = load_runner(definition)
+                runner = load_runner(self._with_bodies(definition))
             except ScalerError as error:
                 return failed(error)
             if definition.stream_output:
@@ -138,8 +143,8 @@ class WorkerCore:
             else:
                 status, payload = runner(datagram[at:end])
             kind = RESULT
-            if len(payload) > INLINE_LIMIT:
-                kind, payload = self._place_result(status, payload)
+            if len(payload) > INLINE_LIMIT and self._store is not None:
+                kind, status, payload = self._place_result(self._store, status, payload)
             stop = clock()
             cpu = duration = stop - start
             if duration > BRIEF_NANOSECONDS:
@@ -160,10 +165,11 @@ class WorkerCore:
             if flag & WITH_INPUTS:
                 call, inputs = split_inputs(call)
                 self.inputs = {
-                    task: (Status.VALUE, self._fetch(result) if stored else result) for task, stored, result in inputs
+                    task: (Status.VALUE, self._stored().get_shared(result) if stored else result)
+                    for task, stored, result in inputs
                 }
             if flag & STORED:
-                call = self._fetch(call)
+                call = self._stored().get(call)
         except ScalerError as error:
             return failed(error)
         try:
@@ -171,16 +177,25 @@ class WorkerCore:
         finally:
             self.inputs = {}
 
-    def _fetch(self, reference: bytes) -> bytes:
+    def _stored(self) -> ObjectStore:
         if self._store is None:
             raise DeserializeError("the call is in object storage, and this worker is connected to none")
-        return self._store.get(reference)
+        return self._store
 
-    def _place_result(self, status: int, payload: bytes) -> tuple[int, bytes]:
-        """Where a result beyond INLINE_LIMIT goes: into object storage where there is one."""
-        if self._store is None or status != Status.VALUE:
-            return RESULT, payload
-        return STORED_RESULT, self._store.put(payload)
+    def _with_bodies(self, definition: Definition) -> Definition:
+        """The definition with its bytes in it."""
+        if definition.body_stored:
+            definition = replace(definition, body=self._stored().get(definition.body))
+        if definition.serializer_stored:
+            definition = replace(definition, serializer_body=self._stored().get(definition.serializer_body))
+        return definition
+
+    def _place_result(self, store: ObjectStore, status: int, payload: bytes) -> tuple[int, int, bytes]:
+        """Put an outcome beyond INLINE_LIMIT into object storage; returns the record's kind, status and payload."""
+        try:
+            return STORED_RESULT, status, store.put(payload, session_of(self._task))
+        except ScalerError as error:
+            return RESULT, *failed(error)
 
     def _capturing(self, runner: Runner) -> Runner:
         """The runner with what it prints sent along."""

@@ -1,0 +1,90 @@
+"""Bytes that are not meant for us, on the scheduler's port and the storage's, while a client works."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import Client
+from scaler_protocol.handshake import Role
+from support.faults import Services, resident, wait_until
+from support.gates import SECONDS
+from support.intruders import flood, raw_noise, wrong_frames, wrong_messages
+from support.processes import descendants
+from support.tasks import add
+
+GARBAGE = 10_000
+LOG_LINES = 60
+MEMORY_BYTES = 30 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """Services of their own, whose logs say what came."""
+    with Services(tmp_path_factory.mktemp("services")) as started:
+        started.add_agent(2)
+        yield started
+
+
+@pytest.fixture
+def work(services: Services) -> Iterator[Client]:
+    """A client that has work under way all the time, and is not hurt."""
+    with Client(services.address) as client:
+        futures = [client.submit(add, number, 1) for number in range(2000)]
+        yield client
+        futures += [client.submit(add, number, 1) for number in range(2000, 4000)]
+        assert [future.result(SECONDS) for future in futures] == list(range(1, 4001))
+    assert services.scheduler.process.poll() is None
+    assert "Traceback" not in services.scheduler.said()
+
+
+def counted(services: Services, server: str) -> int:
+    """The highest number of a malformed message that a server has told of."""
+    numbers = re.findall(rf"{server}: malformed message number (\d+)", services.scheduler.said())
+    return max(map(int, numbers), default=0)
+
+
+PORTS = pytest.mark.parametrize(
+    ("offset", "server"), [(0, "Scheduler"), (1, "[Ss]torage[^:]*")], ids=["scheduler", "storage"]
+)
+
+
+@PORTS
+@pytest.mark.usefixtures("work")
+def test_bytes_of_nobody(services: Services, offset: int, server: str) -> None:
+    for seed in range(5):
+        raw_noise(services.port + offset, random.Random(seed))
+
+
+@PORTS
+@pytest.mark.usefixtures("work")
+def test_frames_that_are_no_messages(services: Services, offset: int, server: str) -> None:
+    before = counted(services, server)
+    for seed in range(5):
+        wrong_frames(services.port + offset, random.Random(seed))
+    wait_until(lambda: counted(services, server) > before, "malformed messages are told of")
+
+
+@PORTS
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.AGENT], ids=["client", "agent"])
+@pytest.mark.usefixtures("work")
+def test_messages_of_the_wrong_direction(services: Services, offset: int, server: str, role: int) -> None:
+    wrong_messages(services.port + offset, role)
+
+
+@PORTS
+@pytest.mark.usefixtures("work")
+def test_a_flood_of_garbage(services: Services, offset: int, server: str) -> None:
+    pid = services.scheduler.pid if not offset else descendants(services.scheduler.pid)[0]
+    before, lines = resident(pid)[0], services.scheduler.said().count("malformed")
+    told = counted(services, server)
+    for seed in range(5):
+        flood(services.port + offset, random.Random(seed), GARBAGE)
+    wait_until(lambda: counted(services, server) > told, "the flood is told of")
+    assert resident(pid)[0] - before < MEMORY_BYTES
+    assert services.scheduler.said().count("malformed") - lines < LOG_LINES
