@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ from scaler_protocol.handshake import Role
 from support.faults import Services, resident, wait_until
 from support.gates import SECONDS
 from support.intruders import flood, raw_noise, wrong_frames, wrong_messages
-from support.processes import descendants
+from support.processes import descendants, taken_port
 from support.tasks import add
 
 GARBAGE = 10_000
@@ -28,6 +26,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """Services of their own, whose logs say what came."""
     with Services(tmp_path_factory.mktemp("services")) as started:
         started.add_agent(2)
+        wait_until(lambda: taken_port([started.port + 1]) is not None, "the storage server")
         yield started
 
 

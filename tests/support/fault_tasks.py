@@ -8,6 +8,8 @@ import signal
 import sys
 import time
 
+from scaler import Client
+from support.gates import SECONDS
 from support.tasks import note
 
 
@@ -21,6 +23,17 @@ def step(path: str, number: int, seconds: float) -> tuple[int, int]:
 def bulky(number: int, size: int) -> tuple[int, bytes]:
     """The number and a result of that size."""
     return number, number.to_bytes(8, "big") * (size // 8)
+
+
+def wait_a_moment(number: int) -> int:
+    """A millisecond."""
+    time.sleep(0.001)
+    return number
+
+
+def nested_sum(client: Client, number: int) -> int:
+    """The sum of the numbers to this one, a task for each."""
+    return number + client.submit(nested_sum, client, number - 1).result(SECONDS) if number else 0
 
 
 def kill_itself(path: str) -> None:

@@ -155,8 +155,9 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.address = f"tcp://127.0.0.1:{self.port}"
-        self.drops = 0
+        self._drops = 0
         self._left: int | None = None
+        self._dead: set[socket.socket] = set()
         self._lines: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._accept)]
@@ -167,17 +168,26 @@ class Proxy:
         with self._lock:
             lines, self._lines = self._lines, set()
             self._left = None
-            self.drops += 1
+            self._drops += 1
         for line in lines:
             with suppress(OSError):
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 line.shutdown(socket.SHUT_RDWR)
             line.close()
 
+    def swallow(self) -> None:
+        """What the connections of now carry is lost from now on, and neither end notices."""
+        with self._lock:
+            self._dead |= self._lines
+
     def drop_after(self, size: int) -> None:
         """Reset every connection once so many bytes more have gone to those who connected."""
         with self._lock:
             self._left = size
+
+    def has_dropped(self, times: int) -> bool:
+        """Whether connections were reset so often."""
+        return self._drops >= times
 
     def _accept(self) -> None:
         while True:
@@ -204,6 +214,8 @@ class Proxy:
                     left = self._left if counted else None
                     if left is not None:
                         self._left = left - len(data)
+                    if source in self._dead:
+                        continue
                 sink.sendall(data[:left])
                 if left is not None and left <= len(data):
                     self.drop()

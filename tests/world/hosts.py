@@ -13,7 +13,7 @@ from scaler_io.links import LinkState, Uplink, UplinkEvent
 from scaler_io.memory import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
-from scaler_protocol.messages import AgentStatus, Blocked
+from scaler_protocol.messages import AgentStatus, Blocked, Submit
 from scaler_worker import events
 from scaler_worker.agent import REVOCATION_SECONDS, SWEEP_SECONDS, UNSENT_LIMIT
 from scaler_worker.agent_core import AgentCore
@@ -137,12 +137,14 @@ class SimulatedHost:
 
     def _hear_workers(self, now: float) -> None:
         for number, worker in list(self.workers.items()):
-            self._take_results(number, worker, now)
+            if self.network.random.random() < 0.5:  # either may be ready first
+                self._take_results(number, worker, now)
             while worker.said:
                 message = worker.said.popleft()
-                if isinstance(message, Blocked):  # it may speak of a run behind others whose results are in the pipe
+                if isinstance(message, Blocked | Submit):  # results before its run may be in the pipe
                     self._take_results(number, worker, now)
                 self.core.handle(number, message, now)
+            self._take_results(number, worker, now)
             if not worker.alive:
                 del self.workers[number]
                 self.core.handle(number, events.WorkerDied(worker.reason, worker.word), now)

@@ -58,6 +58,17 @@ def test_nested_tasks(workers: int, tells: bool) -> None:
     world.rest()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_parent_in_the_middle_of_a_chunk_that_does_not_say_that_it_waits(seed: int) -> None:
+    world = World(seed)
+    world.client.submit(*plans(200, 0.00001))
+    world.finish(1.0)
+    futures = world.client.map(*plans(20, 0.00001), Plan(children=(Plan(),), tells=False), *plans(20, 0.00001))
+    world.finish(5.0)
+    world.check_as_expected(futures)
+    world.rest()
+
+
 def test_nested_tasks_with_the_shortest_queue() -> None:
     leaf = Plan(0.001, "leaf")
     fan = Plan(0.001, "fan", children=(leaf,) * 30)

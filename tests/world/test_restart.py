@@ -219,6 +219,19 @@ def test_a_client_cancels_while_the_window_is_open(delay: float) -> None:
     world.rest(10.0)
 
 
+def test_a_client_cancels_in_the_window_what_an_agent_then_says_it_runs() -> None:
+    world = World()
+    lost, kept = world.client.submit(Plan(100.0), Plan())
+    world.run(0.5)
+    world.host.shell.stop(4.0)
+    world.restart_scheduler()
+    world.run(2.0)
+    world.client.cancel(lost)
+    world.finish(20.0)
+    world.check_as_expected([lost, kept])
+    world.rest(10.0)
+
+
 def test_a_client_leaves_while_there_is_no_scheduler() -> None:
     world = World(hosts=[1], clients=2)
     world.clients[0].submit(*plans(5, 100.0))

@@ -15,8 +15,10 @@ import pytest
 from scaler_client import task_context
 from scaler_client.client import Client
 from scaler_client.parts import read_parts
+from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask, Transport
 from scaler_io.links import Hub, HubEvent, Patience, PeerJoined, PeerLost
+from scaler_io.objects import ObjectConnection
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Refused, Welcome
@@ -45,11 +47,17 @@ from scaler_protocol.profiles import PROFILE
 class InputsOnly:
     """A runtime that offers nothing but inputs."""
 
+    session = 0
+    storage = StorageDoor(str, lambda address: ObjectConnection(address, session=1))
+
     def __init__(self, inputs: Mapping[int, tuple[int, bytes]]) -> None:
         self.inputs = inputs
 
     def current(self) -> CurrentTask | None:
         return None
+
+    def fetch(self, reference: bytes) -> bytes:
+        raise AssertionError("not here")
 
     def connect(self) -> Transport:
         raise AssertionError("not here")

@@ -15,10 +15,13 @@ import pytest
 
 from scaler_client import connection, task_context
 from scaler_client.client import Client
+from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask, Transport, current_task
 from scaler_io.links import LinkUp, UplinkEvent
+from scaler_io.objects import ObjectConnection
 from scaler_protocol.errors import ClientQuitError
 from scaler_protocol.handshake import Welcome
+from scaler_protocol.ids import new_session
 from scaler_protocol.messages import Blocked, Done, Message, Submit
 from scaler_protocol.payloads import Payloads
 
@@ -70,9 +73,15 @@ class FakeRuntime:
         self.connections = 0
         self.run = 77
         self.inputs: Mapping[int, tuple[int, bytes]] = {}
+        self.session = new_session()
+        self.storage = StorageDoor(str, lambda address: ObjectConnection(address, session=self.session))
+        self.objects: dict[bytes, bytes] = {}
 
     def current(self) -> CurrentTask | None:
         return CurrentTask(5, 2, "worker", self.run)
+
+    def fetch(self, reference: bytes) -> bytes:
+        return self.objects[reference]
 
     def connect(self) -> Transport:
         self.connections += 1

@@ -333,6 +333,14 @@ def test_a_bug_of_the_core_hurts_one_message(rig: Rig, caplog: pytest.LogCapture
     assert "could not be handled" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
+def test_a_bug_of_the_core_is_not_told_of_for_ever(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    client = rig.client()
+    rig.service.core.fails_at = set(range(99))
+    client.say(*range(100))
+    rig.until(lambda: rig.heard(client) == [99])
+    assert rig.service.service.malformed == 99 and len(caplog.messages) == 10
+
+
 @pytest.mark.parametrize("frames", [[b"x"], [bytes(16), b"\xff" * 64], [b"short", *encode(Shutdown())]])
 def test_garbage_from_the_service_costs_one_epoch(rig: Rig, frames: list[bytes]) -> None:
     client = rig.client()

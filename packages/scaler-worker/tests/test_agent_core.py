@@ -15,10 +15,12 @@ from scaler_protocol.errors import restore
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import (
     Blocked,
+    Cancel,
     Done,
     Functions,
     Group,
     NeedFunctions,
+    NeedTasks,
     Recall,
     Release,
     Resend,
@@ -41,7 +43,7 @@ from scaler_worker.channel import (
     WorkerReady,
 )
 from scaler_worker.events import SCHEDULER
-from scaler_worker.records import AgentConfig
+from scaler_worker.records import AgentConfig, WorkerRecord
 
 SESSION = 7 << 32
 BODY = "f", b"body"
@@ -99,7 +101,7 @@ class Host:
         self.returned: set[int] = set()
         self.stopped: list[events.EndAgent] = []
         self.next = 1
-        self.settle()
+        self.handle(SCHEDULER, LinkUp(Welcome(1), False))
 
     def handle(self, peer: int, event: Any) -> None:
         self.core.handle(peer, event, self.now)
@@ -398,6 +400,78 @@ def test_withdrawn_anywhere_is_cancelled_at_once(moment: str) -> None:
     assert host.outcomes == Counter(runs) and set(host.status.values()) == {Status.CANCELLED}
     host.drain()
     assert host.outcomes == Counter(runs)
+
+
+def test_a_cancelled_run_of_a_function_that_is_usually_quick_is_stopped() -> None:
+    host = Host(1)
+    host.ready_all()
+    for _ in range(3):
+        host.run(1)
+        host.step(0)
+    (run,) = host.run(1)
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw([run]))
+    assert host.workers[0].alive, "it may be about to end"
+    for _ in range(3):
+        host.now = max(host.now, host.core.due())
+        host.settle()
+    assert not host.workers[0].alive
+
+
+def test_a_spare_worker_does_not_hide_that_a_parent_waits() -> None:
+    host = Host(1)
+    host.ready_all()
+    (first,) = host.run(1)
+    host.workers[0].begin()
+    host.handle(0, Blocked((first,), (True,)))
+    host.ready_all()
+    (second,) = host.run(1)
+    (number,) = [number for number, worker in host.workers.items() if number and worker.unread]
+    host.workers[number].begin()
+    host.handle(number, Submit((Group(b"f"),), [8 << 32], Payloads([b"call"]), parent=second))
+    host.core.fleet.workers[5] = spare = WorkerRecord(5, "spare")
+    host.core.fleet.ready(spare, 1005, host.now)
+    for _ in range(3):
+        host.now += 0.06
+        host.settle()
+    assert host.core.fleet.workers[number].blocked
+
+
+def test_another_scheduler_is_told_who_is_blocked_and_asked_for_functions() -> None:
+    host = Host(2)
+    host.ready_all()
+    (parent,) = host.run(1)
+    (number,) = [number for number, worker in host.workers.items() if worker.unread]
+    host.workers[number].begin()
+    host.handle(number, Blocked((parent,), (True,)))
+    host.run(1, with_body=False, function=b"g")
+    host.sent.clear()
+    host.handle(SCHEDULER, LinkUp(Welcome(2), True))
+    assert not host.sent, "the scheduler knows"
+    host.handle(SCHEDULER, LinkUp(Welcome(2), False))
+    resume, blocked, need = host.sent
+    assert isinstance(resume, Resume) and parent in resume.runs
+    assert blocked == Blocked([parent], [True])
+    assert isinstance(need, NeedFunctions) and need.functions == (b"g",)
+
+
+def test_orphans_are_given_up() -> None:
+    host = Host(1)
+    host.handle(SCHEDULER, Done((9 << 32,), (Status.VALUE,), Payloads([b"r"])))
+    host.handle(SCHEDULER, NeedTasks((9 << 32,)))
+    assert host.sent == [Release((9 << 32,)), Cancel((9 << 32,))]
+
+
+def test_nothing_is_asked_of_a_worker_that_has_just_died() -> None:
+    host = Host(1)
+    host.ready_all()
+    (run,) = host.run(1)
+    host.workers[0].begin()
+    host.core.handle(SCHEDULER, Withdraw([run]), host.now)
+    host.core.handle(0, events.WorkerDied("was killed by SIGKILL", run), host.now)
+    del host.workers[0]
+    host.settle()
+    assert host.status[run] == Status.CANCELLED
 
 
 class AgentMachine(RuleBasedStateMachine):

@@ -34,17 +34,24 @@ from scaler_worker.worker_core import REVOKED, RUN, WorkerCore
 class Store:
     """Objects in a dict."""
 
+    named = True
+
     def __init__(self) -> None:
         self.objects: dict[bytes, bytes] = {}
+        self.put_for: list[tuple[int, int]] = []
 
     def get(self, reference: bytes) -> bytes:
         if reference not in self.objects:
             raise ObjectNotFoundError
         return self.objects[reference]
 
-    def put(self, payload: bytes) -> bytes:
+    def get_shared(self, reference: bytes) -> bytes:
+        return self.get(reference)
+
+    def put(self, payload: bytes, session: int = 0, run: int = 0) -> bytes:
         reference = bytes([len(self.objects)]) * 24
         self.objects[reference] = payload
+        self.put_for.append((session, run))
         return reference
 
 

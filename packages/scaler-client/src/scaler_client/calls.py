@@ -13,10 +13,11 @@ from scaler_client.captures import Capture, travels_by_name
 from scaler_client.dependencies import Collector
 from scaler_client.futures import ScalerFuture
 from scaler_client.objects import ObjectReference
-from scaler_client.parts import future_part
-from scaler_client.records import CallGroup, FunctionBody
+from scaler_client.parts import future_part, object_part
+from scaler_client.records import CallGroup, Dependency, FunctionBody
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.signatures import CallCheck, check_for
+from scaler_client.stored import StoredPayload
 from scaler_client.waiters import FutureOwner
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.ids import function_id
@@ -30,7 +31,9 @@ _NOTHING: Final[dict[str, Any]] = {}
 _GROUPS_KEPT = 1024
 _CALLEES_KEPT = 4096
 
-Needs = Sequence[ScalerFuture[Any]]
+Needs = Sequence[Dependency]
+Place = Callable[[bytes], bytes]
+"""What stands for a body: itself, or for one that is too big to travel a StoredPayload; raises ScalerError."""
 
 
 class FailedArgumentError(Exception):
@@ -90,11 +93,11 @@ class PartCalls:
 
     encoding = Encoding.PARTS
 
-    def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer]) -> None:
+    def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer], place: Place = bytes) -> None:
         self._owner = owner
         self.load = serializer.deserialize
         self.dump = serializer.serialize
-        body = DefaultSerializer.serialize(serializer)
+        body = place(DefaultSerializer.serialize(serializer))
         kind = serializer if isinstance(serializer, type) else type(serializer)
         self.serializer: FunctionBody | None = FunctionBody(function_id(body), name_of(kind), body)
 
@@ -115,11 +118,14 @@ class PartCalls:
 
     def _part(self, collector: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
         if isinstance(value, ObjectReference):
+            placed = value.placed()
+            if value.load == self.load and type(placed) is StoredPayload:
+                return object_part(keyword, collector.keep(placed))
             if value.load == self.load:
-                return keyword, value.payload()
+                return keyword, placed
             value = value.load(value.payload())
         elif isinstance(value, ScalerFuture):
-            if not value.done():
+            if not value.done() or value.is_stored_for(self._owner, self.load):
                 return future_part(keyword, collector.await_result(value))
             if value.cancelled() or value.exception() is not None:
                 raise FailedArgumentError(value)
@@ -151,12 +157,14 @@ def name_of(fn: object) -> str:
 class Callee:
     """A function that a client has submitted, for as long as it lives."""
 
-    __slots__ = ("body", "capture", "check", "group", "ref")
+    __slots__ = ("body", "capture", "check", "content", "group", "ref")
 
     def __init__(self, ref: Callable[[], Any], check: CallCheck) -> None:
         self.ref = ref
         self.check = check
         self.body: FunctionBody | None = None
+        self.content = b""
+        """The id of its bytes, wherever they are."""
         self.capture: Capture | None = None
         self.group: CallGroup | None = None
         """For calls without any wishes."""
@@ -165,11 +173,13 @@ class Callee:
 class Callees:
     """The functions of one client, written once, and again where their pickle would hold something else."""
 
-    def __init__(self, writer: CallWriter, *, stream_output: bool) -> None:
+    def __init__(self, writer: CallWriter, *, stream_output: bool, place: Place = bytes) -> None:
         self.parent = 0
         """The run that submits."""
         self._writer = writer
         self._stream_output = stream_output
+        self._place = place
+        self._placed: weakref.WeakValueDictionary[bytes, FunctionBody] = weakref.WeakValueDictionary()
         self._callees: dict[int, Callee] = {}
         self._groups: dict[object, CallGroup] = {}
 
@@ -218,13 +228,16 @@ class Callees:
             stream_output=self._stream_output,
         )
         bodies = (body, serializer) if serializer else (body,)
-        group = self._groups[key] = CallGroup(wire, bodies, self._writer.load, self._writer.dump, self.parent)
+        group = CallGroup(wire, bodies, self._writer.load, self._writer.dump, self.parent)
+        if type(body.body) is not StoredPayload:  # which lives no longer than its function and its calls
+            self._groups[key] = group
         return group
 
     def clear(self) -> None:
         """Forget all functions."""
         self._callees.clear()
         self._groups.clear()
+        self._placed.clear()
 
     def _add(self, fn: Callable[..., Any]) -> Callee:
         if not callable(fn):
@@ -258,9 +271,18 @@ class Callees:
         identity = function_id(written)
         # In this order, wherever a Ctrl-C may come between: what is stale is noticed by its capture.
         callee.group = None
-        if callee.body is None or callee.body.id != identity:
-            callee.body = FunctionBody(identity, name_of(fn), written)
+        if callee.content != identity:
+            callee.body, callee.content = self._body(identity, name_of(fn), written), identity
         callee.capture = capture
         if not lasting:
             self._callees.pop(id(fn), None)
         return lasting
+
+    def _body(self, identity: bytes, name: str, written: bytes) -> FunctionBody:
+        body = self._placed.get(identity)
+        if body is None:
+            placed = self._place(written)
+            if type(placed) is not StoredPayload:
+                return FunctionBody(identity, name, written)
+            body = self._placed[identity] = FunctionBody(function_id(placed), name, placed)
+        return body

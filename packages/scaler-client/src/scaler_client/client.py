@@ -16,9 +16,16 @@ from scaler_client.serializers import DefaultSerializer
 from scaler_client.task_context import runtime
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.capabilities import capabilities as canonical
-from scaler_protocol.errors import ClientQuitError
+from scaler_protocol.errors import (
+    ClientQuitError,
+    HandshakeRefusedError,
+    ObjectRefusedError,
+    StorageLostError,
+    describe,
+)
+from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import new_identity
-from scaler_protocol.messages import Group
+from scaler_protocol.messages import Group, Status
 from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
@@ -92,13 +99,14 @@ class Client:
         self._identity = new_identity()
         self._inside = inside if address is None else None
         self._closed = False
-        self._objects: PayloadStore = KeptObjects()
-        self._io = self._connect(address, timeout_seconds)
+        self._io = self._connect(address, timeout_seconds, object_storage_address or "")
+        place = self._io.storage.place
+        self._objects: PayloadStore = KeptObjects(place)
         default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
-        self._writer: CallWriter = WholeCalls(self._io) if default else PartCalls(self._io, serializer)
-        self._callees = Callees(self._writer, stream_output=stream_output)
+        self._writer: CallWriter = WholeCalls(self._io) if default else PartCalls(self._io, serializer, place)
+        self._callees = Callees(self._writer, stream_output=stream_output, place=place)
 
-    def _connect(self, address: str | None, timeout_seconds: float) -> IoThread:
+    def _connect(self, address: str | None, timeout_seconds: float, storage_address: str) -> IoThread:
         # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
         from scaler_client import connection
 
@@ -106,7 +114,7 @@ class Client:
             return connection.nested(self._inside)
         assert address is not None
         name = f"Client|{self._identity.hex()}"
-        io = connection.dial(address, self._identity, name, timeout_seconds)
+        io = connection.dial(address, self._identity, name, timeout_seconds, storage_address)
         try:
             io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
         except BaseException:
@@ -229,7 +237,10 @@ class Client:
     # --- objects ----------------------------------------------------------------------------------------------------
 
     def send_object(self, obj: T, name: str | bytes | None = None) -> ObjectReference[T]:
-        """A reference to use in place of the object, which is written once. Its state is that of this moment."""
+        """A reference to use in place of the object, which is written once. Its state is that of this moment.
+
+        It is kept until `clear` or `disconnect`. One that is not small may raise StorageLostError or StorageFullError.
+        """
         self._check()
         payload = self._writer.dump(obj)
         object_id = self._objects.put(payload)
@@ -254,6 +265,7 @@ class Client:
     def disconnect(self) -> None:
         """Cancel what is under way and leave. Inside a task only this door is closed. May be called again."""
         self._closed = True
+        self._objects.clear()
         if self._inside is None:
             self._io.stop()
 
@@ -315,6 +327,14 @@ class Client:
             future: ScalerFuture[Any] = ScalerFuture(io, io.next_task(), group, b"")
             future.end_like(failed.argument)
             return future
+        if len(call) > INLINE_LIMIT:
+            io.handoff.check()
+            try:
+                call = io.storage.place(call)
+            except (ObjectRefusedError, StorageLostError, HandshakeRefusedError) as error:
+                future = ScalerFuture(io, io.next_task(), group, b"")
+                future.settle(Status.FAILED, describe(error))
+                return future
         future = ScalerFuture(io, io.next_task(), group, call, needs)
         io.handoff.put(future)
         return future

@@ -148,7 +148,9 @@ class SchedulerClusterCombo:
                 return found
             code = self._services[0].wait(END_SECONDS)
             if address is not None or attempt == _TRIES or _is_free(int(wanted.rpartition(":")[2])):
-                raise RuntimeError(f"the scheduler at {wanted} ended at once, with exit code {code}: it has said why above")
+                raise RuntimeError(
+                    f"the scheduler at {wanted} ended at once, with exit code {code}: it has said why above"
+                )
             _end_services(self._services, os.getpid())  # somebody took the port in between
             self._services.clear()
         raise AssertionError

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import cloudpickle
 
 from scaler_client.io_thread import IoThread
+from scaler_client.storage import PATIENCE_SECONDS, ClientStorage, StorageDoor
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_io.links import Uplink, UplinkEvent
+from scaler_io.objects import ObjectConnection
 from scaler_io.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
@@ -53,9 +55,14 @@ class DialedTransport:
         self._dialer.close()
 
 
-def dial(address: str, identity: bytes, name: str, timeout_seconds: float) -> IoThread:
-    """A running IoThread that connects to a scheduler; raises AddressError."""
+def dial(address: str, identity: bytes, name: str, timeout_seconds: float, storage_address: str = "") -> IoThread:
+    """A running IoThread that connects to a scheduler; raises AddressError.
+
+    Object storage is where `storage_address` says, or else the scheduler.
+    """
     parsed = Address.parse(address)
+    if storage_address:
+        Address.parse(storage_address)
     session = new_session()
     hello = Hello(
         Role.CLIENT,
@@ -73,7 +80,12 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float) -> Io
     def transport() -> Transport:
         return DialedTransport(Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)))
 
-    return _started(IoThread(address, session, transport))
+    def connect(at: Address) -> ObjectConnection:
+        return ObjectConnection(at, session=session, timeout_seconds=min(timeout_seconds, PATIENCE_SECONDS), name=name)
+
+    door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
+    thread = IoThread(address, session, transport, ClientStorage(door, session))
+    return _started(thread)
 
 
 _nested: IoThread | None = None
@@ -85,7 +97,10 @@ def nested(runtime: TaskRuntime) -> IoThread:
     global _nested
     with _nested_lock:
         if _nested is None or _nested.handoff.closed:
-            _nested = _started(IoThread("this worker's scheduler", new_session(), runtime.connect, runtime))
+            # No task id may be used twice: after a failure, or in a fork, there is another session.
+            session = runtime.session if _nested is None else new_session()
+            storage = ClientStorage(runtime.storage, session)
+            _nested = _started(IoThread("this worker's scheduler", session, runtime.connect, storage, runtime))
         return _nested
 
 

@@ -29,13 +29,14 @@ from scaler_client.records import (
     CallGroup,
     Deliver,
     Dependency,
+    Discard,
     FunctionBody,
     OutstandingCall,
     RunReports,
     SingleCall,
     WaitingCall,
 )
-from scaler_client.stored import stored_positions, true_size
+from scaler_client.stored import StoredPayload, stored_positions
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError, describe
 from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
@@ -76,11 +77,10 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A Welcome, or why there will be none."""
+    """A Welcome, which names the address of object storage, or why there will be none."""
 
     error: ScalerError | None
     storage: str = ""
-    """Where object storage is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,6 @@ class Call:
     """Everything before is performed: tell whoever waits for that."""
 
     whom: Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Discard:
-    """Objects of ours of which nobody else will hear: the outcomes of runs that do not count."""
-
-    objects: Sequence[bytes]
 
 
 ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown | Discard
@@ -148,8 +141,8 @@ class ClientCore:
             NeedFunctions: self._need_functions,
             NeedInputs: self._need_inputs,
             NeedTasks: self._need_tasks,
-            Output: self._output,
-            ShutdownAnswer: self._shutdown_answer,
+            Output: lambda said, now: self._out.append(Print(list(zip(said.streams, said.texts, strict=True)))),
+            ShutdownAnswer: lambda answer, now: self._out.append(AnswerShutdown(answer.accepted, answer.reason)),
             DeleteObjects: lambda message, now: self._out.append(Discard(message.objects)),
         }
 
@@ -205,6 +198,7 @@ class ClientCore:
         if self._cancelled:
             self._drop_cancelled()
         if self._failure is not None and self._outstanding:
+            self._replies.append(Cancel(list(self._outstanding)))  # the link may come back
             self._fail_all(Status.FAILED, describe(self._failure))
         if self._up:
             while self._waiting and self._submit_some():
@@ -260,13 +254,15 @@ class ClientCore:
         return True
 
     def _remember(self, body: FunctionBody) -> None:
+        if type(body.body) is StoredPayload:
+            return  # to send a reference again costs nothing, and its object is to go with its last call
         self._functions[body.id] = body
-        self._function_bytes += true_size(body.body)
+        self._function_bytes += len(body.body)
         while len(self._functions) > KEPT_FUNCTIONS or (
             self._function_bytes > KEPT_FUNCTION_BYTES and len(self._functions) > 1
         ):
             oldest = self._functions.pop(next(iter(self._functions)))
-            self._function_bytes -= true_size(oldest.body)
+            self._function_bytes -= len(oldest.body)
 
     def _forget_functions(self) -> None:
         self._functions, self._function_bytes = {}, 0
@@ -324,6 +320,7 @@ class ClientCore:
         self._out.append(Connected(None, event.welcome.storage_address))
         if self._was_up and not event.resumed:
             self._forget_functions()
+            self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
             unsent: set[int] = set()
             self._stop_asking(list(self._asked))
             for call in self._waiting:
@@ -400,9 +397,3 @@ class ClientCore:
         if gone:
             self._used += sum(self._asked.pop(task).weight for task in gone)
             self._waiting = deque(call for call in self._waiting if call.task_id not in gone)
-
-    def _output(self, message: Output, now: float) -> None:
-        self._out.append(Print(list(zip(message.streams, message.texts, strict=True))))
-
-    def _shutdown_answer(self, message: ShutdownAnswer, now: float) -> None:
-        self._out.append(AnswerShutdown(message.accepted, message.reason))

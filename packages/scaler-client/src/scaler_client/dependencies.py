@@ -10,8 +10,11 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from scaler_client.stored import StoredPayload
+
 if TYPE_CHECKING:
     from scaler_client.futures import ScalerFuture
+    from scaler_client.records import Dependency
     from scaler_client.waiters import FutureOwner
 
 
@@ -29,7 +32,7 @@ class Collector:
 
     def __init__(self, owner: FutureOwner) -> None:
         self.owner = owner
-        self.found: list[ScalerFuture[Any]] = []
+        self.found: list[Dependency] = []
         self.failed: ScalerFuture[Any] | None = None
 
     def __enter__(self) -> Collector:
@@ -43,9 +46,15 @@ class Collector:
         """The call waits for this future; returns its task id. Raises ValueError where the scheduler knows it not."""
         if future.owner is not self.owner:
             raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
-        if future not in self.found:
-            self.found.append(future)
+        loan = future.lend()
+        if loan not in self.found:
+            self.found.append(loan)
         return future.task_id
+
+    def keep(self, payload: StoredPayload) -> bytes:
+        """The call names this object, which must outlive it; returns the reference."""
+        self.found.append(payload.kept)
+        return payload.kept.reference
 
 
 def collector() -> Collector:

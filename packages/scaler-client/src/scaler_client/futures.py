@@ -3,7 +3,8 @@
 A pending future has no lock, no list of waiters and no list of callbacks. The first thread that wants one of them makes
 a `Watch`, under a lock of the process. Outcomes are delivered in batches under that same lock: a future without a
 watch is settled on the spot, one with a watch under its own lock, which is what the standard library calls its
-`_condition`. The bytes of an outcome are loaded by the first thread that asks for it.
+`_condition`. The bytes of an outcome are fetched, where they are in object storage, and loaded by the first thread
+that asks for it. Then their object is deleted, unless calls take it: those hold a `Loan` until their outcomes are in.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from scaler_client.dependencies import collector, same
-from scaler_client.outcomes import ProfilingInfo, dump_failure, load_failure, unloadable
+from scaler_client.outcomes import ProfilingInfo, dump_failure, load_outcome, unloadable
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
+from scaler_client.stored import StoredPayload
 from scaler_client.task_context import load_input
 from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch
 from scaler_protocol.errors import ResultNotSerializableError, describe
@@ -165,13 +168,15 @@ class ScalerFuture(Future[T]):
             self._wait(timeout)
         if self._status < Status.CANCELLED:
             self._load()
-        if self._status == Status.CANCELLED:
-            raise CancelledError
-        if self._status == _VALUE:
-            return None
-        error: BaseException
-        error, traceback = self._outcome
-        return error.with_traceback(traceback)
+        try:
+            if self._status == Status.CANCELLED:
+                raise CancelledError
+            if self._status == _VALUE:
+                return None
+            error: BaseException = self._outcome[0].with_traceback(self._outcome[1])
+            return error
+        finally:
+            self = error = None  # type: ignore[assignment]
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call `fn(future)` when it is done: in a thread for callbacks, or here where it is done already."""
@@ -190,6 +195,7 @@ class ScalerFuture(Future[T]):
         """Call back whoever asked for it before the future was done."""
         if self._watch is not None and self._watch.callbacks:
             self._invoke_callbacks()  # type: ignore[attr-defined]
+            self._watch.callbacks.clear()  # they may lead back here, and the result is to go with its last user
 
     def profiling_info(self) -> ProfilingInfo:
         """What the run cost; raises ValueError where it has not finished."""
@@ -219,7 +225,7 @@ class ScalerFuture(Future[T]):
         found = collector()
         with _guard:
             status, outcome = self._status, self._outcome
-        if status == _PENDING:
+        if status == _PENDING or self.is_stored_for(found.owner, pickle.loads):
             return load_input, (found.await_result(self),)
         if status == Status.VALUE and self.group.wire.encoding == Encoding.PICKLE:
             return pickle.loads, (outcome,)
@@ -227,6 +233,26 @@ class ScalerFuture(Future[T]):
             return same, (self.result(),)
         found.failed = self
         return same, (None,)
+
+    def is_stored_for(self, owner: FutureOwner, load: Callable[[bytes], Any]) -> bool:
+        """Whether the result is in object storage, where calls of this owner can take it from and load it so."""
+        with _guard:
+            loan = _loans.get(self.task_id) if self._status == _VALUE else None
+            payload = loan.kept if loan is not None else self._outcome
+            stored = self._status in (Status.VALUE, _VALUE) and type(payload) is StoredPayload
+        return stored and self.owner is owner and self.group.load == load
+
+    def lend(self) -> Loan:
+        """What calls hold that take the result from wherever it is."""
+        with _guard:
+            loan = _loans.get(self.task_id)
+            if loan is None:
+                loan = _loans[self.task_id] = Loan(self)
+        return loan
+
+    def failed(self) -> bool:
+        """Whether there is an exception; nothing is loaded to find out."""
+        return self._status in (Status.RAISED, Status.FAILED, _ERROR)
 
     def __repr__(self) -> str:
         return f"<ScalerFuture {self.task_id:x} {self._word()}>"
@@ -273,16 +299,20 @@ class ScalerFuture(Future[T]):
         if status >= Status.CANCELLED:
             return
         loaded: tuple[int, Any]
-        if status == Status.VALUE:
+        if status == Status.VALUE and type(payload) is not StoredPayload:
             try:
                 loaded = _VALUE, self.group.load(payload)
             except Exception as problem:
                 loaded = _ERROR, unloadable(problem)
         else:
-            loaded = _ERROR, load_failure(status, payload)
+            good, outcome = load_outcome(status, payload, self.group.load)
+            loaded = (_VALUE if good else _ERROR), outcome
         with _guard:
             if self._status == status:
+                if type(payload) is StoredPayload and (loan := _loans.get(self.task_id)) is not None:
+                    loan.kept = payload
                 self._status, self._outcome = loaded
+        self = payload = loaded = outcome = None  # type: ignore[assignment]  # see `load_failure`
 
     if not TYPE_CHECKING:  # there these are plain attributes of the base class
         # What concurrent.futures.wait and as_completed, and asyncio, read.
@@ -310,6 +340,30 @@ class ScalerFuture(Future[T]):
             return self._status != _PENDING, self._status == Status.CANCELLED, None, None
         error = self.exception()
         return True, False, None if error else self._outcome, error
+
+
+class Loan:
+    """A future as a need of calls: it keeps the object of a result that was loaded meanwhile."""
+
+    __slots__ = ("__weakref__", "_future", "kept")
+
+    def __init__(self, future: ScalerFuture[Any]) -> None:
+        self._future = future
+        self.kept: StoredPayload | None = None
+
+    @property
+    def task_id(self) -> int:
+        """The task whose result it is."""
+        return self._future.task_id
+
+    def outcome(self) -> tuple[int, bytes] | None:
+        """Status and payload, None while there is none."""
+        with _guard:
+            kept = self.kept if self._future._status == _VALUE else None
+        return (Status.VALUE, kept) if kept is not None else self._future.outcome()
+
+
+_loans: WeakValueDictionary[int, Loan] = WeakValueDictionary()
 
 
 def finished_future(owner: FutureOwner, group: CallGroup, value: T) -> ScalerFuture[T]:

@@ -66,7 +66,7 @@ def end_together(nodes: Mapping[str, Any], keys: Iterable[str]) -> None:
     def ended(future: ScalerFuture[Any]) -> None:
         if future.cancelled():
             abort(futures, None)
-        elif error := future.exception():
+        elif future.failed() and (error := future.exception()):
             abort((nodes[key] for key in requested), error)
             abort(futures, None)
 

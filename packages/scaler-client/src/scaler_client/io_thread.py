@@ -20,7 +20,8 @@ from typing import Any, Final
 from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Transmit
 from scaler_client.futures import ScalerFuture, deliver
 from scaler_client.handoff import Handoff
-from scaler_client.records import CallBlock, Deliver
+from scaler_client.records import CallBlock, Deliver, Discard
+from scaler_client.storage import ClientStorage
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
 from scaler_protocol.handshake import Goodbye
@@ -101,15 +102,25 @@ class _Callbacks:
                 work()
             except Exception:
                 _log.exception("a callback failed")
+            work = None  # the next may be long in coming, and a future keeps its result
 
 
 class IoThread:
     """Runs one core over one transport, from `start` to `stop`. Everything else may be called by any thread."""
 
     def __init__(
-        self, address: str, session: int, dial: Callable[[], Transport], runtime: TaskRuntime | None = None
+        self,
+        address: str,
+        session: int,
+        dial: Callable[[], Transport],
+        storage: ClientStorage,
+        runtime: TaskRuntime | None = None,
     ) -> None:
         self.address = address
+        self.storage_address = ""
+        """What the scheduler says."""
+        self.storage = storage
+        self._inside = runtime is not None
         self.handoff: Handoff[HandoffEntry] = Handoff()
         self.waiting = _Waiting(self.handoff, runtime)
         self.next_task: Callable[[], int] = count(first_task(session) + 1).__next__
@@ -125,7 +136,8 @@ class IoThread:
         self._shutdown_answer: AnswerShutdown | None = None
         self._perform: dict[type[Any], Callable[[Any], object]] = {
             Call: lambda call: call.whom(),
-            Deliver: deliver,
+            Deliver: self._deliver,
+            Discard: self._discard,
             Connected: self._note_connected,
             Print: lambda output: self._callbacks.add(lambda: _print(output)),
             AnswerShutdown: self._note_shutdown,
@@ -192,9 +204,18 @@ class IoThread:
     def poison(self) -> None:
         """This process is a fork: threads and sockets are the parent's."""
         self.handoff.close(ClientForkedError())
+        self.storage.refuse(ClientForkedError())
         self.waiting.forked = True
 
+    def _deliver(self, outcomes: Deliver) -> None:
+        deliver(outcomes.adopted(self.storage.adopt) if outcomes.stored else outcomes)
+
+    def _discard(self, unwanted: Discard) -> None:
+        for object_id in unwanted.objects:
+            self.storage.discard(object_id)
+
     def _note_connected(self, event: Connected) -> None:
+        self.storage_address = event.storage or self.storage_address
         if not self._connected.is_set():
             self._connect_error = event.error
             self._connected.set()
@@ -229,13 +250,16 @@ class IoThread:
         entries = self.handoff.take()
         if entries:
             self._accept(entries)
-        for effect in core.settle(now):
+        effects = core.settle(now)
+        for effect in effects:
             if type(effect) is Transmit:
                 transport.send(effect.message)
-            else:
-                self._perform[type(effect)](effect)
         for event in transport.flush(now):
             core.handle(event, now)
+        # Last, because whoever waits for an outcome waits for the interpreter too, until this thread sleeps.
+        for effect in effects:
+            if type(effect) is not Transmit:
+                self._perform[type(effect)](effect)
         return bool(entries)
 
     def _accept(self, entries: list[HandoffEntry]) -> None:
@@ -277,6 +301,9 @@ class IoThread:
         transport.send(Goodbye("the client has left"))
         transport.flush(now)
         transport.close()
+        self.storage.refuse(ClientQuitError())
+        if not self._inside:
+            self.storage.close()
         self._callbacks.stop()
         self.handoff.free()
         _living.discard(self)

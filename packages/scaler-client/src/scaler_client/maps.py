@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from itertools import islice
 from typing import Any
@@ -13,9 +13,14 @@ from scaler_client.io_thread import IoThread
 from scaler_client.outcomes import load_failure, unloadable
 from scaler_client.records import CallBlock, CallGroup, Dependency
 from scaler_client.signatures import CallCheck
+from scaler_client.stored import fetched, stored_positions
+from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import MESSAGE_LIMIT, Status
 
+FIRST_TASKS = 16
 BLOCK_TASKS = 4096
+BLOCK_BYTES = 16 * 1024 * 1024
+"""How many calls are written at once: as many as the last ones let expect to fit into BLOCK_BYTES."""
 AHEAD_BYTES = 128 * 1024 * 1024
 """Bytes of calls without results after which no more are written for the time being."""
 
@@ -30,12 +35,14 @@ class Gathering:
 
     def run(self, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
         """The results of all rows; where one fails, or the thread is interrupted, the others are cancelled."""
-        rows = iter(rows)
+        rows, count = iter(rows), FIRST_TASKS
         try:
-            while chunk := list(islice(rows, BLOCK_TASKS)):
+            while chunk := list(islice(rows, count)):
                 for arity in set(map(len, chunk)):
                     self._check.check(*(None,) * arity)
-                self._submit(*self._writer.write_rows(chunk))
+                calls, needs = self._writer.write_rows(chunk)
+                count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(calls) // sum(map(len, calls))))
+                self._submit(calls, needs)
                 self._hold_back()
             results: list[Any] = []
             for block in self._blocks:
@@ -50,7 +57,9 @@ class Gathering:
             self._cancel()
             raise
 
-    def _submit(self, calls: Sequence[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
+    def _submit(self, calls: list[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
+        if max(map(len, calls)) > INLINE_LIMIT:
+            calls = [self._io.storage.place(call) for call in calls]
         for at, end in _pieces(calls):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}
@@ -61,7 +70,7 @@ class Gathering:
     def _hold_back(self) -> None:
         """Wait while too much is under way already."""
         for block in self._blocks:
-            if sum(each.weight * each.missing for each in self._blocks) <= AHEAD_BYTES:
+            if sum(each.held * each.missing for each in self._blocks) <= AHEAD_BYTES:
                 return
             self._await(block)
 
@@ -100,15 +109,33 @@ def _pieces(calls: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 def _load(block: CallBlock) -> list[Any]:
     load, results = block.group.load, block.results
     block.results = []
+    if stored_positions(results):
+        return _load_stored(load, results)
     try:
         return [load(payload) for payload in results]
     except Exception as problem:
         raise unloadable(problem)[0] from problem
 
 
+def _load_stored(load: Callable[[bytes], Any], results: list[bytes]) -> list[Any]:
+    """As results are loaded their objects go, one by one."""
+    values: list[Any] = []
+    for position, payload in enumerate(results):
+        content = fetched(payload)
+        results[position] = payload = b""
+        try:
+            values.append(load(content))
+        except Exception as problem:
+            raise unloadable(problem)[0] from problem
+    return values
+
+
 def _raise_first(block: CallBlock) -> None:
     _, status, payload = min(block.failures)
     if status == Status.CANCELLED:
         raise CancelledError
-    error, traceback = load_failure(status, payload)
-    raise error.with_traceback(traceback)
+    error, traceback = load_failure(status, fetched(payload))
+    try:
+        raise error.with_traceback(traceback)
+    finally:
+        del error, traceback  # which lead here

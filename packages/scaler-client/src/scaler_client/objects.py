@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from scaler_client.dependencies import collector
+from scaler_client.stored import StoredPayload, fetched
+from scaler_client.task_context import load_object
 from scaler_protocol.errors import ObjectNotFoundError
 from scaler_protocol.ids import new_identity
 
@@ -20,38 +22,31 @@ class PayloadStore(Protocol):
         """Keep them; returns the object's id."""
 
     def get(self, object_id: bytes) -> bytes:
-        """The bytes; raises ObjectNotFoundError."""
-
-    def delete(self, object_ids: Iterable[bytes]) -> None:
-        """Forget them; unknown ones are no error."""
+        """The bytes, or what stands for them; raises ObjectNotFoundError."""
 
     def clear(self) -> None:
         """Forget all."""
 
 
 class KeptObjects:
-    """A PayloadStore in the client's own memory: the bytes travel with every call that names them."""
+    """A PayloadStore: small objects travel with every call that names them, `place` finds a place for others."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Callable[[bytes], bytes] = bytes) -> None:
         self._objects: dict[bytes, bytes] = {}
+        self._place = place
 
     def put(self, payload: bytes) -> bytes:
-        """Keep them; returns the object's id."""
+        """Keep them; returns the object's id. Raises ScalerError."""
         object_id = new_identity()
-        self._objects[object_id] = payload
+        self._objects[object_id] = self._place(payload)
         return object_id
 
     def get(self, object_id: bytes) -> bytes:
-        """The bytes; raises ObjectNotFoundError."""
+        """The bytes, or what stands for them; raises ObjectNotFoundError."""
         try:
             return self._objects[object_id]
         except KeyError:
             raise ObjectNotFoundError(f"object {object_id.hex()} was cleared, or is not this client's") from None
-
-    def delete(self, object_ids: Iterable[bytes]) -> None:
-        """Forget them; unknown ones are no error."""
-        for object_id in object_ids:
-            self._objects.pop(object_id, None)
 
     def clear(self) -> None:
         """Forget all."""
@@ -69,9 +64,15 @@ class ObjectReference(Generic[T]):
     load: Callable[[bytes], T] = field(compare=False, repr=False)
 
     def payload(self) -> bytes:
-        """The bytes of the object; raises ObjectNotFoundError where its client was cleared."""
+        """The bytes of the object; raises ObjectNotFoundError where its client was cleared, or other ScalerErrors."""
+        return fetched(self.placed())
+
+    def placed(self) -> bytes:
+        """The bytes of the object, or what stands for them; raises ObjectNotFoundError."""
         return self.store.get(self.object_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        collector()  # only calls resolve it
-        return self.load, (self.payload(),)
+        found, placed = collector(), self.placed()  # only calls resolve it
+        if type(placed) is StoredPayload:
+            return load_object, (found.keep(placed), self.load)
+        return self.load, (placed,)

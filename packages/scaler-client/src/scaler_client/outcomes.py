@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
-from scaler_protocol.errors import DeserializeError, restore
+from scaler_client.stored import fetched
+from scaler_protocol.errors import DeserializeError, ScalerError, restore
 from scaler_protocol.messages import Status
 from scaler_protocol.profiles import Profile
 
@@ -65,7 +68,24 @@ def load_failure(status: int, payload: bytes) -> Failure:
         return failure, None
     if error.__traceback__ is None and error.__cause__ is None and text:
         error.__cause__ = RemoteTracebackError(text)
-    return error, error.__traceback__
+    try:
+        return error, error.__traceback__
+    finally:
+        del error  # the frames of a traceback that is loaded lead to this one
+
+
+def load_outcome(status: int, payload: bytes, load: Callable[[bytes], Any]) -> tuple[bool, Any]:
+    """True and the value, or False and the failure, of a payload that may be in object storage."""
+    try:
+        payload = fetched(payload)
+    except ScalerError as lost:
+        return False, (lost.with_traceback(None), None)
+    if status != Status.VALUE:
+        return False, load_failure(status, payload)
+    try:
+        return True, load(payload)
+    except Exception as problem:
+        return False, unloadable(problem)
 
 
 def unloadable(problem: Exception) -> Failure:

@@ -1,20 +1,27 @@
-"""Calls of a custom serializer: one part per argument, one of which may stand for a future."""
+"""Calls of a custom serializer: one part per argument, which may stand for a future or an object."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from scaler_client.task_context import input_payload
+from scaler_client.task_context import input_payload, object_payload
+from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.serializer import split_parts
 
-_FUTURE = "\0"
-"""Ends the keyword of a part that is the 64-bit little-endian id of the task whose result is the argument."""
+_ELSEWHERE = "\0"
+"""Ends the keyword of a part that stands for the argument: the 64-bit little-endian id of the task whose result it is,
+or the reference of an object."""
 
 
 def future_part(keyword: str, task: int) -> tuple[str, bytes]:
     """Keyword and part for a future that is not done."""
-    return keyword + _FUTURE, task.to_bytes(8, "little")
+    return keyword + _ELSEWHERE, task.to_bytes(8, "little")
+
+
+def object_part(keyword: str, reference: bytes) -> tuple[str, bytes]:
+    """Keyword and part for an object in object storage."""
+    return keyword + _ELSEWHERE, reference
 
 
 def read_parts(call: bytes, deserialize: Callable[[bytes], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -22,9 +29,10 @@ def read_parts(call: bytes, deserialize: Callable[[bytes], Any]) -> tuple[tuple[
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for keyword, part in split_parts(call):
-        if keyword.endswith(_FUTURE):
-            keyword = keyword.removesuffix(_FUTURE)
-            part = input_payload(int.from_bytes(part, "little"))
+        if keyword.endswith(_ELSEWHERE):
+            keyword = keyword.removesuffix(_ELSEWHERE)
+            named = len(part) == REFERENCE_BYTES
+            part = object_payload(part) if named else input_payload(int.from_bytes(part, "little"))
         value = deserialize(part)
         if keyword:
             kwargs[keyword] = value

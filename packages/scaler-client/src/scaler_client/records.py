@@ -100,7 +100,7 @@ class CallBlock:
 
     first: int
     group: CallGroup
-    calls: Sequence[bytes]
+    calls: list[bytes]
     changed: Callable[[], None]
     needs: Mapping[int, Sequence[Dependency]] = field(default_factory=dict)
     weight: int = field(init=False)
@@ -117,7 +117,6 @@ class CallBlock:
         self.weight = self.held = -(-sum(map(len, self.calls)) // size)
         self.stored = bool(stored_positions(self.calls))
         if self.stored:
-            self.calls = list(self.calls)
             self.held = sum(map(true_size, self.calls)) // size
         self.missing = size
         self.results = [b""] * size
@@ -145,7 +144,7 @@ class CallBlock:
         position = task - self.first
         self.results[position] = payload
         if self.stored:
-            self.calls[position] = b""  # type: ignore[index]  # its object is not needed any more
+            self.calls[position] = b""  # its object is not needed any more
         self.missing -= 1
         if status != Status.VALUE:
             self.failures.append((position, status, payload))
@@ -195,6 +194,13 @@ class Deliver:
             if len(results[position]) == REFERENCE_BYTES:
                 results[position] = adopt(results[position])
         return replace(self, results=results, stored=())
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Objects of ours of which nobody else will hear: the outcomes of runs that do not count."""
+
+    objects: Sequence[bytes]
 
 
 WaitingCall = SingleCall | CallBlock

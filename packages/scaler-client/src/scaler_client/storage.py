@@ -25,6 +25,11 @@ class StorageDoor:
         self._address, self._connect = address, connect
         self._connections: dict[str, ObjectConnection] = {}
 
+    @property
+    def named(self) -> bool:
+        """Whether there is a server: without one everything travels inline."""
+        return bool(self._address())
+
     def connection(self) -> ObjectConnection:
         """The connection; raises StorageLostError where the scheduler names no server."""
         address = self._address()
@@ -53,7 +58,7 @@ class ClientStorage:
 
     def place(self, payload: bytes) -> bytes:
         """The payload, or where it is too big to travel inline what stands for it; raises ScalerError."""
-        if len(payload) <= INLINE_LIMIT:
+        if len(payload) <= INLINE_LIMIT or not self._door.named:
             return payload
         return self._stand_in(self._connection().put(payload, session=self._session).pack())
 

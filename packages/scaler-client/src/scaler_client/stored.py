@@ -10,7 +10,7 @@ deleted at once in the same way.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Protocol
 
 from scaler_protocol.objects import Reference
@@ -67,10 +67,10 @@ class StoredPayload(bytes):
         return Reference.unpack(self).size
 
 
-def stored_positions(payloads: Iterable[bytes]) -> list[int]:
+def stored_positions(payloads: Sequence[bytes]) -> Sequence[int]:
     """Which of these stand for objects."""
     if StoredPayload not in set(map(type, payloads)):
-        return []
+        return ()
     return [position for position, payload in enumerate(payloads) if type(payload) is StoredPayload]
 
 

@@ -6,11 +6,12 @@ travel through `TaskRuntime.connect()` to the agent, and `current_task` answers 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from scaler_client.storage import StorageDoor
     from scaler_io.links import UplinkEvent
     from scaler_protocol.messages import Message
 
@@ -54,6 +55,17 @@ class TaskRuntime(Protocol):
     def inputs(self) -> Mapping[int, tuple[int, bytes]]:
         """Status and payload of each task whose result the current run takes."""
 
+    @property
+    def session(self) -> int:
+        """The session of tasks that tasks here submit; object storage knows it to be this process's."""
+
+    @property
+    def storage(self) -> StorageDoor:
+        """The process's connection to object storage."""
+
+    def fetch(self, reference: bytes) -> bytes:
+        """An object that calls name; raises ScalerError."""
+
     def current(self) -> CurrentTask | None:
         """The task being run, from any of its threads."""
 
@@ -85,6 +97,18 @@ def load_input(task: int) -> Any:
     import pickle
 
     return pickle.loads(input_payload(task))
+
+
+def load_object(reference: bytes, load: Callable[[bytes], Any]) -> Any:
+    """What stands in a pickled call for an object in object storage, loaded where the call is run."""
+    return load(object_payload(reference))
+
+
+def object_payload(reference: bytes) -> bytes:
+    """The bytes of an object that a call names; raises ScalerError, or LookupError outside of tasks."""
+    if _runtime is None:
+        raise LookupError("an object that a call names is only to be had where the call is run")
+    return _runtime.fetch(reference)
 
 
 def input_payload(task: int) -> bytes:

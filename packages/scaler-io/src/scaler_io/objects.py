@@ -242,15 +242,16 @@ class ObjectConnection:
             if self._traffic is None or self._traffic.ended:
                 self._start(Transfer(Reference(b"", 0), 0))
 
-    def put(self, payload: Buffer | Sequence[Buffer], *, session: int = 0) -> Reference:
+    def put(self, payload: Buffer | Sequence[Buffer], *, session: int = 0, name: bytes = b"") -> Reference:
         """Store bytes, or several buffers as one object, in our session or another that a worker works for.
 
+        The object's id is random unless it is to have this `name`, which must be new and as hard to guess.
         Nothing may change the buffers before this returns. Raises ObjectRefusedError, of which StorageFullError is one.
         """
         buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
         views = [memoryview(buffer) for buffer in buffers]
         views = [view.cast("B") for view in views if view.nbytes]
-        reference = Reference(new_object_id(), sum(map(len, views)))
+        reference = Reference(name or new_object_id(), sum(map(len, views)))
         upload = Upload(reference, views, session or self.session)
         try:
             self._run(upload)

@@ -126,10 +126,14 @@ class ServiceTurn:
             if got is not None:
                 self._core.handle(*got, now)
         except ProtocolError as error:
-            self._refuse(route, error)
+            if self._is_told():
+                LOGGER.warning(
+                    "%s: malformed message number %s from %s: %s", self._name, self.malformed, route[:8].hex(), error
+                )
         except Exception:
-            self.malformed += 1
-            LOGGER.exception("%s: a message from %s could not be handled", self._name, route[:8].hex())
+            if self._is_told():
+                number, sender = self.malformed, route[:8].hex()
+                LOGGER.exception("%s: message number %s from %s could not be handled", self._name, number, sender)
 
     def _write(self, now: float) -> None:
         for route, written in self._hub.outgoing():
@@ -137,13 +141,10 @@ class ServiceTurn:
                 self._hub.unreachable(route, now)
                 self._tick_at = min(self._tick_at, now + ACK_SECONDS)
 
-    def _refuse(self, route: bytes, error: ProtocolError) -> None:
-        """Garbage is counted and told of, at most once per power of ten."""
+    def _is_told(self) -> bool:
+        """Count one more message that can not be taken; they are told of at most once per power of ten."""
         self.malformed += 1
-        if self.malformed < 10 or str(self.malformed).rstrip("0") == "1":
-            LOGGER.warning(
-                "%s: malformed message number %s from %s: %s", self._name, self.malformed, route[:8].hex(), error
-            )
+        return self.malformed < 10 or str(self.malformed).rstrip("0") == "1"
 
     def close(self) -> None:
         """Write what is left, and free the address."""

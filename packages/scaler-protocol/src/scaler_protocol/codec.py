@@ -31,7 +31,7 @@ def _snake(name: str) -> str:
 
 
 class _Field(NamedTuple):
-    """An attribute of a message, and where it stands in the schema: looking that up by name takes longer than reading."""
+    """An attribute of a message, and its place in the schema: to look that up by name takes longer than to read it."""
 
     attribute: str
     name: str

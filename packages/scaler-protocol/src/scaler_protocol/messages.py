@@ -2,8 +2,8 @@
 
 A column is a sequence with one entry per task (or run); where a docstring says *sparse*, a column of positions says
 which tasks its companions speak of. `stored`, `inputs_stored` and `bodies_stored` are positions of payloads that are
-packed references (see `scaler_protocol.objects`) to what is meant. COLUMNS names the columns that have equal lengths, OPTIONAL those that may be left
-out; an empty `task_groups` means that all tasks are in group 0.
+packed references (see `scaler_protocol.objects`) to what is meant. COLUMNS names the columns that have equal lengths,
+OPTIONAL those that may be left out; an empty `task_groups` means that all tasks are in group 0.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ class GetObject:
 class DeleteObjects:
     """These objects, or all of a session where the list is empty, may be freed.
 
-    Clients and workers say so to the storage; the scheduler to the process of a session, whose object nobody else knows.
+    Clients and workers say so to the storage; the scheduler to the process of a session, if nobody else knows of it.
     """
 
     objects: Ids = ()

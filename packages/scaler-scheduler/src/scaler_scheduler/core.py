@@ -71,6 +71,7 @@ class SchedulerCore:
             messages.Functions: self._functions,
             messages.NeedFunctions: self._need_functions,
             messages.Inputs: self._inputs,
+            messages.DeleteObjects: self._delete_objects,
             messages.Resume: self._resume,
             messages.Output: self._output,
             messages.AgentStatus: self._status,
@@ -142,6 +143,7 @@ class SchedulerCore:
                 self._agent_lost(peer, "it began anew", now, charged=False)
             offer = Offer(tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime)
             agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, offer)
+            agent.resuming = bool(hello.peer_incarnation)
             self.state.agents[peer] = agent
             self._dispatch.joined(agent, now)
             self.state.log(f"{hello.workers} workers of {hello.name or hello.host} connected")
@@ -198,6 +200,7 @@ class SchedulerCore:
 
     def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
         owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
+        self._recovery.cancelled(owned)
         self._outcomes.cancel_known(owned, now)
 
     def _release(self, peer: bytes, event: messages.Release, now: float) -> None:
@@ -267,6 +270,12 @@ class SchedulerCore:
     def _answer(self, agent: bytes, function: FunctionRecord) -> None:
         body, stored = Payloads((function.body or b"",)), (0,) if function.stored else ()
         self.state.send(agent, messages.Functions((function.id,), (function.name,), body, stored))
+
+    def _delete_objects(self, peer: bytes, event: messages.DeleteObjects, now: float) -> None:
+        """An agent knows of objects that their session's process will never hear of."""
+        self._agent(peer)
+        if session := self.state.sessions.get(event.session):
+            self.state.send(session.peer, event)
 
     def _output(self, peer: bytes, event: messages.Output, now: float) -> None:
         """Lines of several sessions are sorted out; nested tasks write to their root session."""

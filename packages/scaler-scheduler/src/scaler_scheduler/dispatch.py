@@ -110,7 +110,8 @@ class Dispatch:
     def assign(self, now: float) -> None:
         """Give waiting tasks to agents with room."""
         for agent in self._state.freed:
-            self._offer_room(agent)
+            if not agent.resuming:
+                self._offer_room(agent)
         self._state.freed.clear()
         if not self._state.waiting.count:
             return

@@ -183,6 +183,8 @@ class AgentRecord:
     """Slow start: at most so many unfinished runs, doubling as they come back."""
     released: list[int] = field(default_factory=list)
     recalling: bool = False
+    resuming: bool = False
+    """Whether it is still to say what it runs and keeps: until then it is given nothing."""
     ticket: int = 0
     """Which of its entries in the heap of agents with room is the valid one."""
     running: frozenset[int] = frozenset()

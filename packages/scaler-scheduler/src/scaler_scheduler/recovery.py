@@ -3,10 +3,15 @@
 After a restart the first Hello that names an older incarnation opens a window. Within it agents say what they run and
 what outcomes they keep, clients which tasks they still want. A wanted task that an agent runs is left to it, one that
 an agent has finished is asked for again, and what nobody holds by the end of the window is submitted again by its
-client.
+client. A client inside a task resumes through its agent, behind it: what it asks for is submitted again under its
+parent's run, or, where that is over, dropped.
+
+An agent that has been welcomed before is given nothing until it has said what it runs, or its runs would be repeated.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Group, NeedTasks, Release, Resend, Resume, Withdraw
@@ -74,8 +79,15 @@ class Recovery:
         if self._until is None:
             self._until = now  # nothing to wait for: nobody but this client remembers
 
+    def cancelled(self, tasks: Iterable[int]) -> None:
+        """Their client does not want these any more."""
+        for task in tasks:
+            self._wanted.pop(task, None)
+
     def agent_resumes(self, agent: AgentRecord, event: Resume, now: float) -> None:
         """An agent runs these tasks and keeps those outcomes."""
+        agent.resuming = False
+        self._state.freed[agent] = None
         named = zip(event.running, event.runs, strict=True)
         unwanted = [run for task, run in named if not self._runs(agent, task, run)]
         if unwanted:

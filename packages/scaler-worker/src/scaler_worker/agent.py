@@ -17,7 +17,7 @@ from scaler_io.links import LinkDown, LinkState, LinkUp, UplinkEvent
 from scaler_io.zeromq import Dialer
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Goodbye
-from scaler_protocol.messages import Blocked
+from scaler_protocol.messages import Blocked, Submit
 from scaler_worker import events
 from scaler_worker.agent_core import AgentCore
 from scaler_worker.channel import WorkerReady, pack_definition, pack_tasks
@@ -248,7 +248,7 @@ class Agent:
                 LOGGER.error("the client inside Worker[%d] wrote what is no message: %s", number, error)
             return
         for message in messages:
-            if isinstance(message, Blocked):  # it may speak of a run behind others whose results are in the pipe
+            if isinstance(message, Blocked | Submit):  # results before its run may be in the pipe
                 self._take_results(number)
             self._core.handle(number, message, self._loop.time())
         self._settle_soon()

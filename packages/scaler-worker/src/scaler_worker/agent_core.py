@@ -83,7 +83,7 @@ class AgentCore:
         self.fleet = Fleet(config.workers, config.names)
         self.functions = FunctionTable(config.task_timeout_seconds)
         self._outbox = Outbox(config.name)
-        self.flights = Flights(self.fleet, self.functions, self._outbox, config.host)
+        self.flights = Flights(self.fleet, self.functions, self._outbox, config.host, config.secret)
         self._retention = config.object_retention_seconds
         self._effects = self.flights.effects
         self._sessions: dict[int, int] = {}
@@ -205,14 +205,17 @@ class AgentCore:
         self.flights.waiting.give_back(self.functions.unpark())
 
     def _link_up(self, event: LinkUp, now: float) -> None:
-        self._welcome = event.welcome
+        first, self._welcome = self._welcome is None, event.welcome
         if event.resumed:
             return
         self._effects += (events.Relay(worker.number, event.welcome) for worker in self.fleet if worker.pid)
+        if not first:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Tell a scheduler that knows nothing of us what we run and keep, and ask it what another one was asked."""
         held = self._held()
-        if held or len(self.flights.kept):
-            runs, tasks = [entry[0] for entry in held], [entry[1] for entry in held]
-            self._send(Resume(tasks, runs, (), tuple(self.flights.kept)))
+        self._send(Resume([entry[1] for entry in held], [entry[0] for entry in held], (), tuple(self.flights.kept)))
         blocked = [entry[0] for worker in self.fleet if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self._send(Blocked(blocked, [True] * len(blocked)))
@@ -242,6 +245,8 @@ class AgentCore:
             self._effects.append(events.Relay(worker.number, self._welcome))
 
     def _died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
+        # What it was still to be asked can not be asked any more, and its number is another's soon.
+        self._effects[:] = [effect for effect in self._effects if getattr(effect, "worker", None) != worker.number]
         self.flights.died(worker, event, now)
         for session in worker.sessions:
             self._sessions.pop(session, None)

@@ -15,11 +15,13 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import Message
+from scaler_protocol.objects import OBJECT_ID_BYTES
 
 DATAGRAM_LIMIT: Final = 60 * 1024
 """Bytes of a datagram; a longer one travels as a memory file."""
@@ -329,6 +331,11 @@ def _cut_results(data: bytes, at: int) -> tuple[int, RunsEnded]:
         take_payload(data[body:end])
         at = end
     return at, batch
+
+
+def result_name(secret: bytes, run: int) -> bytes:
+    """The id of the object that a run's outcome becomes if it is big: should its worker die, the agent knows it too."""
+    return blake2b(run.to_bytes(8, "little"), digest_size=OBJECT_ID_BYTES, key=secret).digest()
 
 
 # --- messages of the client inside a task ---------------------------------------------------------------------------

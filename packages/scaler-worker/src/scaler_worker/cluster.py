@@ -56,6 +56,7 @@ async def _work(config: ClusterConfig, forking: Forking) -> int:
             config.worker_names,
             config.task_timeout_seconds,
             config.object_retention_seconds,
+            forking.words.secret,
         )
     )
     uplink = Uplink(_hello(config, name, host), loop.time(), timeout_seconds=config.death_timeout_seconds)

@@ -9,7 +9,7 @@ from typing import Final
 
 from scaler_protocol.errors import ScalerError, TaskTimeoutError, WorkerDiedError, describe
 from scaler_protocol.ids import SESSION_BITS
-from scaler_protocol.messages import Status, WorkerState
+from scaler_protocol.messages import DeleteObjects, Status, WorkerState
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker import channel, events
 from scaler_worker.fleet import Fleet
@@ -29,7 +29,7 @@ RETRY_SECONDS: Final = 0.05
 class Flights:
     """Runs from waiting to ended, over the workers of one agent."""
 
-    def __init__(self, fleet: Fleet, functions: FunctionTable, outbox: Outbox, host: str) -> None:
+    def __init__(self, fleet: Fleet, functions: FunctionTable, outbox: Outbox, host: str, secret: bytes = b"") -> None:
         self.waiting = WaitingRuns()
         self.kept = KeptOutcomes()
         self.effects: list[events.AgentEffect] = []
@@ -40,6 +40,7 @@ class Flights:
         self._functions = functions
         self._outbox = outbox
         self._host = host
+        self._secret = secret
 
     # --- giving -----------------------------------------------------------------------------------------------------
 
@@ -285,6 +286,10 @@ class Flights:
         killed = worker.state == WorkerState.STOPPING
         rest: list[Entry] = []
         for entry in entries:
+            if entry[0] == event.run and self._secret:
+                # It may have died between storing the outcome and saying so.
+                unsaid = DeleteObjects((channel.result_name(self._secret, event.run),), entry[1] >> SESSION_BITS)
+                self.effects.append(events.SendToScheduler(unsaid))
             if entry[0] in worker.dropped:
                 continue
             if killed and entry[0] == worker.doomed and worker.verdict:

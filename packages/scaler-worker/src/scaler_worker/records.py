@@ -25,6 +25,8 @@ class AgentConfig:
     names: tuple[str, ...] = ()
     task_timeout_seconds: float = 0.0
     object_retention_seconds: float = 3600.0
+    secret: bytes = b""
+    """By which objects of runs are named; empty where there is no object storage."""
 
 
 class FunctionKind:

@@ -1,17 +1,19 @@
 """The shared words: where each worker says which run it is in, and its agent which datagrams are revoked.
 
-Behind them stands the address of object storage, which workers of any age look up when they need it. Its version is
-odd while it is being written.
+Behind them stands a secret of this host's, and the address of object storage, which workers of any age look up when
+they need it; its version is odd while it is being written.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import secrets
 from typing import Any, Final
 
 WORD: Final = 3
 """64-bit numbers per worker; see `scaler_worker.worker_core`."""
+SECRET_BYTES: Final = 16
 ADDRESS_BYTES: Final = 1024
 
 
@@ -22,18 +24,26 @@ class SharedWords:
         self.descriptor = descriptor
         self.count = count
         self._view = memoryview(mmap.mmap(descriptor, _size(count))).cast("Q")
-        self._address = self._view[count * WORD + 1 :].cast("B")
+        rest = self._view[count * WORD + 1 :].cast("B")
+        self._secret, self._address = rest[:SECRET_BYTES], rest[SECRET_BYTES:]
 
     @classmethod
     def create(cls, count: int) -> SharedWords:
         """New words, all zero."""
         descriptor = os.memfd_create("scaler-words")
         os.ftruncate(descriptor, _size(count))
-        return cls(descriptor, count)
+        words = cls(descriptor, count)
+        words._secret[:] = secrets.token_bytes(SECRET_BYTES)
+        return words
 
     def of(self, worker: int) -> Any:
         """The three numbers of one worker: a memoryview, whose items are read and written in one piece each."""
         return self._view[worker * WORD : (worker + 1) * WORD]
+
+    @property
+    def secret(self) -> bytes:
+        """What `scaler_worker.channel.result_name` needs."""
+        return bytes(self._secret)
 
     @property
     def storage(self) -> str:
@@ -53,4 +63,4 @@ class SharedWords:
 
 
 def _size(count: int) -> int:
-    return count * WORD * 8 + 8 + ADDRESS_BYTES
+    return count * WORD * 8 + 8 + SECRET_BYTES + ADDRESS_BYTES

@@ -16,15 +16,18 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from scaler_client import task_context
+from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask
 from scaler_worker.agent_transport import AgentTransport
 from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
 from scaler_worker.config import WorkerConfig
 from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload
+from scaler_worker.storage import WorkerStorage
+from scaler_worker.words import SharedWords
 from scaler_worker.worker_core import WorkerCore
 
 DESCRIPTORS: Final = 4
@@ -45,14 +48,29 @@ class WorkerEnds:
 class WorkerRuntime:
     """What `scaler_client.task_context` offers to tasks."""
 
-    def __init__(self, core: WorkerCore, messages: socket.socket) -> None:
+    def __init__(self, core: WorkerCore, messages: socket.socket, storage: WorkerStorage) -> None:
         self._core = core
         self._messages = messages
+        self._storage = storage
 
     @property
     def inputs(self) -> Mapping[int, tuple[int, bytes]]:
         """Status and payload of each task whose result the current run takes."""
         return self._core.inputs
+
+    @property
+    def session(self) -> int:
+        """The session of tasks that tasks here submit; object storage knows it to be this process's."""
+        return self._storage.session
+
+    @property
+    def storage(self) -> StorageDoor:
+        """The process's connection to object storage."""
+        return self._storage.door
+
+    def fetch(self, reference: bytes) -> bytes:
+        """An object that calls name; raises ScalerError."""
+        return self._storage.get_shared(reference)
 
     def current(self) -> CurrentTask | None:
         """The task being run."""
@@ -86,7 +104,9 @@ def _see_as_the_caller() -> None:
         os.chdir(directory)
 
 
-def run_worker(ends: WorkerEnds, lifeline: int, word: Any, number: int, name: str, config: WorkerConfig) -> NoReturn:
+def run_worker(
+    ends: WorkerEnds, lifeline: int, words: SharedWords, number: int, name: str, config: WorkerConfig
+) -> NoReturn:
     """Be a worker until the agent closes the channel. Called in a freshly forked process; never returns."""
     code = 1
     try:
@@ -95,18 +115,20 @@ def run_worker(ends: WorkerEnds, lifeline: int, word: Any, number: int, name: st
         _see_as_the_caller()
         if not _preload(config, pipe):
             os._exit(1)
+        storage = WorkerStorage(lambda: words.storage, words.secret, name)
         core = WorkerCore(
             name=name,
             number=number,
             pid=os.getpid(),
-            word=word,
+            word=words.of(number),
             write=pipe.write,
             capture=CapturedOutput,
             clock=time.monotonic_ns,
             cpu_clock=time.process_time_ns,
             peak_memory=_peak_memory,
+            store=storage,
         )
-        task_context.install(WorkerRuntime(core, socket.socket(fileno=ends.messages)))
+        task_context.install(WorkerRuntime(core, socket.socket(fileno=ends.messages), storage))
         core.ready()
         _work(core, ends, config)
         code = 0

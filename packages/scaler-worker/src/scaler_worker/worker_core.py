@@ -51,14 +51,18 @@ LONG_NANOSECONDS: Final = 50_000_000
 class ObjectStore(Protocol):
     """Where payloads too big to travel inline are."""
 
+    @property
+    def named(self) -> bool:
+        """Whether there is a server: without one everything travels inline."""
+
     def get(self, reference: bytes) -> bytes:
         """The object; raises ScalerError."""
 
     def get_shared(self, reference: bytes) -> bytes:
         """An object that other runs may need, too."""
 
-    def put(self, payload: bytes, session: int) -> bytes:
-        """Store an object of a session; returns its packed reference. Raises ScalerError."""
+    def put(self, payload: bytes, session: int, run: int) -> bytes:
+        """Store the outcome of a run, for a session; returns its packed reference. Raises ScalerError."""
 
 
 class WorkerCore:
@@ -192,8 +196,10 @@ class WorkerCore:
 
     def _place_result(self, store: ObjectStore, status: int, payload: bytes) -> tuple[int, int, bytes]:
         """Put an outcome beyond INLINE_LIMIT into object storage; returns the record's kind, status and payload."""
+        if not store.named:
+            return RESULT, status, payload
         try:
-            return STORED_RESULT, status, store.put(payload, session_of(self._task))
+            return STORED_RESULT, status, store.put(payload, session_of(self._task), self._run)
         except ScalerError as error:
             return RESULT, *failed(error)
 

@@ -1,0 +1,91 @@
+"""Functions about big things that workers run by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import wait
+from typing import Any
+
+from scaler import Client, Serializer
+from support.gates import SECONDS
+from support.tasks import TaggedSerializer
+
+
+def give(size: int) -> bytes:
+    """So many zeros."""
+    return bytes(size)
+
+
+def same(value: Any) -> Any:
+    """What it was given."""
+    return value
+
+
+def first(value: bytes) -> int:
+    """The first byte."""
+    return value[0]
+
+
+def doubled(value: bytes) -> bytes:
+    """Twice as much."""
+    return value * 2
+
+
+def size_of(value: bytes) -> int:
+    """How many bytes."""
+    return len(value)
+
+
+def explode_big(size: int) -> None:
+    """An exception of that size."""
+    raise ValueError("x" * size)
+
+
+def total(*values: Any, **named: Any) -> int:
+    """All sizes and numbers, wherever they are."""
+    found = 0
+    for value in (*values, *named.values()):
+        if isinstance(value, bytes):
+            found += len(value)
+        elif isinstance(value, int):
+            found += value
+        else:
+            found += total(*(value.values() if isinstance(value, Mapping) else value))
+    return found
+
+
+def nested_sizes(client: Client, size: int) -> list[int]:
+    """Everything that travels by storage, from within a task."""
+    future = client.submit(same, bytes(size))
+    taker = client.submit(size_of, future)
+    reference = client.send_object(bytes(size))
+    mapped = client.map(doubled, [bytes(size)])
+    weight = bytes(size)
+    try:
+        client.submit(explode_big, size).result(SECONDS)
+    except ValueError as error:
+        raised = len(str(error))
+    return [
+        len(future.result(SECONDS)) if taker.result(SECONDS) == size else 0,
+        client.submit(size_of, reference).result(SECONDS),
+        len(mapped[0]),
+        client.submit(lambda: len(weight)).result(SECONDS),
+        raised,
+    ]
+
+
+def fan_out(client: Client, size: int, width: int) -> bytes:
+    """Big results of tasks of tasks, joined."""
+    if not width:
+        return bytes(size)
+    futures = [client.submit(fan_out, client, size, 0) for _ in range(width)]
+    wait(futures, SECONDS)
+    more = [client.submit(same, future) for future in futures for _ in range(width)]
+    return b"".join(future.result(SECONDS) for future in more)
+
+
+class BytesSerializer(TaggedSerializer):
+    """Another class of the same kind."""
+
+
+__all__ = ["BytesSerializer", "Serializer"]

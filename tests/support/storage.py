@@ -1,0 +1,106 @@
+"""An object storage server inside the test, whose core can be asked what it holds and what was asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections import Counter
+from types import TracebackType
+from typing import TypeVar
+
+from scaler_io.links import Hub, HubEvent, Patience
+from scaler_io.reception import Reception
+from scaler_io.zeromq import Listener
+from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import Role
+from scaler_protocol.ids import new_incarnation
+from scaler_protocol.messages import GetObject, PutObject
+from scaler_storage.core import StorageCore
+from scaler_storage.records import StorageStatus
+from support.faults import wait_until
+from support.gates import SECONDS
+
+T = TypeVar("T")
+
+
+class CountingCore(StorageCore):
+    """Counts objects that are put and read, by the role of who asks."""
+
+    def __init__(self, memory_limit: int, retention_seconds: float) -> None:
+        super().__init__(new_incarnation(), memory_limit, retention_seconds)
+        self.puts: Counter[int] = Counter()
+        self.gets: Counter[int] = Counter()
+
+    def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
+        """Count the first part of each."""
+        if isinstance(event, PutObject) and not event.offset:
+            self.puts[self._peers[peer].role] += 1
+        elif isinstance(event, GetObject) and not event.offset:
+            self.gets[self._peers[peer].role] += 1
+        super().handle(peer, event, now)
+
+
+class WatchedStorage:
+    """A running server. Who is gone for `grace_seconds` loses what it owned."""
+
+    def __init__(self, *, grace_seconds: float = 1.0, retention_seconds: float = 60.0) -> None:
+        self._core = CountingCore(8 * 1024**3, retention_seconds)
+        self._grace = grace_seconds
+        self._listener = Listener(Address.parse("tcp://127.0.0.1:0"))
+        self.address = str(self._listener.address)
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="watched-storage")
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        hub = Hub(
+            new_incarnation(),
+            admit=self._core.admit,
+            patience=lambda hello: Patience(self._grace, 60.0),
+            heartbeat_seconds=1.0,
+        )
+        reception = Reception("Storage", self._listener, hub, self._core, self._stop.set)
+        await self._stop.wait()
+        reception.close()
+
+    def _status(self) -> StorageStatus:
+        async def look() -> StorageStatus:
+            self._core.check()
+            return self._core.status()
+
+        return asyncio.run_coroutine_threadsafe(look(), self._loop).result(SECONDS)
+
+    @property
+    def objects(self) -> int:
+        """How many there are."""
+        return self._status().objects
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Objects put and read by clients, and by workers."""
+        self._status()
+        puts, gets = self._core.puts, self._core.gets
+        return puts[Role.CLIENT], gets[Role.CLIENT], puts[Role.AGENT], gets[Role.AGENT]
+
+    def forget_counts(self) -> None:
+        """Count from here."""
+        self._core.puts.clear()
+        self._core.gets.clear()
+
+    def wait_empty(self) -> None:
+        """Until nothing is left: deletions do not wait, and what is in a traceback goes when that goes."""
+        gc.collect()
+        wait_until(lambda: self._status().bytes == 0, "all objects are deleted")
+
+    def __enter__(self) -> WatchedStorage:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(SECONDS)

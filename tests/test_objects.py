@@ -1,0 +1,481 @@
+"""Payloads beyond the inline limit go by object storage, live as long as they are needed, and no longer."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, as_completed, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client
+from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
+from scaler_protocol.handshake import INLINE_LIMIT
+from support.faults import TESTS, Service, Services, resident, wait_until
+from support.gates import SECONDS, Gate, wait_at
+from support.object_tasks import (
+    BytesSerializer,
+    doubled,
+    explode_big,
+    fan_out,
+    first,
+    give,
+    nested_sizes,
+    same,
+    size_of,
+    total,
+)
+from support.processes import free_ports
+from support.storage import WatchedStorage
+
+MIB = 1024 * 1024
+BIG = 100_000
+FLAT_BYTES = 24 * MIB
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[WatchedStorage]:
+    with WatchedStorage() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def services(storage: WatchedStorage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """A scheduler that names our server, and two workers."""
+    folder = tmp_path_factory.mktemp("objects")
+    with Services(folder, "--object-storage-address", storage.address) as started:
+        started.add_agent(2)
+        yield started
+
+
+@pytest.fixture
+def client(services: Services, storage: WatchedStorage) -> Iterator[Client]:
+    """When it has left nothing is left of it; tests say what must be gone before."""
+    with Client(services.address, timeout_seconds=SECONDS) as connected:
+        storage.forget_counts()
+        yield connected
+    storage.wait_empty()
+
+
+def argument(size: int) -> bytes:
+    """An argument whose call is a pickle of that many bytes."""
+    rest = size - len(pickle.dumps(((bytes(size),), {}), 5)) + size
+    assert len(pickle.dumps(((bytes(rest),), {}), 5)) == size
+    return bytes(rest)
+
+
+# --- which way -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [INLINE_LIMIT - 1, INLINE_LIMIT, INLINE_LIMIT + 1, MIB, 64 * MIB])
+def test_sizes_around_the_limit(client: Client, storage: WatchedStorage, size: int) -> None:
+    big = argument(size)
+    stored = int(size > INLINE_LIMIT)
+    assert client.submit(len, big).result(SECONDS) == len(big)
+    assert storage.counts == (stored, 0, 0, stored)
+    back = size - len(pickle.dumps(bytes(size), 5)) + size
+    assert len(client.submit(give, back).result(SECONDS)) == back
+    assert storage.counts == (stored, stored, stored, stored)
+    storage.wait_empty()
+
+
+def test_what_is_small_never_touches_the_storage(client: Client, storage: WatchedStorage) -> None:
+    assert client.map(size_of, [bytes(1000)] * 100) == [1000] * 100
+    assert client.submit(same, client.send_object(bytes(1000))).result(SECONDS) == bytes(1000)
+    assert storage.counts == (0, 0, 0, 0)
+
+
+def test_results_are_fetched_by_whoever_asks(client: Client, storage: WatchedStorage) -> None:
+    futures = [client.submit(give, BIG + number) for number in range(5)]
+    assert len(wait(futures, SECONDS).done) == 5 and all(future.done() for future in futures)
+    assert storage.counts[1] == 0 and storage.objects == 5
+    assert [len(future.result()) for future in as_completed(futures)]
+    assert storage.counts[1] == 5
+    storage.wait_empty()
+    assert [len(future.result()) for future in futures] == [BIG + number for number in range(5)]
+    assert storage.counts[1] == 5
+
+
+def test_two_threads_ask_at_once(client: Client, storage: WatchedStorage) -> None:
+    future = client.submit(give, 8 * MIB)
+    values: list[bytes] = []
+    threads = [threading.Thread(target=lambda: values.append(future.result(SECONDS))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(values) == 4 and all(value is values[0] for value in values)
+    storage.wait_empty()
+
+
+def test_a_future_that_nobody_asks(client: Client, storage: WatchedStorage) -> None:
+    futures = [client.submit(give, BIG) for _ in range(3)]
+    wait(futures, SECONDS)
+    assert storage.objects == 3
+    del futures[1:]
+    wait_until(lambda: storage.objects == 1, "the object of a future that is gone is deleted")
+
+
+def test_exceptions(client: Client, storage: WatchedStorage) -> None:
+    future = client.submit(explode_big, BIG)
+    with pytest.raises(ValueError, match="xxxxx") as caught:
+        future.result(SECONDS)
+    assert len(str(caught.value)) == BIG and storage.counts[2] == 1
+    with pytest.raises(ValueError, match="xxxxx"):
+        client.map(explode_big, [BIG] * 3)
+    del caught, future
+
+
+def test_map(client: Client, storage: WatchedStorage) -> None:
+    rows = [bytes([number]) * BIG for number in range(100)]
+    assert client.map(doubled, rows) == [row * 2 for row in rows]
+    assert storage.counts == (100, 100, 100, 100)
+    storage.wait_empty()
+
+
+def test_functions(client: Client, storage: WatchedStorage) -> None:
+    table = bytes(range(256)) * 4096
+    other = b"other" + table
+
+    def look_up(index: int) -> int:
+        return table[index]
+
+    futures = [client.submit(look_up, index) for index in range(256)]
+    assert [future.result(SECONDS) for future in futures] == list(range(256))
+    assert storage.counts[0] == 1 and storage.counts[3] <= 2  # put once, loaded once by each worker
+    assert client.map(look_up, range(10)) == list(range(10))
+    assert client.submit_verbose(look_up, (3,), {}, reserialize=True, priority=1).result(SECONDS) == 3
+    assert storage.counts[0] == 1
+    assert client.submit(lambda: len(other)).result(SECONDS) == len(other)
+    assert storage.counts[0] == 2
+    del look_up, futures
+    storage.wait_empty()
+
+
+def test_a_function_of_64_mebibytes(client: Client) -> None:
+    weight = bytes(64 * MIB)
+    assert client.map(lambda number: len(weight) + number, range(4)) == [64 * MIB + number for number in range(4)]
+
+
+def test_two_clients_with_the_same_big_function(client: Client, services: Services) -> None:
+    table = bytes(MIB)
+    with Client(services.address) as other:
+        assert other.submit(lambda: len(table)).result(SECONDS) == MIB
+        assert client.submit(lambda: len(table)).result(SECONDS) == MIB
+    assert client.submit(lambda: len(table)).result(SECONDS) == MIB
+
+
+# --- results as arguments --------------------------------------------------------------------------------------------
+
+
+def test_inputs_never_pass_through_the_client(client: Client, storage: WatchedStorage, gate: Gate) -> None:
+    held = client.submit(wait_at, gate.port, bytes(BIG))
+    waiting = [client.submit(size_of, held) for _ in range(3)]
+    gate.arrive().let_go()
+    assert [future.result(SECONDS) for future in waiting] == [BIG] * 3
+    assert client.submit(total, [held, {"again": held}], held).result(SECONDS) == 3 * BIG
+    assert client.map(size_of, [held, held]) == [BIG] * 2
+    puts, gets, _, _ = storage.counts
+    assert (puts, gets) == (1, 0) and storage.objects == 1
+    assert held.result() == bytes(BIG) and storage.counts[1] == 1
+    storage.wait_empty()
+    assert client.submit(size_of, held).result(SECONDS) == BIG
+
+
+def test_a_result_that_was_fetched_stays_for_its_takers(client: Client, storage: WatchedStorage, gate: Gate) -> None:
+    source = client.submit(give, BIG)
+    held = client.submit(wait_at, gate.port, 1)
+    taker = client.submit(total, [source], held)
+    late = client.submit(total, [source], held)
+    arrival = gate.arrive()
+    assert source.result(SECONDS) == bytes(BIG)
+    assert storage.objects == 1
+    del source
+    arrival.let_go()
+    assert taker.result(SECONDS) == BIG + 1 == late.result(SECONDS)
+    storage.wait_empty()
+    assert storage.counts[1] == 1
+
+
+def test_a_chain(client: Client, storage: WatchedStorage) -> None:
+    future = client.submit(give, BIG)
+    for _ in range(20):
+        future = client.submit(same, future)
+    assert future.result(SECONDS) == bytes(BIG)
+    assert storage.counts[:2] == (0, 1)
+    del future
+    storage.wait_empty()
+
+
+def test_a_big_failure_reaches_everybody(client: Client, storage: WatchedStorage, gate: Gate) -> None:
+    held = client.submit(wait_at, gate.port, BIG)
+    source = client.submit(explode_big, held)
+    takers = [client.submit(size_of, source) for _ in range(3)]
+    further = client.submit(size_of, takers[0])
+    gate.arrive().let_go()
+    for future in (source, *takers, further, client.submit(size_of, source)):
+        with pytest.raises(ValueError, match="xxxxx"):
+            future.result(SECONDS)
+    assert storage.counts[2] == 1
+    del future, source, takers, further
+    storage.wait_empty()
+
+
+def test_graphs(client: Client, storage: WatchedStorage) -> None:
+    graph = {"a": bytes(BIG), "b": (same, "a"), "c": (doubled, "b"), "d": (size_of, "c"), "e": (total, "b", "d")}
+    assert client.get(graph, ["d", "e"]) == {"d": 2 * BIG, "e": 3 * BIG}
+    assert storage.counts[1] == 0
+    storage.wait_empty()
+
+
+# --- tasks that submit tasks -----------------------------------------------------------------------------------------
+
+
+def test_nested(client: Client, storage: WatchedStorage) -> None:
+    assert client.submit(nested_sizes, client, BIG).result(SECONDS) == [BIG, BIG, 2 * BIG, BIG, BIG]
+    assert len(client.submit(fan_out, client, BIG, 3).result(SECONDS)) == 9 * BIG
+    storage.wait_empty()
+
+
+def test_what_a_killed_worker_owned(client: Client, storage: WatchedStorage, gate: Gate) -> None:
+    def parent(client: Client, port: int) -> Any:
+        kept = [client.submit(give, BIG) for _ in range(3)]
+        wait(kept)
+        wait_at(port, 1)
+        return len(kept)
+
+    future = client.submit(parent, client, gate.port)
+    gate.arrive()
+    assert storage.objects == 3
+    assert future.cancel()
+    storage.wait_empty()
+
+
+# --- send_object -----------------------------------------------------------------------------------------------------
+
+
+def test_references_at_any_depth(client: Client, storage: WatchedStorage) -> None:
+    reference = client.send_object(bytes(BIG), name="big")
+    assert reference.size >= BIG and reference.name == b"big"
+    assert client.submit(size_of, reference).result(SECONDS) == BIG
+    assert client.submit(total, [{"x": (reference, 1)}, reference], reference).result(SECONDS) == 3 * BIG + 1
+    assert client.map(size_of, [reference] * 50) == [BIG] * 50
+    assert client.get({"r": reference, "n": (size_of, "r")}, ["n", "r"]) == {"n": BIG, "r": bytes(BIG)}
+    puts, _, _, gets = storage.counts
+    assert puts == 1 and gets <= 2  # once per worker
+    assert storage.objects == 1
+    client.clear()
+    storage.wait_empty()
+    with pytest.raises(ObjectNotFoundError):
+        client.submit(size_of, reference)
+
+
+def test_an_object_that_is_gone(client: Client, storage: WatchedStorage) -> None:
+    reference = client.send_object(b"gone" * BIG)
+    client._io.storage.free(reference.placed())
+    wait_until(lambda: storage.objects == 0, "the object is deleted")
+    with pytest.raises(ObjectNotFoundError):
+        client.submit(size_of, reference).result(SECONDS)
+    assert client.submit(size_of, b"1").result(SECONDS) == 1
+
+
+def test_objects_live_until_the_client_leaves(services: Services, storage: WatchedStorage) -> None:
+    with Client(services.address) as client:
+        references = [client.send_object(bytes(BIG)) for _ in range(3)]
+        del references
+        assert storage.objects == 3
+    storage.wait_empty()
+
+
+def test_a_custom_serializer(services: Services, storage: WatchedStorage) -> None:
+    with Client(services.address, serializer=BytesSerializer) as client:
+        reference = client.send_object(bytes(BIG))
+        source = client.submit(same, bytes(BIG))
+        assert client.submit(total, reference, small=b"1", again=source).result(SECONDS) == 2 * BIG + 1
+        wait([source], SECONDS)
+        assert client.submit(total, source, reference).result(SECONDS) == 2 * BIG
+        assert storage.counts[1] == 0
+        assert source.result() == bytes(BIG)
+        assert client.map(size_of, [reference, bytes(BIG)]) == [BIG] * 2
+        client.clear()
+        del source
+        storage.wait_empty()
+
+
+# --- ends ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_after_200_rounds(client: Client, storage: WatchedStorage) -> None:
+    for number in range(200):
+        future = client.submit(same, bytes([number]) * BIG)
+        taker = client.submit(size_of, future)
+        if number % 3 == 0:
+            future.result(SECONDS)
+        elif number % 3 == 1:
+            taker.cancel()
+        else:
+            taker.result(SECONDS)
+    del future, taker
+    client.map(size_of, [bytes(BIG)] * 20)
+    storage.wait_empty()
+
+
+def test_cancelled_in_flight(client: Client, storage: WatchedStorage, gate: Gate) -> None:
+    running = [client.submit(wait_at, gate.port, bytes(BIG)) for _ in range(2)]
+    queued = [client.submit(same, bytes(BIG)) for _ in range(50)]
+    gate.arrive()
+    gate.arrive()
+    for future in (*running, *queued):
+        assert future.cancel()
+    storage.wait_empty()
+    racing = [client.submit(give, BIG) for _ in range(100)]
+    racing[0].result(SECONDS)
+    for future in racing:
+        future.cancel()
+    assert all(future.cancelled() or len(future.result()) == BIG for future in racing)
+    assert client.submit(size_of, b"1").result(SECONDS) == 1
+    del future, racing
+    storage.wait_empty()
+
+
+def test_retries_that_raise_big_exceptions(client: Client, storage: WatchedStorage) -> None:
+    future = client.submit_verbose(explode_big, (BIG,), {}, retries=3)
+    with pytest.raises(ValueError, match="xxxxx"):
+        future.result(SECONDS)
+    assert storage.counts[2] == 4
+    del future
+    storage.wait_empty()
+
+
+def test_disconnect_with_results_that_nobody_took(services: Services, storage: WatchedStorage) -> None:
+    with Client(services.address) as client:
+        futures = [client.submit(give, BIG) for _ in range(3)]
+        wait(futures, SECONDS)
+    storage.wait_empty()
+    with pytest.raises(Exception, match="disconnected"):
+        futures[0].result(SECONDS)
+
+
+def test_a_killed_client(services: Services, storage: WatchedStorage) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(TESTS)!r})
+from concurrent.futures import wait
+from scaler import Client
+from support.object_tasks import give
+client = Client({services.address!r})
+kept = client.send_object(bytes({BIG})), [client.submit(give, {BIG}) for _ in range(3)]
+wait(kept[1])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        wait_until(lambda: storage.objects == 4, "its objects are there")
+        process.kill()
+    storage.wait_empty()
+
+
+def test_a_killed_storage(tmp_path: Path) -> None:
+    address = f"tcp://127.0.0.1:{free_ports(1)}"
+    server = Service(tmp_path / "storage.log", "scaler_storage", address)
+    try:
+        with Services(tmp_path, "--object-storage-address", address) as services:
+            services.add_agent(2)
+            with Client(services.address, timeout_seconds=2) as client, Gate() as gate:
+                reference = client.send_object(bytes(BIG))
+                kept = client.submit(give, BIG)
+                wait([kept], SECONDS)
+                held = client.submit(wait_at, gate.port, bytes(BIG))
+                arrival = gate.arrive()
+                server.kill()
+                arrival.let_go()
+                late = client.submit(size_of, bytes(BIG))
+                named = client.submit(size_of, reference)
+                assert client.map(size_of, [b"1"] * 100) == [1] * 100
+                for future in (kept, held, late, named):
+                    with pytest.raises((StorageLostError, ObjectNotFoundError)):
+                        future.result(2 * SECONDS)
+                assert client.submit(size_of, b"1").result(SECONDS) == 1
+                server = Service(tmp_path / "storage-2.log", "scaler_storage", address)
+                assert client.submit(same, bytes(BIG)).result(SECONDS) == bytes(BIG)
+                with pytest.raises(ObjectNotFoundError):
+                    client.submit(first, reference).result(SECONDS)
+    finally:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(SECONDS) == 0
+
+
+def test_a_full_storage(tmp_path: Path) -> None:
+    address = f"tcp://127.0.0.1:{free_ports(1)}"
+    server = Service(tmp_path / "storage.log", "scaler_storage", address, "--memory-limit", str(4 * MIB))
+    try:
+        with Services(tmp_path, "--object-storage-address", address) as services:
+            services.add_agent(2)
+            with Client(services.address, timeout_seconds=SECONDS) as client:
+                for future in (client.submit(give, 8 * MIB), client.submit(size_of, bytes(8 * MIB))):
+                    with pytest.raises(StorageFullError):
+                        future.result(SECONDS)
+                assert client.submit(same, bytes(MIB)).result(SECONDS) == bytes(MIB)
+    finally:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(SECONDS) == 0
+
+
+def test_a_named_storage_comes_before_the_schedulers(services: Services, storage: WatchedStorage) -> None:
+    with WatchedStorage() as other, Client(services.address, object_storage_address=other.address) as client:
+        client.send_object(bytes(BIG))
+        assert (storage.objects, other.objects) == (0, 1)
+
+
+def test_a_cancelled_input(client: Client, storage: WatchedStorage, gate: Gate) -> None:
+    held = client.submit(wait_at, gate.port, bytes(BIG))
+    taker = client.submit(size_of, held)
+    gate.arrive()
+    held.cancel()
+    with pytest.raises(CancelledError):
+        taker.result(SECONDS)
+    storage.wait_empty()
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def through(client: Client, size: int) -> None:
+    """An argument and a result of that size."""
+    big = bytes(size)
+    assert client.submit(size_of, big).result(10 * SECONDS) == size
+    del big
+    assert len(client.submit(give, size).result(10 * SECONDS)) == size
+
+
+def watch_memory(services: Services, client: Client, size: int) -> None:
+    """Scheduler and agent stay as small as they are while payloads of that size are under way."""
+    client.submit(size_of, bytes(BIG)).result(SECONDS)
+    pids = [service.pid for service in services.started]
+    before = [resident(pid)[0] for pid in pids]
+    through(client, size)
+    grown = [resident(pid)[1] - small for pid, small in zip(pids, before, strict=True)]
+    assert all(growth < FLAT_BYTES for growth in grown), grown
+
+
+def test_scheduler_and_agent_stay_flat(client: Client, services: Services) -> None:
+    watch_memory(services, client, 64 * MIB)
+
+
+@pytest.mark.soak
+def test_512_mebibytes_and_300_bytes(client: Client, services: Services) -> None:
+    watch_memory(services, client, 512 * MIB + 300)
+
+
+@pytest.mark.soak
+def test_a_function_of_500_megabytes(client: Client) -> None:
+    weight = bytes(500_000_000)
+    assert client.submit(lambda: len(weight)).result(10 * SECONDS) == len(weight)

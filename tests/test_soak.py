@@ -1,0 +1,166 @@
+"""Long runs: a million mixed tasks with flat memory, and backlogs that cost the scheduler little."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, ScalerFuture, SchedulerClusterCombo
+from support.fault_tasks import bulky, nested_sum, wait_a_moment
+from support.faults import resident, wait_until
+from support.gates import SECONDS
+from support.processes import command_line, descendants, listener_of
+from support.tasks import add, explode
+
+MEBI = 1024 * 1024
+WINDOW = 2000
+"""Futures of the soak that are under way at once."""
+BACKLOG_BYTES = 200 * MEBI
+CREDIT_BYTES = 32 * MEBI
+
+
+# --- mixed tasks ----------------------------------------------------------------------------------------------------
+
+
+class Mixture:
+    """Calls of every kind, each with what must come of it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def submit(self, number: int) -> tuple[ScalerFuture[Any], Callable[[ScalerFuture[Any]], bool]]:
+        """The call of that number, and whether it ended as it must."""
+        client, kind = self._client, number % 20
+        if kind < 12:
+            return client.submit(add, number, 1), lambda future: future.result(SECONDS) == number + 1
+        if kind < 14:
+            return client.submit(wait_a_moment, number), lambda future: future.result(SECONDS) == number
+        if kind < 16:
+            return client.submit(bulky, number, 4096), lambda future: len(future.result(SECONDS)[1]) == 4096
+        if kind < 18:
+            text = str(number)
+            return client.submit(explode, text), lambda future: str(future.exception(SECONDS)) == text
+        if kind == 18 and number % 1000 == 18:
+            return client.submit(nested_sum, client, 5), lambda future: future.result(SECONDS) == 15
+        future = client.submit(wait_a_moment, number)
+        if number % 2:
+            future.cancel()
+        return future, lambda future: future.cancelled() or future.result(SECONDS) == number
+
+
+def processes(others: set[int]) -> dict[str, int]:
+    """Names and pids of this process and of its descendants, but for those of other tests."""
+    found = {"client": os.getpid()}
+    for pid in sorted(set(descendants(os.getpid())) - others):
+        words = command_line(pid)
+        name = next((name for name in ("scheduler", "storage", "worker") if f"scaler_{name}" in words), "")
+        if name:
+            while name in found:
+                name += "'"
+            found[name] = pid
+    return found
+
+
+def run_mixture(total: int, growth: float, spare: int) -> None:
+    """So many tasks; memory after a fifth of them and at the end, which may be `growth` times that, and `spare`."""
+    under_way: deque[tuple[int, ScalerFuture[Any], Callable[[ScalerFuture[Any]], bool]]] = deque()
+    before: dict[str, int] = {}
+    others = set(descendants(os.getpid()))
+    with (
+        SchedulerClusterCombo(n_workers=2, logging_level="ERROR", death_timeout_seconds=60) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        mixture = Mixture(client)
+        start = time.monotonic()
+        for number in range(total):
+            under_way.append((number, *mixture.submit(number)))
+            if len(under_way) >= WINDOW:
+                drain(under_way, WINDOW // 2)
+            if number == total // 5:
+                before = memory(others)
+        drain(under_way, 0)
+        seconds, after = time.monotonic() - start, memory(others)
+    print(f"\n{total:,} mixed tasks in {seconds:.0f} s, {total / seconds:,.0f}/s")
+    both = before.keys() & after.keys()  # workers beyond the two come and go, as nested tasks want them
+    assert {"client", "scheduler", "storage", "worker", "worker'", "worker''"} <= both
+    for name in sorted(both):
+        print(f"  {name:10} {before[name] / MEBI:7.1f} MiB after a fifth, {after[name] / MEBI:7.1f} MiB at the end")
+    grown = {name for name in both if after[name] > before[name] * growth + spare}
+    assert not grown
+
+
+def memory(others: set[int]) -> dict[str, int]:
+    """The memory of every process by name."""
+    return {name: resident(pid)[0] for name, pid in processes(others).items()}
+
+
+def drain(under_way: deque[Any], left: int) -> None:
+    """See that the oldest ended as they must."""
+    while len(under_way) > left:
+        number, future, is_right = under_way.popleft()
+        assert is_right(future), f"task {number}: {future!r}"
+
+
+def test_mixed_tasks() -> None:
+    run_mixture(10_000, 1.1, 30 * MEBI)
+
+
+@pytest.mark.soak
+def test_a_million_mixed_tasks() -> None:
+    run_mixture(1_000_000, 1.1, 5 * MEBI)
+
+
+# --- backlogs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """A scheduler without workers."""
+    with SchedulerClusterCombo(n_workers=0, logging_level="ERROR") as combo:
+        yield combo.get_address()
+
+
+def wait_settled(pid: int) -> tuple[int, int]:
+    """Memory, now and at the peak, once the process has had nothing to do for a while."""
+    seen = [0.0, -1.0]
+
+    def rests() -> bool:
+        fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+        ticks = float(fields[11]) + float(fields[12])
+        if ticks > seen[1] + 1:
+            seen[:] = time.monotonic(), ticks
+        return time.monotonic() - seen[0] > 1
+
+    wait_until(rests, "the scheduler rests", 60)
+    return resident(pid)
+
+
+@pytest.mark.parametrize("tasks", [20_000, pytest.param(200_000, marks=pytest.mark.soak)])
+def test_a_backlog_of_no_ops(address: str, tasks: int) -> None:
+    pid = listener_of(address)
+    empty = resident(pid)[0]
+    with Client(address) as client:
+        futures = [client.submit(add, number, 1) for number in range(tasks)]
+        _, peak = wait_settled(pid)
+        print(f"\n{tasks:,} no-ops queued: {empty / MEBI:.1f} MiB before, {peak / MEBI:.1f} MiB at the peak")
+        assert peak - empty < (BACKLOG_BYTES - 40 * MEBI) * tasks / 200_000 + 5 * MEBI
+        assert peak < BACKLOG_BYTES
+        assert not any(future.done() for future in futures)
+
+
+@pytest.mark.parametrize("tasks", [2_000, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_a_backlog_of_big_arguments(address: str, tasks: int) -> None:
+    pid = listener_of(address)
+    empty = resident(pid)[0]
+    with Client(address) as client:
+        futures = [client.submit(len, bytes([number % 256]) * 60_000) for number in range(tasks)]
+        _, peak = wait_settled(pid)
+        print(f"\n{tasks:,} x 60 KB queued: {empty / MEBI:.1f} MiB before, {peak / MEBI:.1f} MiB at the peak")
+        assert peak - empty < 2 * CREDIT_BYTES + 20 * MEBI
+        assert not any(future.done() for future in futures)
