@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.config import SchedulerConfig
+from scaler_scheduler.records import SessionRecord
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -295,6 +297,26 @@ def test_children_die_with_their_parents_run(driver: SchedulerDriver) -> None:
     late = driver.submit(agent, parent=runs[parent], session=200)
     assert driver.outcomes(agent) == {late[0]: (Status.CANCELLED, b"")}
     assert driver.core.state.waiting.count == 0
+
+
+def test_sessions_that_are_over_do_not_wait_for_the_garbage_collector(driver: SchedulerDriver) -> None:
+    def session_records() -> int:
+        return sum(type(found) is SessionRecord for found in gc.get_objects())
+
+    before = session_records()
+    gc.disable()
+    try:
+        client, agent = driver.client(), driver.agent()
+        for session in range(200, 220):
+            (parent,) = driver.submit(client)
+            runs = driver.runs(agent)
+            driver.submit(agent, parent=runs[parent], session=session)
+            driver.done(agent, runs)
+        driver.feed(client, PeerLost("gone"))
+        driver.feed(agent, PeerLost("gone"))  # which had not answered the last Withdraw
+        assert session_records() == before
+    finally:
+        gc.enable()
 
 
 def test_children_of_a_cancelled_parent_are_cancelled(driver: SchedulerDriver) -> None:

@@ -59,7 +59,7 @@ class Gathering:
 
     def _submit(self, calls: list[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
         if max(map(len, calls)) > INLINE_LIMIT:
-            calls = [self._io.storage.place(call) for call in calls]
+            calls = self._io.storage.place_each(calls)
         for at, end in _pieces(calls):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}

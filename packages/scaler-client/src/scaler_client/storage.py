@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 from scaler_client.stored import StoredObject, StoredPayload
@@ -61,6 +61,16 @@ class ClientStorage:
         if len(payload) <= INLINE_LIMIT or not self._door.named:
             return payload
         return self._stand_in(self._connection().put(payload, session=self._session).pack())
+
+    def place_each(self, payloads: Sequence[bytes]) -> list[bytes]:
+        """The same for every one of these, which is quicker; raises ScalerError where there is no place for one."""
+        placed = list(payloads)
+        big = [position for position, payload in enumerate(placed) if len(payload) > INLINE_LIMIT]
+        if self._door.named:
+            references = self._connection().put_each([placed[position] for position in big], session=self._session)
+            for position, reference in zip(big, references, strict=True):
+                placed[position] = self._stand_in(reference.pack())
+        return placed
 
     def adopt(self, reference: bytes) -> StoredPayload:
         """What stands for an object that others have put for us; does not block."""

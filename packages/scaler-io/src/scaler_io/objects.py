@@ -249,18 +249,32 @@ class ObjectConnection:
         Nothing may change the buffers before this returns. Raises ObjectRefusedError, of which StorageFullError is one.
         """
         buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
+        return self._put([self._upload(buffers, session, name)])[0]
+
+    def put_each(self, payloads: Sequence[Buffer], *, session: int = 0) -> list[Reference]:
+        """Store every one of these as an object, or, where that fails, none; otherwise as `put`."""
+        return self._put([self._upload([payload], session) for payload in payloads])
+
+    def _upload(self, buffers: Sequence[Buffer], session: int, name: bytes = b"") -> Upload:
         views = [memoryview(buffer) for buffer in buffers]
         views = [view.cast("B") for view in views if view.nbytes]
-        reference = Reference(name or new_object_id(), sum(map(len, views)))
-        upload = Upload(reference, views, session or self.session)
+        return Upload(Reference(name or new_object_id(), sum(map(len, views))), views, session or self.session)
+
+    def _put(self, uploads: Sequence[Upload]) -> list[Reference]:
+        references = [upload.reference for upload in uploads]
         try:
-            self._run(upload)
+            for upload in uploads:
+                self._start(upload)
+            for upload in uploads:
+                self._await(upload)
         except BaseException:
-            if upload.error is None:  # interrupted: the server has not dropped what it has
-                with contextlib.suppress(ClientQuitError):
-                    self._start(Deletion(DeleteObjects([reference.object], upload.session)))
+            for upload in uploads:
+                upload.over.set()
+            # The server has not dropped what it has of those that it did not refuse.
+            with contextlib.suppress(ClientQuitError):
+                self.delete(references, session=uploads[0].session)
             raise
-        return reference
+        return references
 
     def get(self, reference: Reference) -> bytes:
         """The bytes of an object, of whatever session; raises ObjectNotFoundError at once where there is none."""
@@ -289,11 +303,15 @@ class ObjectConnection:
     def _run(self, transfer: Transfer) -> None:
         try:
             self._start(transfer)
-            while not transfer.over.wait(_CHECK_SECONDS):
-                pass
+            self._await(transfer)
         except BaseException:
             transfer.over.set()
             raise
+
+    @staticmethod
+    def _await(transfer: Transfer) -> None:
+        while not transfer.over.wait(_CHECK_SECONDS):
+            pass
         if transfer.error is not None:
             raise transfer.error
 

@@ -172,6 +172,7 @@ class SchedulerCore:
         self.state.sessions.pop(session.number, None)
         self._dispatch.session_over(session)
         self.state.waiting.drop_session(session)
+        session.groups.clear()
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)

@@ -102,3 +102,4 @@ class SchedulerState:
             session = self.sessions.get(number)
             if session is not None and session.nested and not session.tasks and not session.resuming:
                 del self.sessions[number]
+                session.groups.clear()  # which know it: collecting such circles is put off for long
