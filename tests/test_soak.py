@@ -13,7 +13,7 @@ import pytest
 
 from scaler import Client, ScalerFuture, SchedulerClusterCombo
 from support.fault_tasks import bulky, nested_sum, wait_a_moment
-from support.faults import resident, wait_until
+from support.faults import parent_of, resident, wait_until
 from support.gates import SECONDS
 from support.processes import command_line, descendants, listener_of
 from support.tasks import add, explode
@@ -54,23 +54,21 @@ class Mixture:
         return future, lambda future: future.cancelled() or future.result(SECONDS) == number
 
 
-def processes(others: set[int]) -> dict[str, int]:
-    """Names and pids of this process and of its descendants, but for those of other tests."""
-    found = {"client": os.getpid()}
-    for pid in sorted(set(descendants(os.getpid())) - others):
+def memory(others: set[int]) -> dict[int, tuple[str, int]]:
+    """What this process and its descendants are, and their memory, but for those of other tests."""
+    found = {os.getpid(): ("client", resident(os.getpid())[0])}
+    for pid in set(descendants(os.getpid())) - others:
         words = command_line(pid)
-        name = next((name for name in ("scheduler", "storage", "worker") if f"scaler_{name}" in words), "")
-        if name:
-            while name in found:
-                name += "'"
-            found[name] = pid
+        kind = next((kind for kind in ("scheduler", "storage", "worker") if f"scaler_{kind}" in words), "")
+        if kind:
+            found[pid] = ("agent" if kind == "worker" and parent_of(pid) == os.getpid() else kind, resident(pid)[0])
     return found
 
 
 def run_mixture(total: int, growth: float, spare: int) -> None:
     """So many tasks; memory after a fifth of them and at the end, which may be `growth` times that, and `spare`."""
     under_way: deque[tuple[int, ScalerFuture[Any], Callable[[ScalerFuture[Any]], bool]]] = deque()
-    before: dict[str, int] = {}
+    before: dict[int, tuple[str, int]] = {}
     others = set(descendants(os.getpid()))
     with (
         SchedulerClusterCombo(n_workers=2, logging_level="ERROR", death_timeout_seconds=60) as combo,
@@ -88,16 +86,11 @@ def run_mixture(total: int, growth: float, spare: int) -> None:
         seconds, after = time.monotonic() - start, memory(others)
     print(f"\n{total:,} mixed tasks in {seconds:.0f} s, {total / seconds:,.0f}/s")
     both = before.keys() & after.keys()  # workers beyond the two come and go, as nested tasks want them
-    assert {"client", "scheduler", "storage", "worker", "worker'", "worker''"} <= both
-    for name in sorted(both):
-        print(f"  {name:10} {before[name] / MEBI:7.1f} MiB after a fifth, {after[name] / MEBI:7.1f} MiB at the end")
-    grown = {name for name in both if after[name] > before[name] * growth + spare}
+    assert {"client", "agent", "scheduler", "storage", "worker"} == {before[pid][0] for pid in both}
+    for name, pid in sorted((before[pid][0], pid) for pid in both):
+        print(f"  {name:10} {before[pid][1] / MEBI:7.1f} MiB after a fifth, {after[pid][1] / MEBI:7.1f} MiB at the end")
+    grown = {before[pid][0] for pid in both if after[pid][1] > before[pid][1] * growth + spare}
     assert not grown
-
-
-def memory(others: set[int]) -> dict[str, int]:
-    """The memory of every process by name."""
-    return {name: resident(pid)[0] for name, pid in processes(others).items()}
 
 
 def drain(under_way: deque[Any], left: int) -> None:

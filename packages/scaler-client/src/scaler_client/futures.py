@@ -219,6 +219,8 @@ class ScalerFuture(Future[T]):
     def __await__(self) -> Generator[Any, None, T]:
         import asyncio
 
+        if not self.done():  # what is to be fetched holds up the thread for callbacks, not the loop
+            self.add_done_callback(lambda done: self._load())
         return asyncio.wrap_future(self).__await__()
 
     def __reduce__(self) -> tuple[Any, ...]:

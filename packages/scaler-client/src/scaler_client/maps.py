@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from itertools import islice
@@ -14,6 +13,7 @@ from scaler_client.outcomes import load_failure, unloadable
 from scaler_client.records import CallBlock, CallGroup, Dependency
 from scaler_client.signatures import CallCheck
 from scaler_client.stored import fetched, stored_positions
+from scaler_client.waiters import Bell
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import MESSAGE_LIMIT, Status
 
@@ -31,7 +31,7 @@ class Gathering:
     def __init__(self, io: IoThread, writer: CallWriter, group: CallGroup, check: CallCheck) -> None:
         self._io, self._writer, self._group, self._check = io, writer, group, check
         self._blocks: list[CallBlock] = []
-        self._changed = threading.Event()
+        self._changed = Bell()
 
     def run(self, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
         """The results of all rows; where one fails, or the thread is interrupted, the others are cancelled."""
@@ -63,7 +63,7 @@ class Gathering:
         for at, end in _pieces(calls):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}
-            block = CallBlock(first, self._group, calls[at:end], self._changed.set, needed)
+            block = CallBlock(first, self._group, calls[at:end], self._changed.ring, needed)
             self._blocks.append(block)
             self._io.handoff.put(block)
 
@@ -77,7 +77,7 @@ class Gathering:
     def _await(self, block: CallBlock) -> None:
         """Wait for all of a block; raises the first failure of any."""
         while True:
-            self._changed.clear()
+            self._changed.hush()
             for each in self._blocks:
                 if each.failures:
                     _raise_first(each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -51,6 +52,32 @@ class ThreadWaiter:
         self._gate.release()
 
     add_exception = add_cancelled = add_result
+
+
+class Bell:
+    """Rung by one thread, awaited by another.
+
+    An Event will do as well, but for an interrupt in the middle of its `wait`, which can end in a RuntimeError.
+    """
+
+    __slots__ = ("_silent",)
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """End the wait that is going on, or the next one."""
+        with contextlib.suppress(RuntimeError):  # it rings already
+            self._silent.release()
+
+    def hush(self) -> None:
+        """Forget what has rung so far."""
+        self._silent.acquire(blocking=False)
+
+    def wait(self) -> None:
+        """Block until it rings; it is silent afterwards."""
+        self._silent.acquire()
 
 
 class _WaitEvent(threading.Event):

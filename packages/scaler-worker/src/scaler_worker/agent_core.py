@@ -91,7 +91,11 @@ class AgentCore:
         self._rotate_at = 0.0
         self._memory_nearly_gone = False
         self._welcome: Welcome | None = None
-        self._from_scheduler: dict[type, Callable[[Any, float], None]] = {
+        self._from_scheduler = self._scheduler_handlers()
+        self._from_worker = self._worker_handlers()
+
+    def _scheduler_handlers(self) -> dict[type, Callable[[Any, float], None]]:
+        return {
             Run: self._run,
             Withdraw: lambda message, now: self.flights.withdraw(set(message.runs), now),
             Recall: self._recall,
@@ -110,8 +114,10 @@ class AgentCore:
             Shutdown: lambda message, now: self._stop(0, "the scheduler shuts the cluster down"),
             events.MemoryRead: self._memory_read,
         }
+
+    def _worker_handlers(self) -> dict[type, Callable[[WorkerRecord, Any, float], None]]:
         flights = self.flights
-        self._from_worker: dict[type, Callable[[WorkerRecord, Any, float], None]] = {
+        return {
             channel.RunsEnded: flights.ended,
             channel.OutputWritten: self._written,
             channel.FunctionMissed: lambda worker, event, now: flights.missed(worker, event.run, now),

@@ -41,6 +41,7 @@ _TASKS_HEAD: Final = struct.Struct("=BxHI")
 _DEFINE_HEAD: Final = struct.Struct("=B?BBIHHHII")
 _INPUTS_HEAD: Final = struct.Struct("=IH")
 _INPUT: Final = struct.Struct("=QBI")
+_RUN_OF_WORKER: Final = struct.Struct("=QI")
 
 
 class Input(NamedTuple):
@@ -333,9 +334,9 @@ def _cut_results(data: bytes, at: int) -> tuple[int, RunsEnded]:
     return at, batch
 
 
-def result_name(secret: bytes, run: int) -> bytes:
+def result_name(secret: bytes, run: int, pid: int) -> bytes:
     """The id of the object that a run's outcome becomes if it is big: should its worker die, the agent knows it too."""
-    return blake2b(run.to_bytes(8, "little"), digest_size=OBJECT_ID_BYTES, key=secret).digest()
+    return blake2b(_RUN_OF_WORKER.pack(run, pid), digest_size=OBJECT_ID_BYTES, key=secret).digest()
 
 
 # --- messages of the client inside a task ---------------------------------------------------------------------------

@@ -288,8 +288,8 @@ class Flights:
         for entry in entries:
             if entry[0] == event.run and self._secret:
                 # It may have died between storing the outcome and saying so.
-                unsaid = DeleteObjects((channel.result_name(self._secret, event.run),), entry[1] >> SESSION_BITS)
-                self.effects.append(events.SendToScheduler(unsaid))
+                unsaid = channel.result_name(self._secret, event.run, worker.pid)
+                self.effects.append(events.SendToScheduler(DeleteObjects((unsaid,), entry[1] >> SESSION_BITS)))
             if entry[0] in worker.dropped:
                 continue
             if killed and entry[0] == worker.doomed and worker.verdict:

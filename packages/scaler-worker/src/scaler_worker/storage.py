@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -26,7 +27,7 @@ class WorkerStorage:
 
     def __init__(self, address: Callable[[], str], secret: bytes, name: str, limit: int = CACHE_BYTES) -> None:
         self.session = new_session()
-        self._secret = secret
+        self._secret, self._pid = secret, os.getpid()
         self.door = StorageDoor(address, self._connect)
         self._name = name
         self._limit = limit
@@ -63,5 +64,5 @@ class WorkerStorage:
 
     def put(self, payload: bytes, session: int, run: int) -> bytes:
         """Store the outcome of a run, for a session; returns its packed reference. Raises ScalerError."""
-        name = result_name(self._secret, run)
+        name = result_name(self._secret, run, self._pid)
         return self.door.connection().put(payload, session=session, name=name).pack()
