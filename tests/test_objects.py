@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scaler import Client
+from scaler import Client, ScalerFuture
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from support.faults import TESTS, Service, Services, resident, wait_until
@@ -219,11 +219,12 @@ def test_a_big_failure_reaches_everybody(client: Client, storage: WatchedStorage
     takers = [client.submit(size_of, source) for _ in range(3)]
     further = client.submit(size_of, takers[0])
     gate.arrive().let_go()
-    for future in (source, *takers, further, client.submit(size_of, source)):
+    futures: list[ScalerFuture[Any]] = [source, *takers, further, client.submit(size_of, source)]
+    for future in futures:
         with pytest.raises(ValueError, match="xxxxx"):
             future.result(SECONDS)
     assert storage.counts[2] == 1
-    del future, source, takers, further
+    del future, futures, source, takers, further
     storage.wait_empty()
 
 

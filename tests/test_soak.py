@@ -147,13 +147,15 @@ def test_a_backlog_of_no_ops(address: str, tasks: int) -> None:
         assert not any(future.done() for future in futures)
 
 
-@pytest.mark.parametrize("tasks", [2_000, pytest.param(20_000, marks=pytest.mark.soak)])
-def test_a_backlog_of_big_arguments(address: str, tasks: int) -> None:
+@pytest.mark.parametrize("size", [60_000, 12_000], ids=["stored", "inline"])
+@pytest.mark.parametrize("tasks", [4_000, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_a_backlog_of_big_arguments(address: str, tasks: int, size: int) -> None:
+    """Inline ones wait in the client once the session's credit is used up; bigger ones are in the object storage."""
     pid = listener_of(address)
     empty = resident(pid)[0]
     with Client(address) as client:
-        futures = [client.submit(len, bytes([number % 256]) * 60_000) for number in range(tasks)]
+        futures = [client.submit(len, bytes([number % 256]) * size) for number in range(tasks)]
         _, peak = wait_settled(pid)
-        print(f"\n{tasks:,} x 60 KB queued: {empty / MEBI:.1f} MiB before, {peak / MEBI:.1f} MiB at the peak")
+        print(f"\n{tasks:,} x {size:,} bytes queued: {empty / MEBI:.1f} MiB before, {peak / MEBI:.1f} MiB at the peak")
         assert peak - empty < 2 * CREDIT_BYTES + 20 * MEBI
         assert not any(future.done() for future in futures)
