@@ -29,6 +29,7 @@ from scaler_protocol.errors import (
     ObjectRefusedError,
     ProtocolError,
     ScalerError,
+    StorageFullError,
     StorageLostError,
     describe,
 )
@@ -122,6 +123,41 @@ def test_what_is_put_comes_back(server: Server, connect: Connect, size: int) -> 
     reference = writer.put(content)
     assert reference.size == size
     assert reader.get(reference) == content
+
+
+def test_many_are_put_at_once(server: Server, connect: Connect) -> None:
+    connection = connect(server.address)
+    contents = [pattern(size) for size in (0, 10, 2 * MIB, 20_000)]
+    references = connection.put_each(contents)
+    assert [connection.get(reference) for reference in references] == contents
+    assert connection.put_each([]) == []
+
+
+def test_of_many_all_are_kept_or_none(connect: Connect) -> None:
+    server = Server("tcp://127.0.0.1:0", "--memory-limit", str(MIB))
+    try:
+        connection = connect(server.address)
+        for _ in range(3):  # nothing of the first attempt takes room from the next
+            with pytest.raises(StorageFullError):
+                connection.put_each([pattern(MIB // 2), pattern(MIB)])
+        assert connection.get(connection.put(pattern(MIB // 2))) == pattern(MIB // 2)
+    finally:
+        server.kill()
+
+
+def test_an_object_has_the_name_it_is_to_have(server: Server, connect: Connect) -> None:
+    worker = connect(server.address, session=0, role=Role.AGENT)
+    assert worker.put(b"named", session=3, name=b"n" * 16) == Reference(b"n" * 16, 5)
+    assert connect(server.address).get(Reference(b"n" * 16, 5)) == b"named"
+
+
+def test_opening_soon_does_not_wait(connect: Connect, server: Server) -> None:
+    connect(Address.parse("tcp://127.0.0.1:1"), timeout_seconds=0.1).open_soon()
+    connection = connect(server.address)
+    for _ in range(3):
+        connection.open_soon()
+    traffic = connection._traffic
+    assert connection.put(b"1") and connection._traffic is traffic
 
 
 @pytest.mark.soak

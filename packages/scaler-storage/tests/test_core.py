@@ -36,7 +36,8 @@ class Server:
     """A core with clients Alice (session 1) and Bob (session 2), and two workers."""
 
     def __init__(self, memory_limit: int = 100_000) -> None:
-        self.core = StorageCore(99, memory_limit)
+        self.now = 0.0
+        self.core = StorageCore(99, memory_limit, retention_seconds=60.0)
         self.join(ALICE, Role.CLIENT, 1)
         self.join(BOB, Role.CLIENT, 2)
         self.join(WORKER, Role.AGENT)
@@ -49,11 +50,17 @@ class Server:
 
     def says(self, peer: bytes, event: HubEvent) -> list[Message]:
         """What is answered, to that peer and nobody else."""
-        self.core.handle(peer, event, 0.0)
+        self.core.handle(peer, event, self.now)
         self.core.check()
-        sent = [effect for effect in self.core.settle(0.0) if isinstance(effect, Send)]
+        sent = [effect for effect in self.core.settle(self.now) if isinstance(effect, Send)]
         assert {effect.to for effect in sent} <= {peer}
         return [effect.message for effect in sent]
+
+    def later(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.core.settle(self.now)
+        self.core.check()
 
     def put_part(
         self, peer: bytes, name: bytes, size: int, offset: int, part: bytes, session: int = 0
@@ -245,6 +252,36 @@ def test_results_wait_for_a_client_that_has_not_come_yet() -> None:
     assert server.get(b"3" * 16, NAME) == b"early"
 
 
+def test_results_that_nobody_comes_for_are_freed_after_the_retention() -> None:
+    server = Server()
+    server.put(WORKER, NAME, b"first", 3)
+    server.later(50)
+    server.put(WORKER, OTHER, b"second", 3)
+    server.put(WORKER, b"4" * 16, b"another's", 4)
+    assert server.core.due() == 110
+    server.later(59)
+    assert server.get(ALICE, NAME) == b"first"
+    server.says(WORKER, DeleteObjects([b"4" * 16], 4))
+    server.later(1)
+    assert server.core.status().bytes == 0 and server.core.due() is None
+    assert server.put(WORKER, NAME, b"late", 3) is None
+    server.join(b"3" * 16, Role.CLIENT, 3)
+    server.later(1000)
+    assert server.get(b"3" * 16, NAME) == b"late"
+
+
+def test_a_worker_owns_the_session_of_its_tasks_tasks() -> None:
+    server = Server()
+    parent = b"p" * 16
+    server.put(WORKER, NAME, b"early", 9)
+    server.join(parent, Role.AGENT, 9)
+    assert server.core.due() is None
+    assert server.put(parent, OTHER, b"own") is None and server.put(parent, b"r" * 16, b"result", 1) is None
+    server.says(parent, PeerLost("killed"))
+    assert [server.get(ALICE, name) for name in (NAME, OTHER, b"r" * 16)] == [None, None, b"result"]
+    assert "session 9 has ended" in str(server.put(WORKER, NAME, b"late", 9))
+
+
 def test_a_peer_that_begins_anew_keeps_its_session_but_not_what_it_was_writing() -> None:
     server = Server()
     server.put(ALICE, NAME, b"kept")
@@ -291,7 +328,8 @@ def test_the_memory_of_ended_sessions_is_bounded(monkeypatch: pytest.MonkeyPatch
 # --- the state machine ----------------------------------------------------------------------------------------------
 
 PEERS = {b"a" * 16: (Role.CLIENT, 1), b"b" * 16: (Role.CLIENT, 1), b"c" * 16: (Role.CLIENT, 2)}
-PEERS |= {b"w" * 16: (Role.AGENT, 0), b"v" * 16: (Role.AGENT, 0)}
+PEERS |= {b"w" * 16: (Role.AGENT, 0), b"v" * 16: (Role.AGENT, 2)}
+RETENTION = 60.0
 NAMES = [bytes([letter]) * 16 for letter in b"xyz"]
 peers, names, sessions = st.sampled_from(list(PEERS)), st.sampled_from(NAMES), st.sampled_from([1, 2])
 Upload = tuple[int, int, dict[int, bytes]]
@@ -306,7 +344,9 @@ class StorageModel(RuleBasedStateMachine):
         self.patch.setattr(objects, "PART_BYTES", PART)
         self.patch.setattr(core_module, "PART_BYTES", PART)
         self.limit = 3 * OVERHEAD_BYTES + 20
-        self.core = StorageCore(1, self.limit)
+        self.now = 0.0
+        self.core = StorageCore(1, self.limit, RETENTION)
+        self.orphaned: dict[int, float] = {}
         self.joined: set[bytes] = set()
         self.ended: set[int] = set()
         self.objects: dict[bytes, tuple[int, bytes]] = {}
@@ -316,8 +356,19 @@ class StorageModel(RuleBasedStateMachine):
         self.patch.undo()
 
     def tell(self, peer: bytes, event: HubEvent) -> Sequence[Message]:
-        self.core.handle(peer, event, 0.0)
-        return [effect.message for effect in self.core.settle(0.0) if isinstance(effect, Send)]
+        self.core.handle(peer, event, self.now)
+        return [effect.message for effect in self.core.settle(self.now) if isinstance(effect, Send)]
+
+    def owned(self, session: int) -> bool:
+        return any(PEERS[peer][1] == session for peer in self.joined)
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, RETENTION]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        over = {session for session, since in self.orphaned.items() if since + RETENTION <= self.now}
+        over -= {session for session in over if self.owned(session)}
+        self.objects = {name: each for name, each in self.objects.items() if each[0] not in over}
+        assert not [effect for effect in self.core.settle(self.now) if isinstance(effect, Send)]
 
     def used(self) -> int:
         sizes = [len(content) for _, content in self.objects.values()] + [size for _, size, _ in self.uploads.values()]
@@ -331,18 +382,17 @@ class StorageModel(RuleBasedStateMachine):
         role, session = PEERS[peer]
         self.forget_writer(peer)
         self.joined.add(peer)
-        if role == Role.CLIENT:
-            self.ended.discard(session)
+        self.ended.discard(session)
         self.tell(peer, PeerJoined(Hello(role, peer, 1, session=session), False))
 
     @precondition(lambda self: self.joined)
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
         peer = data.draw(st.sampled_from(sorted(self.joined)))
-        role, session = PEERS[peer]
+        _, session = PEERS[peer]
         self.forget_writer(peer)
         self.joined.discard(peer)
-        if role == Role.CLIENT and not any(PEERS[other] == (role, session) for other in self.joined):
+        if session and not self.owned(session):
             self.ended.add(session)
             self.objects = {name: each for name, each in self.objects.items() if each[0] != session}
             self.uploads = {key: upload for key, upload in self.uploads.items() if upload[0] != session}
@@ -388,6 +438,7 @@ class StorageModel(RuleBasedStateMachine):
         if len(content) == size:
             del self.uploads[peer, name]
             self.objects[name] = session, content
+            self.orphaned[session] = self.now
         return True
 
     @precondition(lambda self: self.joined)

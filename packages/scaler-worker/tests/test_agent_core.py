@@ -16,6 +16,7 @@ from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import (
     Blocked,
     Cancel,
+    DeleteObjects,
     Done,
     Functions,
     Group,
@@ -41,6 +42,7 @@ from scaler_worker.channel import (
     OutputWritten,
     RunsEnded,
     WorkerReady,
+    result_name,
 )
 from scaler_worker.events import SCHEDULER
 from scaler_worker.records import AgentConfig, WorkerRecord
@@ -91,8 +93,8 @@ class ModelWorker:
 class Host:
     """An agent's core, and the world around it."""
 
-    def __init__(self, workers: int = 2) -> None:
-        self.core = AgentCore(AgentConfig(workers, "agent", "host"))
+    def __init__(self, workers: int = 2, secret: bytes = b"") -> None:
+        self.core = AgentCore(AgentConfig(workers, "agent", "host", secret=secret))
         self.now = 100.0
         self.workers: dict[int, ModelWorker] = {}
         self.sent: list[Any] = []
@@ -386,6 +388,30 @@ def test_kept_until_released() -> None:
     assert set(resume.finished) == {SESSION + runs[1], SESSION + runs[2]} and not resume.running
     host.handle(SCHEDULER, Resend([SESSION + run for run in runs]))
     assert host.outcomes == Counter({runs[0]: 1, runs[1]: 2, runs[2]: 2})
+
+
+def test_an_object_that_nobody_wants_is_told_of_all_the_same() -> None:
+    host = Host(1)
+    host.ready_all()
+    runs = host.run(2)
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw(list(runs)))
+    assert host.outcomes == Counter(runs)
+    [given, *_] = host.workers[0].current.entries if host.workers[0].current else []
+    ended = RunsEnded([given[0]], [Status.VALUE], [5], [NO_PROFILE], [b"reference"], [0])
+    host.handle(0, ended)
+    done = host.sent[-1]
+    assert isinstance(done, Done) and (done.runs, done.stored, list(done.results)) == ([given[0]], [0], [b"reference"])
+
+
+def test_what_a_dead_worker_may_have_stored_is_named() -> None:
+    host = Host(1, secret=b"secret")
+    host.ready_all()
+    runs = host.run(2)
+    host.workers[0].begin()
+    host.die(0)
+    [unsaid] = [message for message in host.sent if isinstance(message, DeleteObjects)]
+    assert unsaid == DeleteObjects((result_name(b"secret", runs[0], 1000),), SESSION >> 32)
 
 
 @pytest.mark.parametrize("moment", ["waiting", "parked", "given"])

@@ -10,7 +10,13 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from scaler_protocol.errors import DeserializeError, ObjectNotFoundError, ResultNotSerializableError, restore
+from scaler_protocol.errors import (
+    DeserializeError,
+    ObjectNotFoundError,
+    ResultNotSerializableError,
+    StorageFullError,
+    restore,
+)
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import Encoding, Status
 from scaler_protocol.profiles import PROFILE
@@ -38,6 +44,7 @@ class Store:
 
     def __init__(self) -> None:
         self.objects: dict[bytes, bytes] = {}
+        self.full = False
         self.put_for: list[tuple[int, int]] = []
 
     def get(self, reference: bytes) -> bytes:
@@ -49,6 +56,8 @@ class Store:
         return self.get(reference)
 
     def put(self, payload: bytes, session: int = 0, run: int = 0) -> bytes:
+        if self.full:
+            raise StorageFullError
         reference = bytes([len(self.objects)]) * 24
         self.objects[reference] = payload
         self.put_for.append((session, run))
@@ -148,6 +157,56 @@ def test_big_results_go_to_the_store_where_there_is_one() -> None:
         [event] = bench.written
         assert event.stored == ([0] if bench.core._store else [])
     assert pickle.loads(store.objects[event.payloads[0]]) == bytes(INLINE_LIMIT)
+
+
+def test_big_exceptions_are_stored_and_a_storage_that_takes_nothing_is_an_error() -> None:
+    store = Store()
+    bench = Bench(store)
+
+    def explode() -> None:
+        raise ValueError("x" * INLINE_LIMIT)
+
+    bench.define(1, explode)
+    bench.run(1, (10, 1, call()))
+    event = bench.written[-1]
+    assert (event.statuses, event.stored, store.put_for) == ([Status.RAISED], [0], [(0, 10)])
+    store.full = True
+    bench.run(2, (11, 1, call()))
+    event = bench.written[-1]
+    assert (event.statuses, event.stored) == ([Status.FAILED], [])
+    assert isinstance(restore(event.payloads[0]), StorageFullError)
+    store.named = False
+    bench.run(3, (12, 1, call()))
+    assert bench.written[-1].statuses == [Status.RAISED] and len(bench.written[-1].payloads[0]) > INLINE_LIMIT
+
+
+def test_functions_are_fetched_when_they_are_first_run() -> None:
+    store = Store()
+    bench = Bench(store)
+    reference = store.put(cloudpickle.dumps(lambda x: x + 1))
+    bench.core.take(channel.pack_definition(Definition(1, b"f", "f", reference, 0, False, body_stored=True)))
+    for run in (10, 11):
+        bench.run(run, (run, 1, call(1)))
+        assert pickle.loads(bench.written[-1].payloads[0]) == 2
+    lost = Definition(2, b"g", "g", b"nowhere", 0, False, body_stored=True)
+    bench.core.take(channel.pack_definition(lost))
+    bench.run(12, (12, 2, call(1)))
+    assert isinstance(restore(bench.written[-1].payloads[0]), ObjectNotFoundError)
+
+
+def test_an_argument_that_is_not_there_is_named() -> None:
+    class Lost:
+        def __reduce__(self) -> Any:
+            return _lose, ()
+
+    bench = Bench()
+    bench.define(1, lambda x: x)
+    bench.run(1, (10, 1, cloudpickle.dumps(((Lost(),), {}))))
+    assert isinstance(restore(bench.written[-1].payloads[0]), ObjectNotFoundError)
+
+
+def _lose() -> None:
+    raise ObjectNotFoundError
 
 
 def test_output_comes_before_the_result() -> None:

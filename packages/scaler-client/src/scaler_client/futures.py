@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from scaler_client.dependencies import collector, same
 from scaler_client.outcomes import ProfilingInfo, dump_failure, load_outcome, unloadable
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
-from scaler_client.stored import StoredPayload
+from scaler_client.stored import StoredPayload, fetched
 from scaler_client.task_context import load_input
 from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch
 from scaler_protocol.errors import ResultNotSerializableError, describe
@@ -230,7 +230,7 @@ class ScalerFuture(Future[T]):
         if status == _PENDING or self.is_stored_for(found.owner, pickle.loads):
             return load_input, (found.await_result(self),)
         if status == Status.VALUE and self.group.wire.encoding == Encoding.PICKLE:
-            return pickle.loads, (outcome,)
+            return pickle.loads, (fetched(outcome),)
         if status in (Status.VALUE, _VALUE):
             return same, (self.result(),)
         found.failed = self

@@ -270,7 +270,7 @@ class ObjectConnection:
         except BaseException:
             for upload in uploads:
                 upload.over.set()
-            # The server has not dropped what it has of those that it did not refuse.
+            # Interrupted, or one of many refused: the server has not dropped what it has of the others.
             with contextlib.suppress(ClientQuitError):
                 self.delete(references, session=uploads[0].session)
             raise
@@ -283,10 +283,14 @@ class ObjectConnection:
         return download.payload
 
     def delete(self, references: Sequence[Reference], *, session: int = 0) -> None:
-        """Free objects of the session, in order with what this thread asks next; does not wait."""
-        if references:
-            names = [reference.object for reference in references]
-            self._start(Deletion(DeleteObjects(names, session or self.session)))
+        """Free objects of the session, in order with what this thread asks next; does not wait.
+
+        Where the server is lost nothing is done: objects go with their session.
+        """
+        names = [reference.object for reference in references]
+        with self._lock:
+            if names and (self._traffic is None or not self._traffic.ended):
+                self._start(Deletion(DeleteObjects(names, session or self.session)))
 
     def clear(self) -> None:
         """Free all objects of our session; does not wait."""

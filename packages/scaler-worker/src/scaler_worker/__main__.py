@@ -33,7 +33,10 @@ def _run() -> int:
     lifeline = os.pipe()
     words = SharedWords.create(config.num_of_workers + BLOCKED_AND_SPARE)
     worker_config = WorkerConfig(
-        config.preload, config.garbage_collect_interval_seconds, config.trim_memory_threshold_bytes
+        config.preload,
+        config.garbage_collect_interval_seconds,
+        config.trim_memory_threshold_bytes,
+        str(config.object_storage_address or ""),
     )
     template = TemplateLink.fork(lifeline, words, worker_config)
 

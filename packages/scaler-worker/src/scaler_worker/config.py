@@ -32,6 +32,8 @@ class WorkerConfig:
     preload: str | None = None
     garbage_collect_interval_seconds: float = 30.0
     trim_memory_threshold_bytes: int = 1024**3
+    object_storage_address: str = ""
+    """Where object storage is, if not where the scheduler says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class ClusterConfig:
     """The command line of `scaler_cluster`."""
 
     address: Address
+    object_storage_address: Address | None
     num_of_workers: int
     worker_names: tuple[str, ...]
     per_worker_capabilities: dict[str, int]
@@ -77,6 +80,12 @@ COMMAND: Final = Command(
             "worker processes",
             whole_number(1, WORKERS_LIMIT),
             default=os.cpu_count() or 1,
+        ),
+        Option(
+            ("--object-storage-address", "-osa"),
+            "the object storage server, if not the one that the scheduler names",
+            Address.parse,
+            default=None,
         ),
         Option(("--worker-names", "-wn"), "a name for each worker, separated by commas", comma_list, default=()),
         Option(

@@ -115,7 +115,7 @@ def run_worker(
         _see_as_the_caller()
         if not _preload(config, pipe):
             os._exit(1)
-        storage = WorkerStorage(lambda: words.storage, words.secret, name)
+        storage = WorkerStorage(lambda: config.object_storage_address or words.storage, words.secret, name)
         core = WorkerCore(
             name=name,
             number=number,

@@ -1,0 +1,381 @@
+"""What stands for stored payloads: how it travels, and when the object behind it is deleted."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+
+from scaler_client import task_context
+from scaler_client.calls import Callees, PartCalls, WholeCalls
+from scaler_client.core import ClientCore, Transmit
+from scaler_client.dependencies import Collector
+from scaler_client.futures import ScalerFuture, deliver
+from scaler_client.objects import KeptObjects, ObjectReference
+from scaler_client.parts import read_parts
+from scaler_client.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
+from scaler_client.serializers import DefaultSerializer
+from scaler_client.storage import ClientStorage, StorageDoor
+from scaler_client.stored import StoredPayload, fetched, stored_positions, true_size
+from scaler_io.links import LinkUp
+from scaler_protocol.errors import ClientForkedError, ObjectNotFoundError, StorageLostError, restore
+from scaler_protocol.handshake import INLINE_LIMIT, Welcome
+from scaler_protocol.ids import function_id
+from scaler_protocol.messages import DeleteObjects, Done, Functions, Group, Inputs, NeedFunctions, NeedInputs, Status
+from scaler_protocol.objects import Reference, new_object_id
+from scaler_protocol.payloads import Payloads
+
+BIG = bytes(INLINE_LIMIT + 1)
+GROUP = CallGroup(Group(b"f"), (), pickle.loads, pickle.dumps)
+
+
+class Shelf:
+    """An ObjectConnection whose server is a dict."""
+
+    def __init__(self) -> None:
+        self.objects: dict[bytes, bytes] = {}
+        self.deleted: list[bytes] = []
+        self.opened = 0
+
+    def put(self, payload: bytes, *, session: int) -> Reference:
+        return self.put_each([payload], session=session)[0]
+
+    def put_each(self, payloads: Sequence[bytes], *, session: int) -> list[Reference]:
+        assert session == 5
+        references = [Reference(new_object_id(), len(payload)) for payload in payloads]
+        self.objects.update(zip((reference.object for reference in references), payloads, strict=True))
+        return references
+
+    def get(self, reference: Reference) -> bytes:
+        if reference.object not in self.objects:
+            raise ObjectNotFoundError(f"there is no object {reference}")
+        return self.objects[reference.object]
+
+    def delete(self, references: Sequence[Reference], *, session: int) -> None:
+        assert session == 5
+        self.deleted += [reference.object for reference in references]
+        for reference in references:
+            self.objects.pop(reference.object, None)
+
+    def open_soon(self) -> None:
+        self.opened += 1
+
+
+class Desk:
+    """A FutureOwner."""
+
+    waiting: AbstractContextManager[object] = nullcontext()
+
+    def cancel(self, tasks: Sequence[int]) -> None: ...
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        work()
+
+
+DESK = Desk()
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def storage(shelf: Shelf) -> ClientStorage:
+    return ClientStorage(StorageDoor(lambda: "tcp://127.0.0.1:1", lambda address: shelf), 5)  # type: ignore[arg-type,return-value]
+
+
+def stored(storage: ClientStorage, content: bytes = BIG) -> StoredPayload:
+    placed = storage.place(content)
+    assert type(placed) is StoredPayload
+    return placed
+
+
+def told(future: ScalerFuture[Any], status: int, payload: bytes) -> None:
+    deliver(Deliver([future], [future.task_id], [status], [payload], RunReports((), b"", "")))
+
+
+# --- storage ---------------------------------------------------------------------------------------------------------
+
+
+def test_small_payloads_stay_where_they_are(storage: ClientStorage, shelf: Shelf) -> None:
+    assert storage.place(bytes(INLINE_LIMIT)) == bytes(INLINE_LIMIT) and not shelf.objects
+    assert true_size(b"abc") == 3 and fetched(b"abc") == b"abc"
+
+
+def test_an_object_lives_as_long_as_anything_stands_for_it(storage: ClientStorage, shelf: Shelf) -> None:
+    first = stored(storage)
+    again = storage.adopt(bytes(first))
+    assert (fetched(first), true_size(again), shelf.opened) == (BIG, len(BIG), 1)
+    del first
+    assert len(shelf.objects) == 1
+    del again
+    assert not shelf.objects
+
+
+def test_many_are_placed_at_once(storage: ClientStorage, shelf: Shelf) -> None:
+    placed = storage.place_each([b"small", BIG, b"small", BIG + b"!"])
+    assert stored_positions(placed) == [1, 3] and list(map(fetched, placed)) == [b"small", BIG, b"small", BIG + b"!"]
+    assert stored_positions([b"a", b"b"]) == ()
+
+
+def test_what_nobody_knows_is_deleted_and_what_somebody_knows_is_not(storage: ClientStorage, shelf: Shelf) -> None:
+    known = stored(storage)
+    storage.discard(known.kept.reference[:16])
+    storage.discard(b"?" * 16)
+    assert shelf.deleted == [b"?" * 16]
+
+
+def test_after_the_end_nothing_is_done_and_nothing_is_broken(storage: ClientStorage, shelf: Shelf) -> None:
+    known = stored(storage)
+    storage.refuse(ClientForkedError())
+    with pytest.raises(ClientForkedError):
+        known.kept.fetch()
+    storage.discard(b"?" * 16)
+    del known
+    assert not shelf.deleted and len(shelf.objects) == 1
+
+
+def test_without_a_server_everything_travels_inline() -> None:
+    nowhere = ClientStorage(StorageDoor(str, lambda address: pytest.fail("not here")), 5)
+    assert nowhere.place(BIG) is BIG and nowhere.place_each([BIG]) == [BIG]
+    with pytest.raises(StorageLostError, match="names no"):
+        nowhere.fetch(Reference(b"o" * 16, 1).pack())
+
+
+# --- futures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_is_fetched_once_and_then_deleted(storage: ClientStorage, shelf: Shelf) -> None:
+    future: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
+    told(future, Status.VALUE, stored(storage, pickle.dumps(BIG)))
+    assert future.done() and not future.failed() and len(shelf.objects) == 1
+    assert future.result() == BIG and future.result() == BIG and not shelf.objects
+
+
+def test_a_result_that_nobody_asks_goes_with_its_future(storage: ClientStorage, shelf: Shelf) -> None:
+    future: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
+    told(future, Status.VALUE, stored(storage))
+    del future
+    assert not shelf.objects
+
+
+def test_a_call_keeps_its_object_until_its_outcome_is_in(storage: ClientStorage, shelf: Shelf) -> None:
+    futures: list[ScalerFuture[Any]] = [ScalerFuture(DESK, task, GROUP, stored(storage)) for task in range(2)]
+    assert len(shelf.objects) == 2
+    told(futures[0], Status.VALUE, pickle.dumps(1))
+    assert len(shelf.objects) == 1
+    futures[1].cancel()
+    assert not shelf.objects
+
+
+def test_an_object_that_is_lost_is_the_exception(storage: ClientStorage, shelf: Shelf) -> None:
+    for status in (Status.VALUE, Status.RAISED):
+        future: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
+        told(future, status, stored(storage))
+        shelf.objects.clear()
+        assert isinstance(future.exception(), ObjectNotFoundError)
+        with pytest.raises(ObjectNotFoundError):
+            future.result()
+
+
+def test_a_taker_keeps_the_object_of_a_result_that_was_loaded(storage: ClientStorage, shelf: Shelf) -> None:
+    source: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
+    with Collector(DESK) as collector:
+        pickle.dumps([source, source])
+    (loan,) = collector.found
+    assert loan.outcome() is None
+    told(source, Status.VALUE, stored(storage, pickle.dumps(BIG)))
+    assert source.result() == BIG and len(shelf.objects) == 1
+    with Collector(DESK) as collector:
+        pickle.dumps(source)  # it is still there, so others take it, too
+    assert collector.found == [loan]
+    outcome = loan.outcome()
+    assert outcome is not None and type(outcome[1]) is StoredPayload
+    del outcome, loan, collector
+    assert not shelf.objects
+    with Collector(DESK) as collector:
+        assert pickle.loads(pickle.dumps(source)) == BIG
+    assert not collector.found
+
+
+def test_a_stored_result_is_taken_where_it_is(storage: ClientStorage, shelf: Shelf) -> None:
+    source: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
+    told(source, Status.VALUE, stored(storage, pickle.dumps(BIG)))
+    with Collector(DESK) as collector:
+        pickle.dumps(source)
+    assert [need.task_id for need in collector.found] == [1] and not source.failed()
+    with Collector(Desk()) as collector:  # another client's calls can not
+        assert pickle.loads(pickle.dumps(source)) == BIG
+    assert not collector.found
+
+
+# --- the core --------------------------------------------------------------------------------------------------------
+
+
+def sent(core: ClientCore) -> list[Any]:
+    messages = [effect.message for effect in core.settle(0.0) if isinstance(effect, Transmit)]
+    core.check()
+    return messages
+
+
+def connected() -> ClientCore:
+    core = ClientCore("tcp://127.0.0.1:1")
+    core.handle(LinkUp(Welcome(1, storage_address="tcp://127.0.0.1:2"), resumed=False), 0.0)
+    assert [effect.storage for effect in core.settle(0.0)] == ["tcp://127.0.0.1:2"]  # type: ignore[union-attr]
+    return core
+
+
+def test_positions_travel(storage: ClientStorage) -> None:
+    core = connected()
+    placed = stored(storage)
+    group = CallGroup(Group(b"f"), (FunctionBody(b"f", "f", placed),), pickle.loads, pickle.dumps)
+    core.submit([ScalerFuture(DESK, 1, group, b"inline"), ScalerFuture(DESK, 2, group, placed)])
+    block = CallBlock(10, group, [placed, b"inline"], lambda: None)
+    core.submit_block(block)
+    (submit,) = sent(core)
+    assert (submit.stored, submit.bodies_stored, submit.calls[1]) == ([1, 2], [0], bytes(placed))
+    assert (block.weight, block.held) == (15, len(BIG) // 2 + 3)
+    core.handle(NeedFunctions([b"f"]), 0.0)
+    assert sent(core) == [Functions([b"f"], ["f"], Payloads([placed]), [0])]
+
+
+def test_a_stored_function_is_not_remembered_beyond_its_calls(storage: ClientStorage, shelf: Shelf) -> None:
+    core = connected()
+    group = CallGroup(Group(b"f"), (FunctionBody(b"f", "f", stored(storage)),), pickle.loads, pickle.dumps)
+    for task in (1, 2):
+        core.submit([ScalerFuture(DESK, task, group, b"call")])
+        assert sent(core)[0].functions == [b"f"]
+        core.handle(Done([task], [0], Payloads([pickle.dumps(1)])), 0.0)
+    del group
+    core.settle(0.0)
+    assert not shelf.objects
+
+
+def test_inputs_are_references(storage: ClientStorage) -> None:
+    core = connected()
+    source: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
+    core.submit([source])
+    told(source, Status.VALUE, stored(storage))
+    core.submit([ScalerFuture(DESK, 2, GROUP, b"call", [source.lend()])])
+    (submit,) = sent(core)
+    assert submit.needs == [1]
+    core.handle(NeedInputs([2], [1]), 0.0)
+    (inputs,) = sent(core)
+    assert isinstance(inputs, Inputs) and inputs.stored == [0] and len(inputs.results[0]) == 24
+
+
+def test_outcomes_are_adopted_and_those_that_nobody_waits_for_are_deleted(storage: ClientStorage, shelf: Shelf) -> None:
+    core = connected()
+    future: ScalerFuture[bytes] = ScalerFuture(DESK, 21, GROUP, b"call")
+    core.submit([future])
+    core.settle(0.0)
+    wanted, unwanted = (shelf.put(pickle.dumps(BIG), session=5) for _ in range(2))
+    payloads = Payloads([unwanted.pack(), pickle.dumps(3), wanted.pack(), b"no reference"])
+    core.handle(Done([7, 8, 21, 9], [0, 0, 0, 0], payloads, stored=[0, 2, 3]), 0.0)
+    (effect,) = core.settle(0.0)
+    assert isinstance(effect, Deliver)
+    deliver(effect.adopted(storage.adopt))
+    del effect
+    assert list(shelf.objects) == [wanted.object]
+    assert future.result() == BIG and not shelf.objects
+
+
+def test_a_reference_that_is_none_is_an_error() -> None:
+    core = connected()
+    future: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
+    core.submit([future])
+    core.settle(0.0)
+    core.handle(Done([1], [0], Payloads([b"short"]), stored=[0]), 0.0)
+    (effect,) = core.settle(0.0)
+    assert isinstance(effect, Deliver) and isinstance(restore(effect.results[0]), ObjectNotFoundError)
+
+
+def test_objects_that_only_the_scheduler_knows_of() -> None:
+    core = connected()
+    core.handle(DeleteObjects([b"o" * 16]), 0.0)
+    assert core.settle(0.0) == [Discard([b"o" * 16])]
+
+
+def test_a_block_lets_go_of_calls_as_they_end(storage: ClientStorage, shelf: Shelf) -> None:
+    block = CallBlock(1, GROUP, [stored(storage), stored(storage)], lambda: None)
+    block.take(2, Status.VALUE, b"")
+    assert len(shelf.objects) == 1 and fetched(block.call_of(1)) == BIG
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+class FakeWorker:
+    """A runtime that has the objects."""
+
+    session = 0
+    storage = StorageDoor(str, lambda address: pytest.fail("not here"))
+
+    def __init__(self, storage: ClientStorage) -> None:
+        self.inputs: dict[int, tuple[int, bytes]] = {}
+        self.fetch = storage.fetch
+
+    def current(self) -> None:
+        return None
+
+    def connect(self) -> Any:
+        raise AssertionError("not here")
+
+
+def references(storage: ClientStorage, dump: Callable[[Any], bytes], load: Any) -> tuple[KeptObjects, Any]:
+    objects = KeptObjects(storage.place)
+    return objects, ObjectReference(b"", len(BIG), objects.put(dump(BIG)), objects, load)
+
+
+def test_references_are_loaded_where_the_call_is_run(
+    storage: ClientStorage, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, reference = references(storage, pickle.dumps, pickle.loads)
+    call, needs = WholeCalls(DESK).write(([reference, {"x": reference}],), {})
+    assert len(call) < 1000 and [need.task_id for need in needs] == [0]
+    assert needs[0].outcome() is None
+    objects.clear()
+    assert len(shelf.objects) == 1  # the call keeps it
+    with pytest.raises(LookupError):
+        pickle.loads(call)
+    monkeypatch.setattr(task_context, "_runtime", FakeWorker(storage))
+    assert pickle.loads(call) == (([BIG, {"x": BIG}],), {})
+    del needs
+    assert not shelf.objects
+    with pytest.raises(ObjectNotFoundError):
+        pickle.loads(call)
+    with pytest.raises(ObjectNotFoundError):
+        WholeCalls(DESK).write((reference,), {})
+
+
+def test_references_among_parts(storage: ClientStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = PartCalls(DESK, DefaultSerializer, storage.place)
+    objects, reference = references(storage, writer.dump, writer.load)
+    call, needs = writer.write((1, reference), {"key": reference})
+    assert len(call) < 1000 and len(needs) == 2
+    monkeypatch.setattr(task_context, "_runtime", FakeWorker(storage))
+    assert read_parts(call, writer.load) == ((1, BIG), {"key": BIG})
+    assert objects.get(reference.object_id) and reference.payload() == writer.dump(BIG)
+
+
+def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientStorage, shelf: Shelf) -> None:
+    callees = Callees(WholeCalls(DESK), stream_output=False, place=storage.place)
+    table = BIG
+
+    def big() -> int:
+        return len(table)
+
+    callee = callees.find(big)
+    group = callees.group(callee)
+    (body,) = group.bodies
+    assert type(body.body) is StoredPayload and body.id == function_id(body.body) == group.wire.function
+    assert callees.group_with(callees.find(big, fresh=True), priority=1).bodies == (body,)
+    assert len(shelf.objects) == 1
+    twin = callees.find(lambda: None)
+    assert callees.group(twin).wire.function == function_id(twin.body.body)  # type: ignore[union-attr]
+    del body, group, callee, big
+    assert not shelf.objects
