@@ -295,6 +295,7 @@ def test_objects_live_until_the_client_leaves(services: Services, storage: Watch
 
 
 def test_a_custom_serializer(services: Services, storage: WatchedStorage) -> None:
+    storage.forget_counts()
     with Client(services.address, serializer=BytesSerializer) as client:
         reference = client.send_object(bytes(BIG))
         source = client.submit(same, bytes(BIG))

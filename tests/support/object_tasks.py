@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import wait
 from typing import Any
 
-from scaler import Client, Serializer
+from scaler import Client
 from support.gates import SECONDS
 from support.tasks import TaggedSerializer
 
@@ -86,6 +86,3 @@ def fan_out(client: Client, size: int, width: int) -> bytes:
 
 class BytesSerializer(TaggedSerializer):
     """Another class of the same kind."""
-
-
-__all__ = ["BytesSerializer", "Serializer"]
