@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -236,7 +235,6 @@ class AnyFaults(RuleBasedStateMachine):
             assert type(future.error).__name__ == "WorkerDiedError", future.error
 
 
-@pytest.mark.chaos
 def test_any_order() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
