@@ -71,6 +71,18 @@ def test_with_results_that_were_delivered_and_not_yet_released() -> None:
     world.rest(10.0)
 
 
+def test_with_work_that_ends_in_the_window_before_its_client_is_back() -> None:
+    world = World(hosts=[2])
+    futures = world.client.submit(*plans(4, 1.0))
+    world.run(0.1)
+    world.client.shell.stop(3.0)
+    world.restart_scheduler()
+    world.finish(20.0)
+    world.check_as_expected(futures)
+    check_nothing_ran_twice(world)
+    world.rest()
+
+
 def test_with_work_that_ends_while_there_is_no_scheduler() -> None:
     world = World(hosts=[2])
     futures = world.client.submit(*plans(4, 0.5))

@@ -54,10 +54,10 @@ class SchedulerCore:
     def __init__(self, incarnation: int, config: SchedulerConfig) -> None:
         self._config = config
         self.state = SchedulerState(incarnation, config)
-        self._outcomes = Outcomes(self.state)
+        self._recovery = Recovery(self.state)
+        self._outcomes = Outcomes(self.state, self._recovery)
         self._dispatch = Dispatch(self.state, self._outcomes)
         self._intake = Intake(self.state, self._outcomes, self._dispatch)
-        self._recovery = Recovery(self.state)
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
             PeerJoined: self._joined,

@@ -11,6 +11,7 @@ from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, PROFILE, profile_at
 from scaler_scheduler.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord, TaskRecord
+from scaler_scheduler.recovery import Recovery
 from scaler_scheduler.state import SchedulerState
 
 RELEASE_BATCH = 512
@@ -35,8 +36,9 @@ class _Letter:
 class Outcomes:
     """Takes what agents report, decides what it means, and tells the owners."""
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerState, recovery: Recovery) -> None:
         self._state = state
+        self._recovery = recovery
         self._letters: dict[tuple[bytes, str], _Letter] = {}
         self._release_at: float | None = None
 
@@ -83,6 +85,8 @@ class Outcomes:
     ) -> None:
         status, task = report.statuses[position], report.tasks[position]
         if record is None:
+            if self._recovery.keeps(agent, task, status):
+                return
             # A run that was given up for lost: what user code made of it still counts, if nobody was faster.
             record = self._state.find(task)
             asked = record is not None and record.is_unseen  # after a restart: there is no current run

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Group, NeedTasks, Release, Resend, Resume, Withdraw
+from scaler_protocol.messages import Group, NeedTasks, Release, Resend, Resume, Status, Withdraw
 from scaler_scheduler.functions import FunctionRecord
 from scaler_scheduler.records import (
     ASSIGNED,
@@ -109,6 +109,16 @@ class Recovery:
             self._running[task] = (agent, run)
         else:
             return False
+        return True
+
+    def keeps(self, agent: AgentRecord, task: int, status: int) -> bool:
+        """A run of a task that nobody has asked for yet has ended: whether its agent is to keep the outcome."""
+        if self._until is None:
+            return False
+        self._running.pop(task, None)  # there is nothing left to be adopted
+        if status > Status.FAILED or self._state.find(task) is not None:
+            return False
+        self._finished[task] = agent
         return True
 
     def note_blocked(self, run: int, blocked: bool) -> None:
