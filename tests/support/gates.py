@@ -62,15 +62,14 @@ class Gate:
         self._waiting.append(arrival)
         return arrival
 
-    def arrived(self) -> int:
-        """How many more have come by now."""
-        count = 0
+    def arrived(self) -> list[Arrival]:
+        """Those that have come by now, beyond the ones that were met."""
+        arrivals: list[Arrival] = []
         while True:
             try:
-                self.arrive(0)
+                arrivals.append(self.arrive(0))
             except BlockingIOError:
-                return count
-            count += 1
+                return arrivals
 
     def __enter__(self) -> Gate:
         return self
