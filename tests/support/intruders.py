@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from scaler_io.streams import HEADER, join
 from scaler_protocol.codec import encode
 from scaler_protocol.handshake import Acknowledge, Goodbye, Heartbeat, Hello, NeedHello, Refused, Role, Welcome
 from scaler_protocol.ids import new_identity, new_incarnation
@@ -35,7 +36,6 @@ from scaler_protocol.payloads import Payloads
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\x00" + bytes(31)
 """ZMTP 3.0, NULL security, as a client."""
-HEADER = struct.Struct("<QQ")
 HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n"
 
 NONSENSE: Sequence[Message] = (
@@ -89,6 +89,11 @@ def zmtp_message(frames: Sequence[bytes | memoryview]) -> bytes:
     return written
 
 
+def message_of(frames: Sequence[bytes | memoryview]) -> bytes:
+    """A ZMTP message with these parts, as ours travel."""
+    return zmtp_message([join(frames)])
+
+
 READY = zmtp_command(b"READY", b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER")
 
 
@@ -130,6 +135,8 @@ def wrong_frames(port: int, moments: random.Random) -> None:
     """ZMTP messages that are none of ours: too few frames, random ones, truncated and damaged messages."""
     good = [bytes(frame) for frame in encode(hello())]
     with dealer(port) as connected:
+        for parts in ([b""] * 500, [b"x" * 24, b"", b"hello"], [join([HEADER.pack(0, 0), *good]), b"more"]):
+            connected.sendall(zmtp_message(parts))
         for frames in (
             [b""],
             [b"hello"],
@@ -144,7 +151,7 @@ def wrong_frames(port: int, moments: random.Random) -> None:
             *([HEADER.pack(0, 0), good[0][: len(good[0]) * part // 8]] for part in range(8)),
             *([HEADER.pack(0, 0), damaged(good[0], moments)] for _ in range(200)),
         ):
-            connected.sendall(zmtp_message(frames))
+            connected.sendall(message_of(frames))
 
 
 def damaged(frame: bytes, moments: random.Random) -> bytes:
@@ -166,12 +173,12 @@ def wrong_messages(port: int, role: int = Role.CLIENT) -> None:
     """Good messages of the wrong direction or sense: without a Hello, and after one, numbered as they should be."""
     with dealer(port) as connected:
         for message in NONSENSE:
-            connected.sendall(zmtp_message([HEADER.pack(1, 0), *encode(message)]))
+            connected.sendall(message_of([HEADER.pack(1, 0), *encode(message)]))
     for message in NONSENSE:
         with dealer(port) as connected:
-            connected.sendall(zmtp_message([HEADER.pack(0, 0), *encode(hello(role))]))
+            connected.sendall(message_of([HEADER.pack(0, 0), *encode(hello(role))]))
             for sequence in (1, 2):
-                connected.sendall(zmtp_message([HEADER.pack(sequence, 0), *encode(message)]))
+                connected.sendall(message_of([HEADER.pack(sequence, 0), *encode(message)]))
             connected.recv(4096)
 
 
@@ -180,5 +187,5 @@ def flood(port: int, moments: random.Random, messages: int, size: int = 200) -> 
     with dealer(port) as connected:
         for _ in range(messages // 100):
             connected.sendall(
-                b"".join(zmtp_message([moments.randbytes(16), moments.randbytes(size)]) * 1 for _ in range(100))
+                b"".join(message_of([moments.randbytes(16), moments.randbytes(size)]) * 1 for _ in range(100))
             )

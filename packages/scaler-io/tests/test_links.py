@@ -298,7 +298,7 @@ GARBAGE: list[Any] = [
     [b""],
     [b"", b""],
     [b"x"],
-    [b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"],
+    [b"GET / \r\n\r\n"],
     [bytes(16)],
     [bytes(16), b""],
     [bytes(16), bytes(16)],
@@ -306,7 +306,7 @@ GARBAGE: list[Any] = [
     [bytes(16), bytes(encode(Shutdown())[0])[:-8]],
     [bytes(15), *encode(Shutdown())],
     [bytes(16), *encode(Shutdown()), b"payload of nobody"],
-    [bytes(16), *encode(Shutdown()), b"", b""],
+    [bytes(16), *encode(Shutdown()), b"", b"x"],
 ]
 
 

@@ -21,7 +21,7 @@ from scaler_io.event_loops import run
 from scaler_io.links import Hub, HubEvent, Patience, PeerJoined
 from scaler_io.memory import MemoryListener, MemoryNetwork
 from scaler_io.reception import Reception, ServiceTurn
-from scaler_io.streams import HEADER
+from scaler_io.streams import HEADER, cut, join
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import decode, encode
@@ -85,7 +85,7 @@ class PlainPeer:
 
     def say(self, message: Message, *, numbered: bool = True) -> None:
         self._sequence += numbered
-        self.socket.send_multipart([HEADER.pack(self._sequence * numbered, 0), *encode(message)])
+        self.socket.send(join([HEADER.pack(self._sequence * numbered, 0), *encode(message)]))
 
     def greet(self) -> None:
         self.say(Hello(Role.CLIENT, self.identity, 1, epoch=1, session=1), numbered=False)
@@ -95,7 +95,7 @@ class PlainPeer:
         """The next message; raises TimeoutError."""
         if not self.socket.poll(int(seconds * 1000)):
             raise TimeoutError
-        message = decode(self.socket.recv_multipart()[1:])
+        message = decode(cut(self.socket.recv())[1:])
         self.beats += isinstance(message, Heartbeat)
         if isinstance(message, Cancel):
             self.echoes += message.tasks
@@ -229,17 +229,17 @@ def test_a_flood_does_not_starve_timers_or_peers(loop_kind: str, peers: Callable
         "dealer = zmq.Context().socket(zmq.DEALER)\n"
         "dealer.set_hwm(0)\n"
         "dealer.connect(sys.argv[1])\n"
-        "frames = [bytes.fromhex(frame) for frame in sys.argv[2:]]\n"
+        "message = bytes.fromhex(sys.argv[2])\n"
         "while True:\n"
-        "    dealer.send_multipart(frames)\n"
+        "    dealer.send(message)\n"
     )
-    garbage = [HEADER.pack(0, 0).hex(), bytes(encode(Shutdown())[0]).hex()]
+    garbage = join([HEADER.pack(0, 0), *encode(Shutdown())]).hex()
 
     async def main() -> list[float]:
         gaps: list[float] = []
         async with serving(core) as (reception, bound, _):
             loop = asyncio.get_running_loop()
-            process = subprocess.Popen([sys.executable, "-c", flood, str(bound), *garbage])
+            process = subprocess.Popen([sys.executable, "-c", flood, str(bound), garbage])
             try:
                 while reception._service._hub.refused_frames < 1000:
                     await asyncio.sleep(0.001)
@@ -385,7 +385,7 @@ def test_garbage_is_counted_and_told_of_sparingly(
         good, bad = peers(bound), peers(bound)
         good.greet()
         for _ in range(1000):
-            bad.socket.send_multipart([b"x" * 16, b"garbage"])
+            bad.socket.send(join([b"x" * 16, b"garbage"]))
         good.say(Cancel((1,)))
         good.listen(lambda: good.echoes == [1] and reception.malformed == 1000)
 

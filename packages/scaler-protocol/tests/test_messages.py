@@ -88,17 +88,17 @@ def test_the_specification_has_the_limits() -> None:
 
 
 def example(name: str) -> list[bytes]:
-    """The frames of a worked example in the specification."""
+    """The parts of a worked example in the specification."""
     text = SPECIFICATION.read_text(encoding="utf-8")
     found = re.search(rf"<!-- example: {name} -->\n```text\n(.*?)```", text, re.S)
     assert found, name
-    frames: list[bytes] = []
+    parts: list[bytes] = []
     for line in found[1].splitlines():
-        if line.startswith("frame"):
-            frames.append(b"")
+        if line.startswith("  "):
+            parts[-1] += bytes.fromhex(line[8:31])
         else:
-            frames[-1] += bytes.fromhex(line[8:31])
-    return frames
+            parts.append(b"")
+    return parts
 
 
 def test_the_worked_example_is_what_the_code_writes(wire: Wire) -> None:
@@ -112,7 +112,8 @@ def test_the_worked_example_is_what_the_code_writes(wire: Wire) -> None:
         names=[name],
         bodies=Payloads([b""]),
     )
-    header, *body = example("submit")
+    size, header, *body = example("submit")
+    assert size == len(body[0]).to_bytes(8, "little")
     assert header == (1).to_bytes(8, "little") + bytes(8)
     assert body == wire.frames_of(submit)
     assert wire.frames_of(codec.decode(body)) == body

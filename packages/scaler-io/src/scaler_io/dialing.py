@@ -55,10 +55,9 @@ class EpochDialer(ABC, Generic[ConnectionT]):
         """Take in what has arrived, at most TURN_MESSAGES. Then `flush` what the core says, then ask `readable`."""
         uplink, events = self.uplink, list[UplinkEvent]()
         if (connection := self._connection) is not None:
-            # Asked before reading: what the peer said last has arrived by then, and is read first.
-            reason = connection.lost()
             events += self._receive(connection, now)
-            if reason is not None and not self.readable():
+            # What the peer said last is read first: it has arrived when its connection is known to be lost.
+            if not events and (reason := connection.lost()) is not None and not self.readable():
                 events += uplink.broken(reason, now)
         events += uplink.tick(now)
         if uplink.state in (LinkState.DOWN, LinkState.REFUSED):

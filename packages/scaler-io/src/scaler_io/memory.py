@@ -27,7 +27,7 @@ from random import Random
 from scaler_io.dialing import TURN_MESSAGES, EpochDialer
 from scaler_io.links import Uplink
 from scaler_io.memory_shells import MemoryEndpoint, MemoryShell
-from scaler_io.streams import Frames
+from scaler_io.streams import Frames, cut, join
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 
@@ -55,7 +55,7 @@ class MemoryPipe:
         """Put a message on the wire; into a closed one it falls unnoticed."""
         if not self.closed:
             at = max(self._network.now + self._network.latency, self._stalled_until)
-            self._flying.append((at, [bytes(frame) for frame in frames]))
+            self._flying.append((at, cut(join(frames))))
             self._network.at(at, self._arrive)
 
     def lose(self, messages: int | None) -> None:

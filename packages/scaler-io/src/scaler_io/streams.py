@@ -1,7 +1,7 @@
 """A numbered stream of messages between two incarnations: what was lost with a connection is sent again, once.
 
-Every ZeroMQ message starts with a frame of two little-endian 64-bit numbers: the message's sequence (0 for messages
-that only make and keep the connection) and the highest sequence received from the peer. Acknowledgements are
+Every message starts with a header of two little-endian 64-bit numbers: the message's sequence (0 for messages that
+only make and keep the connection) and the highest sequence received from the peer. Acknowledgements are
 cumulative and ride on whatever is sent; alone they go only after ACK_SECONDS or ACK_MESSAGES (one per message triples
 the 99th percentile of a round trip). An acknowledgement says that the peer's process has the message, nothing more:
 release is a matter of tasks.
@@ -21,10 +21,31 @@ from scaler_protocol.messages import Message
 Frames = Sequence[bytes | memoryview]
 
 HEADER = struct.Struct("<QQ")
+_COLUMNS_SIZE = struct.Struct("<Q")
+_HEAD = _COLUMNS_SIZE.size + HEADER.size
 ACK_SECONDS = 0.05
 ACK_MESSAGES = 256
 KEPT_LIMIT = 64 * 1024 * 1024
 """Bytes sent to a peer and not acknowledged, after which it is cut off as too slow."""
+
+
+def join(frames: Frames) -> bytes:
+    """A message as it travels: the size of its columns, header, columns, payload, all in one.
+
+    A transport takes longer for each part than for the bytes in it.
+    """
+    return b"".join((_COLUMNS_SIZE.pack(sum(map(len, frames[1:2]))), *frames))
+
+
+def cut(written: bytes | memoryview) -> list[bytes]:
+    """Header, columns and, where there is one, payload of a message as it travels; nothing of what can be none."""
+    if len(written) < _HEAD:
+        return []
+    end = _HEAD + _COLUMNS_SIZE.unpack_from(written)[0]
+    if end > len(written):
+        return []
+    frames = [bytes(written[_COLUMNS_SIZE.size : _HEAD]), bytes(written[_HEAD:end])]
+    return [*frames, written[end:]] if end < len(written) else frames
 
 
 _UNNUMBERED = frozenset({Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge})

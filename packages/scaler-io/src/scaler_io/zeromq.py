@@ -3,6 +3,8 @@ zmq.
 
 A socket's descriptor is edge-triggered: after reading *and after the last send* of a turn the shell asks `readable()`
 again.
+
+A message travels as one ZeroMQ frame, and is cut into its parts here: each frame costs more than the bytes in it.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import contextlib
 import errno
 import os
 import secrets
+import selectors
 import socket
 import stat
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import zmq
 import zmq.backend
@@ -23,16 +26,16 @@ from zmq.utils.monitor import recv_monitor_message
 
 from scaler_io.dialing import LINGER_SECONDS, TURN_MESSAGES, EpochDialer
 from scaler_io.links import Uplink
-from scaler_io.streams import Frames
+from scaler_io.streams import Frames, cut, join
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 
 _COPY_BELOW = 256 * 1024
+Read = TypeVar("Read")
 _raw: Any = zmq.backend.Socket
 """The methods below pyzmq's conveniences, which take as long as the rest of a small message's way."""
 _NOWAIT = int(zmq.NOBLOCK)
 _NOWAIT_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_RCVMORE = int(zmq.RCVMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 _REASONS = {int(zmq.EVENT_DISCONNECTED): "connection closed", int(zmq.EVENT_CLOSED): "cannot connect"}
@@ -62,13 +65,13 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[by
     return made
 
 
-def _send(through: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> bool:
+def _send(through: zmq.Socket[bytes], frames: Frames, route: bytes | None = None) -> bool:
     """Whether the transport took the message; False means the peer is unreachable."""
-    last = len(frames) - 1
+    written = join(frames)
     try:
-        for position, frame in enumerate(frames):
-            flags = _NOWAIT if position == last else _NOWAIT_MORE
-            _raw.send(through, frame, flags, len(frame) < _COPY_BELOW)
+        if route is not None:
+            _raw.send(through, route, _NOWAIT_MORE)
+        _raw.send(through, written, _NOWAIT, len(written) < _COPY_BELOW)
     except (zmq.Again, zmq.ZMQError) as error:
         if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
             raise
@@ -76,16 +79,33 @@ def _send(through: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> b
     return True
 
 
-def _receive(through: zmq.Socket[bytes], limit: int) -> list[list[bytes]]:
+def _read(through: zmq.Socket[bytes]) -> list[bytes]:
+    """The header, the columns and, where there is one, the payload of a message that has arrived; raises zmq.Again.
+
+    Nothing for what can be no message.
+    """
+    frame = _raw.recv(through, _NOWAIT, False)
+    more = frame.more
+    while more:  # no message of ours, but its rest must not be taken for the next one
+        more, frame = _raw.recv(through, _NOWAIT, False).more, None
+    if frame is None:
+        return []
+    return cut(frame.bytes if len(frame) < _COPY_BELOW else frame.buffer)
+
+
+def _read_routed(through: zmq.Socket[bytes]) -> tuple[bytes, list[bytes]]:
+    """The route of a message that has arrived at an accepting socket, and its parts."""
+    return _raw.recv(through, _NOWAIT), _read(through)
+
+
+def _receive(through: zmq.Socket[bytes], limit: int, read: Callable[[zmq.Socket[bytes]], Read]) -> list[Read]:
     """Up to `limit` messages that have arrived."""
-    taken: list[list[bytes]] = []
-    receive, get = _raw.recv, _raw.get
-    with contextlib.suppress(zmq.Again):
+    taken: list[Read] = []
+    try:
         while len(taken) < limit:
-            frames = [receive(through, _NOWAIT)]
-            while get(through, _RCVMORE):
-                frames.append(receive(through, _NOWAIT))
-            taken.append(frames)
+            taken.append(read(through))
+    except zmq.Again:
+        pass
     return taken
 
 
@@ -103,6 +123,7 @@ class Listener:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = _socket(self._context, zmq.ROUTER)
         self._socket.router_mandatory = 1
+        self._many = False
         self._path = address.path
         if address.path and os.path.exists(address.path):
             self._claim(address)
@@ -140,15 +161,19 @@ class Listener:
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
-        return _is_readable(self._socket)
+        self._many = _is_readable(self._socket)
+        return self._many
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
-        """Up to `limit` messages: the route each came by, and its frames."""
-        return [(frames[0], frames[1:]) for frames in _receive(self._socket, limit)]
+        """Up to `limit` messages: the route each came by, and its frames; only one unless `readable` was True.
+
+        Mostly one comes at a time, and to hear that there is no other takes longer than to take it.
+        """
+        return _receive(self._socket, limit if self._many else 1, _read_routed)
 
     def send(self, route: bytes, frames: Frames) -> bool:
         """Whether the message was taken; False means there is no such route any more."""
-        return _send(self._socket, [route, *frames])
+        return _send(self._socket, frames, route)
 
     def close(self) -> None:
         """Free the address; what was written last has LINGER_SECONDS to go."""
@@ -165,6 +190,7 @@ class _Connection:
         self, context: zmq.Context[zmq.Socket[bytes]], address: Address, routing_id: bytes, ipv6: bool
     ) -> None:
         self._reason: str | None = None
+        self._many = False
         self.socket = _socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IPV6, ipv6)
         self.socket.routing_id = routing_id
@@ -177,9 +203,14 @@ class _Connection:
             self.close()
             raise OSError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
 
+    def readable(self) -> bool:
+        """Whether a message is there; also re-arms the descriptor's edge."""
+        self._many = _is_readable(self.socket)
+        return self._many
+
     def receive(self, limit: int) -> list[list[bytes]]:
-        """Up to `limit` messages that have arrived."""
-        return _receive(self.socket, limit)
+        """Up to `limit` messages that have arrived; only one unless `readable` was True."""
+        return _receive(self.socket, limit if self._many else 1, _read)
 
     def send(self, frames: Frames) -> bool:
         """Whether the transport took the message."""
@@ -210,8 +241,9 @@ class Dialer(EpochDialer[_Connection]):
         self._address = address
         self._secret = b"\x01" + secrets.token_bytes(15)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._poller = zmq.Poller()
-        self._polled: tuple[_Connection | None, int] = (None, -1)
+        # ZeroMQ's own poller looks into every socket each time; their descriptors are enough.
+        self._selector = selectors.DefaultSelector()
+        self._waited: tuple[_Connection | None, int] = (None, -1)
 
     def _connect(self, epoch: int) -> _Connection:
         # A name may stand for addresses of both families, and ZeroMQ tries only one: take turns.
@@ -220,8 +252,7 @@ class Dialer(EpochDialer[_Connection]):
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
-        connection = self._connection
-        return connection is not None and _is_readable(connection.socket)
+        return self._connection is not None and self._connection.readable()
 
     def filenos(self) -> tuple[int, ...]:
         """The descriptors to wait on; they change with every epoch."""
@@ -231,16 +262,16 @@ class Dialer(EpochDialer[_Connection]):
 
     def wait(self, wake: int, seconds: float) -> None:
         """Block until a message, a broken connection, or something to read on the descriptor `wake`."""
-        if self._polled != (self._connection, wake):
-            self._polled = (self._connection, wake)
-            self._poller = zmq.Poller()
-            self._poller.register(wake, zmq.POLLIN)
-            if self._connection is not None:
-                self._poller.register(self._connection.socket, zmq.POLLIN)
-                self._poller.register(self._connection.monitor, zmq.POLLIN)
-        self._poller.poll(int(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS) * 1000) + 1)
+        if self._waited != (self._connection, wake):
+            self._selector.close()
+            self._selector = selectors.DefaultSelector()
+            for descriptor in (wake, *self.filenos()):
+                self._selector.register(descriptor, selectors.EVENT_READ)
+            self._waited = (self._connection, wake)
+        self._selector.select(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS))
 
     def close(self) -> None:
         """Write what is left, and leave."""
         super().close()
+        self._selector.close()
         self._context.destroy(linger=int(LINGER_SECONDS * 1000))

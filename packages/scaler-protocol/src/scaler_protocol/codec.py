@@ -7,6 +7,7 @@ The schema drives it: a union member `doneMessage` is the dataclass `DoneMessage
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,8 @@ _MESSAGE = _SCHEMA.Message
 _PAYLOAD = "Lengths"
 _GROUPS = "groups"
 _KNOWN_GROUP_BYTES = 4096
+_MOST_SEGMENTS = 512
+_TWO_NUMBERS = struct.Struct("<II")
 
 
 def _snake(name: str) -> str:
@@ -120,16 +123,21 @@ class _Kind:
     def decode(self, reader: Any, frames: Sequence[bytes]) -> Any:
         payload = frames[1] if len(frames) == 2 else b""
         body = reader._get_by_field(self.place)
+        get, has = body._get_by_field, body._has_by_field
         values: dict[str, Any] = {}
         for attribute, _, place, is_list in self.plain:
             if not is_list:
-                values[attribute] = body._get_by_field(place)
-            elif not body._has_by_field(place):
+                values[attribute] = get(place)
+            elif not has(place):
                 values[attribute] = ()
+            elif attribute == _GROUPS:
+                values[attribute] = tuple(map(_read_group, get(place)))
             else:
-                value = body._get_by_field(place)
-                values[attribute] = tuple(map(_read_group, value)) if attribute == _GROUPS else tuple(value)
-        self._cut(body, payload, values)
+                values[attribute] = tuple(get(place))
+        if self.payloads:
+            self._cut(body, payload, values)
+        elif payload:
+            raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload)} bytes of nobody")
         for columns in self.columns:
             size = len(values[columns[0]])
             for column in columns[1:]:
@@ -180,12 +188,34 @@ def decode(frames: Sequence[bytes]) -> Message:
     columns = frames[0]
     try:
         # Reading a list twice counts twice, so the limit (in words) is eight times what the frame holds.
-        with _MESSAGE.from_bytes(columns, traversal_limit_in_words=len(columns) + 4096) as reader:
-            kind = _KINDS[reader.which()]
-            message: Message = kind.decode(reader, frames)
-            return message
+        reader = _MESSAGE.from_segments(_segments(columns), traversal_limit_in_words=len(columns) + 4096)
+        message: Message = _KINDS[reader._which_str()].decode(reader, frames)
+        return message
     except MalformedMessageError:
         raise
     except (capnp.KjException, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
         reason, _, _ = str(error).partition("\n")
         raise MalformedMessageError(f"not a message: {reason}") from error
+
+
+def _segments(columns: bytes) -> list[bytes]:
+    """The segments of a Cap'n Proto message in its stream framing: a table of sizes, and one behind the other.
+
+    pycapnp's own reader of that framing is a context manager, which takes longer than a small message is worth.
+    """
+    if len(columns) < _TWO_NUMBERS.size:
+        raise MalformedMessageError(f"not a message: {len(columns)} bytes")
+    more, words = _TWO_NUMBERS.unpack_from(columns)
+    if not more and len(columns) == 8 * (1 + words):
+        return [columns[8:]]
+    at = 8 * ((more + 1) // 2 + 1)
+    if more >= _MOST_SEGMENTS or len(columns) < at:
+        raise MalformedMessageError(f"not a message: {more + 1} segments in {len(columns)} bytes")
+    sizes = struct.unpack_from(f"<{more + 1}I", columns, 4)
+    segments = []
+    for size in sizes:
+        segments.append(columns[at : at + 8 * size])
+        at += 8 * size
+    if at != len(columns):
+        raise MalformedMessageError(f"not a message: segments of {at} bytes in {len(columns)}")
+    return segments

@@ -123,8 +123,8 @@ class SchedulerCore:
 
     def due(self) -> float | None:
         """When `settle` should be called again although nothing happened."""
-        times = (self._outcomes.due(), self._dispatch.due(), self._recovery.due())
-        return min((time for time in times if time is not None), default=None)
+        times = [self._outcomes.due(), self._dispatch.due(), self._recovery.due()]
+        return min([time for time in times if time is not None], default=None)
 
     # --- peers ------------------------------------------------------------------------------------------------------
 

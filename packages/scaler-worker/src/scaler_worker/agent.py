@@ -53,6 +53,8 @@ class Agent:
         self._filenos: tuple[int, ...] = ()
         self._epoch = (0, True)
         self._settling = self._sweeping = self._was_up = False
+        self._answered = False
+        """Whether performing what the core decided has told it something."""
         self._due_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -130,8 +132,10 @@ class Agent:
             return
         now = self._loop.time()
         core, perform, dialer = self._core, self._perform, self._dialer
-        while effects := core.settle(now):
-            for effect in effects:
+        self._answered = True
+        while self._answered:
+            self._answered = False
+            for effect in core.settle(now):
                 perform[type(effect)](effect)
         if self._ended.done():
             return
@@ -185,7 +189,10 @@ class Agent:
             self._sweep_from_now_on(number)
             return
         self._take_results(number)
-        self._settle_soon()
+        if self._core.fleet.running:  # others may be about to end, too
+            self._settle_soon()
+        else:
+            self._settle()
 
     def _take_results(self, number: int) -> bool:
         """Hand what is in a pipe to the core; False at its end."""
@@ -283,6 +290,7 @@ class Agent:
         run = self._forking.words.of(number)[RUN]
         self._take_results(number)
         self._core.handle(number, events.TailRecalled(datagrams, handles, run), self._loop.time())
+        self._answered = True
 
     def _revoke(self, effect: events.ReadRun) -> None:
         channel = self._channels[effect.worker]
@@ -300,6 +308,7 @@ class Agent:
     def _read_cpu(self, effect: events.ReadCpu) -> None:
         used = cpu_nanoseconds(self._channels[effect.worker].pid)
         self._core.handle(effect.worker, events.CpuRead(used), self._loop.time())
+        self._answered = True
 
     def _kill(self, number: int) -> None:
         if pid := self._channels[number].pid:
