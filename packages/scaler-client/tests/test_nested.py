@@ -47,9 +47,11 @@ class ScriptedChannel:
     def readable(self) -> bool:
         return bool(self._events)
 
-    def wait(self, wake: int, seconds: float) -> None:
-        if self._reader in select.select([wake, self._reader], [], [], seconds)[0]:
+    def wait(self, wake: int, seconds: float) -> bool:
+        ready = select.select([wake, self._reader], [], [], seconds)[0]
+        if self._reader in ready:
             os.read(self._reader, 1)
+        return wake in ready
 
     def close(self) -> None:
         os.close(self._reader)

@@ -45,10 +45,10 @@ class DialedTransport:
         """Whether a turn would find something."""
         return self._dialer.readable()
 
-    def wait(self, wake: int, seconds: float) -> None:
+    def wait(self, wake: int, seconds: float) -> bool:
         """Block, but not beyond what the link has to do."""
         due = self._dialer.uplink.due() - time.monotonic()
-        self._dialer.wait(wake, max(0.0, min(seconds, due)))
+        return self._dialer.wait(wake, max(0.0, min(seconds, due)))
 
     def close(self) -> None:
         """Write what is left, and leave."""

@@ -232,18 +232,15 @@ class IoThread:
         transport = self._dial()
         try:
             while not self.handoff.closed:
-                busy = self._turn(transport)
-                if transport.readable():
-                    continue
-                self._sleep(transport, busy)
+                self._turn(transport)
         except Exception as error:
             _log.exception("the io thread of a client failed")
             self.handoff.close(ClientQuitError(f"the client's io thread failed: {error!r}"))
         finally:
             self._leave(transport)
 
-    def _turn(self, transport: Transport) -> bool:
-        """Take in, decide, write out; whether users had left something to do."""
+    def _turn(self, transport: Transport) -> None:
+        """Take in, decide, write out, deliver, and sleep until there is more."""
         core, now = self._core, time.monotonic()
         for event in transport.turn(now):
             core.handle(event, now)
@@ -256,11 +253,13 @@ class IoThread:
                 transport.send(effect.message)
         for event in transport.flush(now):
             core.handle(event, now)
+        more = transport.readable()
         # Last, because whoever waits for an outcome waits for the interpreter too, until this thread sleeps.
         for effect in effects:
             if type(effect) is not Transmit:
                 self._perform[type(effect)](effect)
-        return bool(entries)
+        if not more:
+            self._sleep(transport, bool(entries))
 
     def _accept(self, entries: list[HandoffEntry]) -> None:
         calls: list[ScalerFuture[Any]] = []
@@ -279,15 +278,17 @@ class IoThread:
             self._core.submit(calls)
 
     def _sleep(self, transport: Transport, busy: bool) -> None:
-        handoff = self.handoff
+        handoff, woken = self.handoff, False
         if busy:
-            transport.wait(handoff.fileno(), PAUSE_SECONDS)
+            woken = transport.wait(handoff.fileno(), PAUSE_SECONDS)
         elif handoff.fall_asleep():
             now = time.monotonic()
             due = self._core.due(now)
-            transport.wait(handoff.fileno(), IDLE_SECONDS if due is None else min(max(due - now, 0.0), IDLE_SECONDS))
+            seconds = IDLE_SECONDS if due is None else min(max(due - now, 0.0), IDLE_SECONDS)
+            woken = transport.wait(handoff.fileno(), seconds)
             handoff.wake_up()
-        handoff.drain()
+        if woken:
+            handoff.drain()
 
     def _leave(self, transport: Transport) -> None:
         core, now = self._core, time.monotonic()

@@ -41,8 +41,8 @@ class Transport(Protocol):
     def readable(self) -> bool:
         """Whether a turn would find something; asked after the last `flush`, before `wait`."""
 
-    def wait(self, wake: int, seconds: float) -> None:
-        """Block until there is something to read here or on the descriptor `wake`, or the time is over."""
+    def wait(self, wake: int, seconds: float) -> bool:
+        """Block until there is something to read here or on `wake`, or the time is over; whether on `wake`."""
 
     def close(self) -> None:
         """Write what is left, and leave."""

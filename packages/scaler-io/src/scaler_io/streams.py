@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError
@@ -37,8 +38,11 @@ def join(frames: Frames) -> bytes:
     return b"".join((_COLUMNS_SIZE.pack(sum(map(len, frames[1:2]))), *frames))
 
 
-def cut(written: bytes | memoryview) -> list[bytes]:
-    """Header, columns and, where there is one, payload of a message as it travels; nothing of what can be none."""
+def cut(written: Any) -> list[bytes]:
+    """Header, columns and, where there is one, payload of a message as it travels; nothing of what can be none.
+
+    Of a memoryview the payload is a part, not a copy.
+    """
     if len(written) < _HEAD:
         return []
     end = _HEAD + _COLUMNS_SIZE.unpack_from(written)[0]

@@ -260,15 +260,19 @@ class Dialer(EpochDialer[_Connection]):
             return ()
         return tuple(watched.FD for watched in (self._connection.socket, self._connection.monitor))
 
-    def wait(self, wake: int, seconds: float) -> None:
-        """Block until a message, a broken connection, or something to read on the descriptor `wake`."""
+    def wait(self, wake: int, seconds: float) -> bool:
+        """Block until a message, a broken connection, or something on the descriptor `wake`; whether on that one.
+
+        To be called after `readable` was False: what had come before wakes nobody.
+        """
         if self._waited != (self._connection, wake):
             self._selector.close()
             self._selector = selectors.DefaultSelector()
             for descriptor in (wake, *self.filenos()):
                 self._selector.register(descriptor, selectors.EVENT_READ)
             self._waited = (self._connection, wake)
-        self._selector.select(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS))
+        found = self._selector.select(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS))
+        return any(key.fd == wake for key, _ in found)
 
     def close(self) -> None:
         """Write what is left, and leave."""

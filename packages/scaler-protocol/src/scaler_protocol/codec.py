@@ -94,6 +94,10 @@ class _Kind:
         self.member, self.kind = member, kind
         self.place = _MESSAGE.schema.fields[member]
         self.plain, self.payloads = _fields(struct)
+        self.scalars = [(field.attribute, field.place) for field in self.plain if not field.is_list]
+        self.lists = [(field.attribute, field.place) for field in self.plain if field.is_list]
+        self.absent: dict[str, Any] = dict.fromkeys([attribute for attribute, _ in self.lists], ())
+        self.absent.update((field.attribute, NONE) for field in self.payloads)
         self.columns: Sequence[tuple[str, ...]] = getattr(kind, "COLUMNS", ())
         self.optional: frozenset[str] = getattr(kind, "OPTIONAL", frozenset())
         self.keeps_frames = hasattr(kind, "encoded")
@@ -124,26 +128,23 @@ class _Kind:
         payload = frames[1] if len(frames) == 2 else b""
         body = reader._get_by_field(self.place)
         get, has = body._get_by_field, body._has_by_field
-        values: dict[str, Any] = {}
-        for attribute, _, place, is_list in self.plain:
-            if not is_list:
-                values[attribute] = get(place)
-            elif not has(place):
-                values[attribute] = ()
-            elif attribute == _GROUPS:
-                values[attribute] = tuple(map(_read_group, get(place)))
-            else:
-                values[attribute] = tuple(get(place))
+        values = self.absent.copy()
+        for attribute, place in self.scalars:
+            values[attribute] = get(place)
+        for attribute, place in self.lists:
+            if has(place):
+                column = get(place)
+                values[attribute] = tuple(map(_read_group, column) if attribute == _GROUPS else column)
         if self.payloads:
             self._cut(body, payload, values)
         elif payload:
             raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload)} bytes of nobody")
         for columns in self.columns:
             size = len(values[columns[0]])
-            for column in columns[1:]:
-                found = len(values[column])
-                if found != size and (found or column not in self.optional):
-                    where = f"{self.kind.__name__}.{column}"
+            for other in columns[1:]:
+                found = len(values[other])
+                if found != size and (found or other not in self.optional):
+                    where = f"{self.kind.__name__}.{other}"
                     raise MalformedMessageError(f"{where} has {found} entries, {columns[0]} {size}")
         message = self.kind(**values)
         if self.keeps_frames:
@@ -155,7 +156,6 @@ class _Kind:
         only = len(self.payloads) == 1
         for attribute, _, place, _ in self.payloads:
             if not body._has_by_field(place):
-                values[attribute] = NONE
                 continue
             lengths = list(body._get_by_field(place))
             end = at + sum(lengths)

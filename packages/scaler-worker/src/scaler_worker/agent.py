@@ -18,11 +18,10 @@ from scaler_io.zeromq import Dialer
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import Blocked, Submit
-from scaler_worker import events
+from scaler_worker import events, host
 from scaler_worker.agent_core import AgentCore
 from scaler_worker.channel import WorkerReady, pack_definition, pack_tasks
 from scaler_worker.events import SCHEDULER
-from scaler_worker.host import HostFigures, available_memory, cpu_nanoseconds, end_children, ending_of, is_nearly_gone
 from scaler_worker.template import FORKED, NOT_FORKED
 from scaler_worker.template_link import Forking, TemplateLink
 from scaler_worker.worker_channel import WorkerChannel
@@ -49,12 +48,10 @@ class Agent:
         self._template = forking.template
         self._channels: dict[int, WorkerChannel] = {}
         self._swept: set[int] = set()
-        self._figures = HostFigures()
+        self._figures = host.HostFigures()
         self._filenos: tuple[int, ...] = ()
         self._epoch = (0, True)
-        self._settling = self._sweeping = self._was_up = False
-        self._answered = False
-        """Whether performing what the core decided has told it something."""
+        self._settling = self._sweeping = self._was_up = self._answered = False
         self._due_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -133,7 +130,7 @@ class Agent:
         now = self._loop.time()
         core, perform, dialer = self._core, self._perform, self._dialer
         self._answered = True
-        while self._answered:
+        while self._answered:  # performing some effects tells the core something
             self._answered = False
             for effect in core.settle(now):
                 perform[type(effect)](effect)
@@ -173,8 +170,8 @@ class Agent:
             return
         self._reap()
         now = self._loop.time()
-        free, total = available_memory()
-        self._core.handle(SCHEDULER, events.MemoryRead(is_nearly_gone(free, total)), now)
+        free, total = host.available_memory()
+        self._core.handle(SCHEDULER, events.MemoryRead(host.is_nearly_gone(free, total)), now)
         if self._dialer.uplink.state is LinkState.UP:
             waiting = len(self._core.flights.waiting)
             self._dialer.uplink.send(self._figures.status(self._core.fleet, waiting, free, now))
@@ -189,10 +186,8 @@ class Agent:
             self._sweep_from_now_on(number)
             return
         self._take_results(number)
-        if self._core.fleet.running:  # others may be about to end, too
-            self._settle_soon()
-        else:
-            self._settle()
+        # Others that run may be about to end, too.
+        (self._settle_soon if self._core.fleet.running else self._settle)()
 
     def _take_results(self, number: int) -> bool:
         """Hand what is in a pipe to the core; False at its end."""
@@ -306,7 +301,7 @@ class Agent:
             self._settle_soon()
 
     def _read_cpu(self, effect: events.ReadCpu) -> None:
-        used = cpu_nanoseconds(self._channels[effect.worker].pid)
+        used = host.cpu_nanoseconds(self._channels[effect.worker].pid)
         self._core.handle(effect.worker, events.CpuRead(used), self._loop.time())
         self._answered = True
 
@@ -339,7 +334,7 @@ class Agent:
             elif report.kind == NOT_FORKED:
                 self._died(report.number, f"could not be forked: {os.strerror(report.status)}", 0)
             else:
-                self._died(report.number, ending_of(report.status), report.peak_memory)
+                self._died(report.number, host.ending_of(report.status), report.peak_memory)
         if not alive:
             self._replace_template()
         self._settle_soon()
@@ -364,13 +359,9 @@ class Agent:
         if self._ended.done():
             return
         numbers = {channel.pid: number for number, channel in self._channels.items() if channel.pid}
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-                if not pid:
-                    break
-                if (number := numbers.get(pid)) is not None:
-                    self._died(number, ending_of(status), usage.ru_maxrss * 1024)
+        for pid, status, peak_memory in host.ended_children():
+            if (number := numbers.get(pid)) is not None:
+                self._died(number, host.ending_of(status), peak_memory)
         self._settle_soon()
 
     def _died(self, number: int, reason: str, peak_memory: int) -> None:
@@ -404,5 +395,5 @@ class Agent:
             self._kill(number)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._template.pid, signal.SIGKILL)
-        end_children()
+        host.end_children()
         self._folder.cleanup()

@@ -59,13 +59,13 @@ class AgentTransport:
         poller.register(self._channel, select.POLLIN)
         return bool(poller.poll(0))
 
-    def wait(self, wake: int, seconds: float) -> None:
-        """Block until there is something to read here or on the descriptor `wake`, or the time is over."""
+    def wait(self, wake: int, seconds: float) -> bool:
+        """Block until there is something to read here or on `wake`, or the time is over; whether on `wake`."""
         poller = select.poll()
         poller.register(wake, select.POLLIN)
         if not self._lost:
             poller.register(self._channel, select.POLLIN | (select.POLLOUT if self._out else 0))
-        poller.poll(max(0, seconds) * 1000)
+        return any(descriptor == wake for descriptor, _ in poller.poll(max(0, seconds) * 1000))
 
     def close(self) -> None:
         """Write what is left; the channel stays with the worker."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from scaler_io.lifecycle import cpu_seconds, resident_bytes
@@ -90,6 +90,13 @@ def ending_of(status: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:  # a real-time signal
         return f"was killed by signal {-code}"
+
+
+def ended_children() -> Iterator[tuple[int, int, int]]:
+    """Children of this process that have ended: process id, wait status, peak memory in bytes."""
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.wait4(-1, os.WNOHANG))[0]:
+            yield found[0], found[1], found[2].ru_maxrss * 1024
 
 
 def end_children() -> None:
