@@ -15,9 +15,10 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.messages import AgentStatus, Blocked, Submit
 from scaler_worker import events
-from scaler_worker.agent import REVOCATION_SECONDS, SWEEP_SECONDS, UNSENT_LIMIT
+from scaler_worker.agent import REVOCATION_SECONDS, UNSENT_LIMIT
 from scaler_worker.agent_core import AgentCore
 from scaler_worker.events import SCHEDULER
+from scaler_worker.flights import SWEEP_SECONDS
 from scaler_worker.records import AgentConfig
 from world.plans import Execution
 from world.workers import PIPE_SECONDS, SimulatedWorker

@@ -13,9 +13,9 @@ from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.profiles import PROFILE
 from scaler_worker import channel
-from scaler_worker.agent import CHUNK, SWEEP_SECONDS
 from scaler_worker.events import Define, GiveTasks
-from scaler_worker.records import Entry
+from scaler_worker.flights import LONGEST_SWEEP_SECONDS
+from scaler_worker.records import SEPARATE, Entry
 from world.callers import Caller, WorldFuture
 from world.plans import Execution, Plan, plan_of
 
@@ -150,7 +150,8 @@ class SimulatedWorker:
         self.pipe.append(event)
         # Pipes of workers with chunks are swept, others are read at once.
         now = self._network.now
-        delay = SWEEP_SECONDS if self._datagram is not None and len(self._datagram.entries) > CHUNK else PIPE_SECONDS
+        swept = self._datagram is not None and len(self._datagram.entries) > SEPARATE
+        delay = LONGEST_SWEEP_SECONDS if swept else PIPE_SECONDS
         if self._read_at < now or now + delay < self._read_at:
             self._read_at = now + delay
             self._network.at(self._read_at, self._host.wake)

@@ -22,16 +22,13 @@ from scaler_worker import events, host
 from scaler_worker.agent_core import AgentCore
 from scaler_worker.channel import WorkerReady, pack_definition, pack_tasks
 from scaler_worker.events import SCHEDULER
+from scaler_worker.flights import SWEEP_SECONDS
 from scaler_worker.template import FORKED, NOT_FORKED
 from scaler_worker.template_link import Forking, TemplateLink
 from scaler_worker.worker_channel import WorkerChannel
 from scaler_worker.worker_core import REVOKED, RUN
 
 LOGGER: Final = logging.getLogger("scaler")
-SWEEP_SECONDS: Final = 0.001
-"""How often the pipes of workers with chunks are read: one wake-up for hundreds of results."""
-CHUNK: Final = 4
-"""Tasks of a datagram beyond which its results are swept, not waited for."""
 REVOCATION_SECONDS: Final = 0.002
 """After which a worker that still is in a run has seen, or will see, that its datagram is revoked."""
 REAP_SECONDS: Final = 0.01
@@ -218,7 +215,7 @@ class Agent:
             self._loop.remove_reader(self._channels[number].results)
         if not self._sweeping:
             self._sweeping = True
-            self._loop.call_later(SWEEP_SECONDS, self._sweep)
+            self._loop.call_later(self._core.flights.sweep_seconds(self._swept), self._sweep)
 
     def _sweep(self) -> None:
         """Read the pipes of all workers that have chunks; those that have none any more are waited for again."""
@@ -232,12 +229,12 @@ class Agent:
         if self._dialer.uplink.kept_bytes <= UNSENT_LIMIT:
             workers = self._core.fleet.workers
             for number in list(self._swept):
-                if all(len(datagram.entries) <= CHUNK for datagram in workers[number].flight):
+                if not any(datagram.is_swept for datagram in workers[number].flight):
                     self._swept.discard(number)
                     self._loop.add_reader(self._channels[number].results, self._read_results, number)
         if self._swept and not self._sweeping:
             self._sweeping = True
-            self._loop.call_later(SWEEP_SECONDS, self._sweep)
+            self._loop.call_later(self._core.flights.sweep_seconds(self._swept), self._sweep)
 
     def _read_messages(self, number: int) -> None:
         """The client inside a task said something."""
@@ -266,7 +263,7 @@ class Agent:
         runs, tasks, lanes, calls, attempts, flags = zip(*effect.entries, strict=True)
         handles = [lane.kind.handle for lane in lanes]
         self._give(effect.worker, pack_tasks(effect.sequence, runs, tasks, handles, calls, attempts, flags))
-        if len(runs) > CHUNK:
+        if any(datagram.is_swept for datagram in self._core.fleet.workers[effect.worker].flight):
             self._sweep_from_now_on(effect.worker)
 
     def _give(self, number: int, datagram: bytes) -> None:

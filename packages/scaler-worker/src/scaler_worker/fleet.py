@@ -8,7 +8,7 @@ from scaler_protocol.messages import WorkerState
 from scaler_worker.events import AgentEffect, EndAgent, EndWorker, LogLine, StartWorker
 from scaler_worker.records import WorkerRecord
 
-REFILL_MICROSECONDS = 5_000.0
+REFILL_MICROSECONDS = 50_000.0
 """A worker with no more than this to do is given a second datagram, so that it never waits for us."""
 SPARES = 32
 """Idle workers beyond the places that are kept for a while: parents block again and again."""

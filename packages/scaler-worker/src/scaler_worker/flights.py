@@ -17,7 +17,13 @@ from scaler_worker.functions import FunctionTable
 from scaler_worker.outcomes import KeptOutcomes, Outbox
 from scaler_worker.records import UNKNOWN, Datagram, Entry, FunctionKind, WaitingRuns, WorkerRecord
 
-CHUNK_MICROSECONDS: Final = 1_000.0
+CHUNK_MICROSECONDS: Final = 4_000.0
+"""Of work in one datagram: each result that is heard of by itself costs the host most of a millisecond."""
+SHARED_MICROSECONDS: Final = 2_000.0
+"""Of work that stands unread behind another worker's run, from which on an idle worker gets it."""
+SWEEP_SECONDS: Final = 0.001
+LONGEST_SWEEP_SECONDS: Final = 0.004
+"""Between two sweeps of pipes."""
 OVERDUE_SECONDS: Final = 0.005
 """Beyond ten times the estimate, after which what stands behind a run is taken back."""
 OUTLIERS: Final = 32
@@ -55,6 +61,24 @@ class Flights:
             if not waiting:
                 return
             self._give(worker, channel.COUNT_LIMIT, now)
+
+    def share(self, now: float) -> None:
+        """Nothing waits and a worker is idle: see whether it can have what another one has not begun to read."""
+        wanted = min(len(self._fleet.idle), self._fleet.places - len(self._fleet.running))
+        for number in self._fleet.running:
+            flight = self._fleet.workers[number].flight
+            if wanted > 0 and len(flight) > 1 and not flight[1].checked and flight[1].estimate >= SHARED_MICROSECONDS:
+                flight[1].checked = now
+                self.effects.append(events.RecallTail(number))
+                wanted -= 1
+
+    def sweep_seconds(self, numbers: Iterable[int]) -> float:
+        """How long what these workers write may stand unread: none of them runs out of work meanwhile."""
+        least = LONGEST_SWEEP_SECONDS
+        for number in numbers:
+            left = sum(d.estimate * (len(d.entries) - d.at) / len(d.entries) for d in self._fleet.workers[number].flight)
+            least = min(least, left / 2e6)
+        return max(SWEEP_SECONDS, least)
 
     def _give(self, worker: WorkerRecord, count: int, now: float) -> None:
         entries = self.waiting.take(count, CHUNK_MICROSECONDS, channel.DATAGRAM_LIMIT)

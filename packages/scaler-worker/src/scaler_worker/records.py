@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from scaler_protocol.messages import Group, WorkerState
 
 UNKNOWN = math.inf
+SEPARATE = 4
+SEPARATE_MICROSECONDS = 1_000.0
+"""So few runs of one datagram, and no longer than this together, are heard of one by one."""
 """The estimate of a function that has not run yet."""
 OVERHEAD_MICROSECONDS = 3.0
 """What a run costs its worker beyond its own duration."""
@@ -84,6 +87,12 @@ class Datagram:
     def left(self) -> list[Entry]:
         """The runs that have not ended."""
         return self.entries[self.at :]
+
+    @property
+    def is_swept(self) -> bool:
+        """Whether its results are read from time to time, many with one wake-up, and not each at once."""
+        count = len(self.entries)
+        return count > SEPARATE or (count > 1 and self.estimate >= SEPARATE_MICROSECONDS)
 
 
 class WorkerRecord:
