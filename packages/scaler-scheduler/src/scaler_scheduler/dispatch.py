@@ -37,6 +37,8 @@ from scaler_scheduler.state import SchedulerState
 
 RECALL_SECONDS = 0.005
 """An agent's queue is left alone if it holds less work than this per worker: fetching it costs more."""
+BEHIND_SECONDS = 0.05
+"""Tasks up to this long may stand one behind the other at a worker, so that it never waits for the next."""
 REBALANCE_SECONDS = 0.01
 """How often the loads of agents are compared."""
 _RUN_TASKS = 4096
@@ -167,10 +169,11 @@ class Dispatch:
         if most <= 0:
             return max(0, idle)
         horizon = self._state.config.horizon_seconds
-        budget = agent.workers * horizon - agent.load
+        seconds = lane.tasks[0].group.function.seconds
+        behind = seconds if seconds is not None and seconds <= BEHIND_SECONDS else 0.0
+        budget = agent.workers * (horizon + behind) - agent.load
         if budget <= 0:
             return max(0, idle)
-        seconds = lane.tasks[0].group.function.seconds
         return min(most, max(idle, math.ceil(budget / max(_SHORTEST, horizon if seconds is None else seconds))))
 
     def _assign(self, agent: AgentRecord, tasks: list[TaskRecord]) -> None:
