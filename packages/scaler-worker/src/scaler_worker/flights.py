@@ -76,7 +76,9 @@ class Flights:
         """How long what these workers write may stand unread: none of them runs out of work meanwhile."""
         least = LONGEST_SWEEP_SECONDS
         for number in numbers:
-            left = sum(d.estimate * (len(d.entries) - d.at) / len(d.entries) for d in self._fleet.workers[number].flight)
+            left = sum(
+                d.estimate * (len(d.entries) - d.at) / len(d.entries) for d in self._fleet.workers[number].flight
+            )
             least = min(least, left / 2e6)
         return max(SWEEP_SECONDS, least)
 
