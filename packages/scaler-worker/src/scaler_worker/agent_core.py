@@ -9,11 +9,11 @@ come, or in the flight of one worker.
     anywhere --Withdraw--> Done CANCELLED at once; a worker that is in it is killed
     waiting --Recall--> Returned
 
-A flight is at most two datagrams, each one task or a chunk of tiny ones that take a few milliseconds together. Nothing is
-given to a worker behind a task that is long or of unknown length, and what stands unread behind a run is had back for a
-worker that is idle. Nothing stays behind a task that turns out to be long: unread datagrams are read back (the kernel
-decides who got each one), and what the worker has read is *revoked*: it looks at the revoked sequence before each run, and
-we look at its current run well after having written that, so one of us sees the other.
+A flight is at most two datagrams, each one task or a chunk of tiny ones that take a few milliseconds together.
+Nothing is given to a worker behind a task that is long or of unknown length, and what stands unread behind a run is
+had back for a worker that is idle. Nothing stays behind a task that turns out to be long: unread datagrams are read
+back (the kernel decides who got each one), and what the worker has read is *revoked*: it looks at the revoked
+sequence before each run, and we look at its current run well after having written that, so one of us sees the other.
 
     worker: STARTING --ready--> IDLE <--> RUNNING <--Blocked--> BLOCKED; STOPPING when killed or let go --died--> gone
 
