@@ -49,15 +49,15 @@ class EpochDialer(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def readable(self) -> bool:
-        """Whether a message is there; also re-arms the descriptor's edge, where there is one."""
+        """Whether a turn would find something; also re-arms the descriptor's edge, where there is one."""
 
     def turn(self, now: float) -> list[UplinkEvent]:
         """Take in what has arrived, at most TURN_MESSAGES. Then `flush` what the core says, then ask `readable`."""
         uplink, events = self.uplink, list[UplinkEvent]()
         if (connection := self._connection) is not None:
             events += self._receive(connection, now)
-            # What the peer said last is read first: it has arrived when its connection is known to be lost.
-            if not events and (reason := connection.lost()) is not None and not self.readable():
+            if not events and (reason := connection.lost()) is not None:
+                events += self._receive(connection, now, to_the_end=True)  # what the peer said last has arrived by now
                 events += uplink.broken(reason, now)
         events += uplink.tick(now)
         if uplink.state in (LinkState.DOWN, LinkState.REFUSED):
@@ -70,16 +70,19 @@ class EpochDialer(ABC, Generic[ConnectionT]):
                 events += uplink.broken(str(error), now)
         return events
 
-    def _receive(self, connection: ConnectionT, now: float) -> list[UplinkEvent]:
+    def _receive(self, connection: ConnectionT, now: float, *, to_the_end: bool = False) -> list[UplinkEvent]:
         events: list[UplinkEvent] = []
         uplink = self.uplink
-        for frames in connection.receive(TURN_MESSAGES):
-            try:
-                events += uplink.receive(frames, now)
-            except ProtocolError as error:
-                self.malformed += 1
-                events += uplink.broken(f"malformed message: {error}", now)
-            if uplink.state is LinkState.DOWN:
+        while arrived := connection.receive(TURN_MESSAGES):
+            for frames in arrived:
+                try:
+                    events += uplink.receive(frames, now)
+                except ProtocolError as error:
+                    self.malformed += 1
+                    events += uplink.broken(f"malformed message: {error}", now)
+                if uplink.state is LinkState.DOWN:
+                    return events
+            if not to_the_end:
                 break
         return events
 

@@ -52,7 +52,10 @@ class _Traffic:
         self._wake.setblocking(False)
         self._lock = threading.RLock()  # a finalizer may delete objects in the middle of anything
         self._arrivals: deque[Transfer] = deque()
+        self._timeout = timeout_seconds
         self._ended: ScalerError | None = None
+        self._lost = ""
+        """Why there has been no server for longer than the timeout, if so."""
         self._closing = False
         self._up = False
         self._turns: deque[Transfer] = deque()
@@ -67,6 +70,7 @@ class _Traffic:
         with self._lock:
             if self._ended is not None:
                 return False
+            transfer.since = time.monotonic()
             self._arrivals.append(transfer)
         self._signal()
         return True
@@ -111,6 +115,8 @@ class _Traffic:
         self._ask()
         for event in self._dialer.flush(now):
             self._handle(event)
+        if self._lost and self._ended is None:
+            self._give_up(now)
         if closing and self._ended is None:
             self._end(ClientQuitError(f"the connection to object storage server {self._address} was closed"))
             self._uplink.send(Goodbye())
@@ -123,13 +129,13 @@ class _Traffic:
         if isinstance(event, ObjectStored | ObjectPart):
             self._answered(event.request, event)
         elif isinstance(event, LinkUp):
-            self._up = True
+            self._up, self._lost = True, ""
             if not event.resumed:
                 self._ask_again()
         elif isinstance(event, LinkDown):
             self._up = False
         elif isinstance(event, LinkLost):
-            self._end(StorageLostError(f"object storage server {self._address}: {event.reason}"))
+            self._lost = event.reason
         elif isinstance(event, LinkRefused):
             reasons = "; ".join(event.reasons)
             self._end(HandshakeRefusedError(f"object storage server {self._address} refused us: {reasons}"))
@@ -177,6 +183,19 @@ class _Traffic:
         if isinstance(transfer, Upload):
             self._turns.append(Deletion(DeleteObjects([transfer.reference.object], transfer.session)))
 
+    def _give_up(self, now: float) -> None:
+        """Nobody waits for a server for longer than the timeout; with the last of them this ends."""
+        error = StorageLostError(f"object storage server {self._address}: {self._lost}")
+        waiting = 0
+        for transfer in [*(transfer for transfer, _, _ in self._asked.values()), *self._turns]:
+            if not transfer.over.is_set() and now < transfer.since + self._timeout:
+                waiting += 1
+            else:
+                _fail(transfer, error)
+        with self._lock:
+            if not waiting and not self._arrivals:
+                self._end(error)
+
     def _ask_again(self) -> None:
         live = dict.fromkeys([*(transfer for transfer, _, _ in self._asked.values()), *self._turns])
         self._asked.clear()
@@ -192,17 +211,19 @@ class _Traffic:
         for held in (self._asked, self._turns, self._arrivals):
             held.clear()
         for transfer in transfers:
-            transfer.fail(
-                type(error)(f"object {transfer.reference}: {error}" if transfer.reference.object else str(error))
-            )
+            _fail(transfer, error)
+
+
+def _fail(transfer: Transfer, error: ScalerError) -> None:
+    transfer.fail(type(error)(f"object {transfer.reference}: {error}" if transfer.reference.object else str(error)))
 
 
 class ObjectConnection:
     """Stored objects as seen by a client or a worker; connects when it is first used.
 
     Blocking and thread-safe. A forked process connects for itself and shares nothing but the session. Without a
-    connection for `timeout_seconds` an operation raises StorageLostError, and the next one tries anew; a server that
-    will not have us is HandshakeRefusedError.
+    connection for `timeout_seconds` an operation raises StorageLostError; a server that will not have us is
+    HandshakeRefusedError.
     """
 
     def __init__(

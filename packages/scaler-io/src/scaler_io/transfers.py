@@ -24,6 +24,8 @@ class Transfer:
         self.count = count
         self.asked = 0
         self.answered = 0
+        self.since = 0.0
+        """When somebody began to wait for it."""
         self.over = threading.Event()
         self.error: ScalerError | None = None
 

@@ -202,11 +202,12 @@ class _Connection:
         except zmq.ZMQError as error:
             self.close()
             raise OSError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
+        self.lost()  # a socket whose descriptor nobody has asked for wakes nobody
 
     def readable(self) -> bool:
-        """Whether a message is there; also re-arms the descriptor's edge."""
+        """Whether a message is there, or the connection is known to be gone; also re-arms the descriptor's edge."""
         self._many = _is_readable(self.socket)
-        return self._many
+        return self._many or self._reason is not None
 
     def receive(self, limit: int) -> list[list[bytes]]:
         """Up to `limit` messages that have arrived; only one unless `readable` was True."""
