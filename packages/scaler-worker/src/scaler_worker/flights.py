@@ -17,12 +17,12 @@ from scaler_worker.functions import FunctionTable
 from scaler_worker.outcomes import KeptOutcomes, Outbox
 from scaler_worker.records import UNKNOWN, Datagram, Entry, FunctionKind, WaitingRuns, WorkerRecord
 
-CHUNK_MICROSECONDS: Final = 4_000.0
+CHUNK_MICROSECONDS: Final = 8_000.0
 """Of work in one datagram: each result that is heard of by itself costs the host most of a millisecond."""
 SHARED_MICROSECONDS: Final = 2_000.0
 """Of work that stands unread behind another worker's run, from which on an idle worker gets it."""
 SWEEP_SECONDS: Final = 0.001
-LONGEST_SWEEP_SECONDS: Final = 0.004
+LONGEST_SWEEP_SECONDS: Final = 0.008
 """Between two sweeps of pipes."""
 OVERDUE_SECONDS: Final = 0.005
 """Beyond ten times the estimate, after which what stands behind a run is taken back."""
