@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
 
+from scaler_io.effects import Log
 from scaler_protocol.errors import ScalerError, TaskTimeoutError, WorkerDiedError, describe
 from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import DeleteObjects, Status, WorkerState
@@ -328,7 +330,7 @@ class Flights:
         worker.dropped.clear()
         self.waiting.give_back(rest)
         if not killed:
-            self.effects.append(events.LogLine(f"{worker.name} (process {worker.pid}) {event.reason}", warning=True))
+            self.effects.append(Log(logging.WARNING, f"{worker.name} (process {worker.pid}) {event.reason}"))
 
     def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
         memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""
