@@ -35,7 +35,11 @@ class Reading:
 
     def map(self, peer: bytes, event: MapObject) -> None:
         """Pin an object for a peer on this host and say where it is, now or when it is in memory."""
-        proven(self._state.peers[peer], event)
+        try:
+            proven(self._state.peers[peer], event)
+        except ObjectRefusedError as refusal:
+            self._state.missing(peer, event, refusal)
+            return
         record = self._state.objects.get(event.object)
         if record is not None and record.size != event.size:
             record = None

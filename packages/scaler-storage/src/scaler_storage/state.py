@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from scaler_io.effects import Effect, Log, Send
-from scaler_protocol.errors import ObjectRefusedError, ProtocolError, ScalerError, describe
+from scaler_protocol.errors import ObjectRefusedError, ScalerError, describe
 from scaler_protocol.handshake import Role
 from scaler_protocol.messages import GetObject, Message, ObjectPart
 from scaler_protocol.segments import MapObject, ObjectMapped
@@ -105,6 +105,6 @@ class StorageState:
 
 
 def proven(record: PeerRecord, message: Message) -> None:
-    """Raises ProtocolError unless the peer has proven to be on this host."""
+    """Raises ObjectRefusedError unless the peer has proven to be on this host."""
     if not record.local:
-        raise ProtocolError(f"{type(message).__name__} came before a HostProof")
+        raise ObjectRefusedError(f"{type(message).__name__} came before a HostProof")

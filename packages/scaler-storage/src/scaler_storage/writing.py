@@ -35,10 +35,10 @@ class Writing:
     def allocate(self, peer: bytes, event: AllocateObject) -> None:
         """Answer with a segment, or why not; or let it wait for room."""
         record, name = self._state.peers[peer], event.object
-        proven(record, event)
         self.drop_upload(peer, record, name)
         segment = ""
         try:
+            proven(record, event)
             session = self._check(record, name, event.size, event.session)
             if name not in self._state.objects:
                 upload = self._begin(peer, record, event, session)
@@ -63,7 +63,6 @@ class Writing:
     def seal(self, peer: bytes, event: SealObject) -> None:
         """An object that its writer has written by itself is complete."""
         record, error = self._state.peers[peer], ""
-        proven(record, event)
         upload = self._state.uploads.get((peer, event.object))
         try:
             if upload is None or not upload.allocated or upload.segment.name != event.segment:
