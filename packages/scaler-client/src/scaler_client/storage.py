@@ -87,7 +87,7 @@ class ClientStorage:
 
     def fetch(self, reference: bytes) -> bytes:
         """The bytes of an object; raises ScalerError."""
-        return self._connection().get(Reference.unpack(reference))
+        return bytes(self._connection().get(Reference.unpack(reference)))
 
     def free(self, reference: bytes) -> None:
         """Delete an object; does not wait. After the end there is nothing to be freed any more."""

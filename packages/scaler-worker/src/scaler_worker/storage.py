@@ -46,7 +46,7 @@ class WorkerStorage:
 
     def get(self, reference: bytes) -> bytes:
         """The object; raises ScalerError."""
-        return self.door.connection().get(Reference.unpack(reference))
+        return bytes(self.door.connection().get(Reference.unpack(reference)))
 
     def get_shared(self, reference: bytes) -> bytes:
         """An object that other runs may need, too; raises ScalerError."""
