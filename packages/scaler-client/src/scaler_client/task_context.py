@@ -10,6 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from scaler_client.pickles import load as load_payload
+from scaler_client.pickles import load_with
+from scaler_protocol.buffers import Buffer
+
 if TYPE_CHECKING:
     from scaler_client.storage import StorageDoor
     from scaler_io.links import UplinkEvent
@@ -52,7 +56,7 @@ class TaskRuntime(Protocol):
     """What a worker process offers to the tasks that run in it."""
 
     @property
-    def inputs(self) -> Mapping[int, tuple[int, bytes]]:
+    def inputs(self) -> Mapping[int, tuple[int, Buffer]]:
         """Status and payload of each task whose result the current run takes."""
 
     @property
@@ -63,7 +67,7 @@ class TaskRuntime(Protocol):
     def storage(self) -> StorageDoor:
         """The process's connection to object storage."""
 
-    def fetch(self, reference: bytes) -> bytes:
+    def fetch(self, reference: bytes) -> Buffer:
         """An object that calls name; raises ScalerError."""
 
     def current(self) -> CurrentTask | None:
@@ -94,24 +98,22 @@ def current_task() -> CurrentTask | None:
 
 def load_input(task: int) -> Any:
     """What stands in a pickled call for a future: the result of that task, loaded where the call is run."""
-    import pickle
-
-    return pickle.loads(input_payload(task))
+    return load_payload(input_payload(task))
 
 
-def load_object(reference: bytes, load: Callable[[bytes], Any]) -> Any:
+def load_object(reference: bytes, load: Callable[[Any], Any]) -> Any:
     """What stands in a pickled call for an object in object storage, loaded where the call is run."""
-    return load(object_payload(reference))
+    return load_with(load, object_payload(reference))
 
 
-def object_payload(reference: bytes) -> bytes:
+def object_payload(reference: bytes) -> Buffer:
     """The bytes of an object that a call names; raises ScalerError, or LookupError outside of tasks."""
     if _runtime is None:
         raise LookupError("an object that a call names is only to be had where the call is run")
     return _runtime.fetch(reference)
 
 
-def input_payload(task: int) -> bytes:
+def input_payload(task: int) -> Buffer:
     """The bytes of an input of the current run; raises LookupError where the scheduler did not send it."""
     if _runtime is None or task not in _runtime.inputs:
         raise LookupError(f"the result of task {task:x} did not come with the call that needs it")

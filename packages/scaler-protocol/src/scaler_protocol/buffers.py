@@ -62,8 +62,9 @@ Payload = bytes | BufferedPickle
 def split(payload: Buffer) -> tuple[memoryview, list[memoryview]]:
     """The pickle and read-only views of its buffers, of an object with or without; raises MalformedMessageError."""
     view = memoryview(payload).toreadonly().cast("B")
-    if view[: len(MAGIC)] != MAGIC:
-        return view, []
+    buffers: list[memoryview] = []
+    if bytes(view[: len(MAGIC)]) != MAGIC:
+        return view, buffers
     if len(view) < _HEAD.size:
         raise MalformedMessageError(f"an object with buffers ends inside its head, at byte {len(view)}")
     _, count, zero, size = _HEAD.unpack_from(view)
@@ -71,7 +72,7 @@ def split(payload: Buffer) -> tuple[memoryview, list[memoryview]]:
     end = start + size
     if zero or end > len(view):
         raise MalformedMessageError(f"an object of {len(view)} bytes can not hold {count} buffers beside {size} bytes")
-    pickle, buffers = view[start:end], []
+    pickle = view[start:end]
     for at in range(_HEAD.size, start, _SPAN.size):
         offset, size = _SPAN.unpack_from(view, at)
         if offset % ALIGNMENT or offset < end or offset + size > len(view):

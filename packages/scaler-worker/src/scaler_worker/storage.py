@@ -10,6 +10,7 @@ from typing import Final
 from scaler_client.storage import PATIENCE_SECONDS, StorageDoor
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
+from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_session
 from scaler_protocol.objects import Reference
@@ -31,7 +32,7 @@ class WorkerStorage:
         self.door = StorageDoor(address, self._connect)
         self._name = name
         self._limit = limit
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self._kept: OrderedDict[bytes, Buffer] = OrderedDict()
         self._size = 0
 
     def _connect(self, address: Address) -> ObjectConnection:
@@ -44,11 +45,11 @@ class WorkerStorage:
         """Whether there is a server."""
         return self.door.named
 
-    def get(self, reference: bytes) -> bytes:
+    def get(self, reference: bytes) -> Buffer:
         """The object; raises ScalerError."""
         return self.door.connection().get(Reference.unpack(reference))
 
-    def get_shared(self, reference: bytes) -> bytes:
+    def get_shared(self, reference: bytes) -> Buffer:
         """An object that other runs may need, too; raises ScalerError."""
         payload = self._kept.pop(reference, None)
         if payload is None:
@@ -62,7 +63,8 @@ class WorkerStorage:
             self._size -= len(oldest)
         return payload
 
-    def put(self, payload: bytes, session: int, run: int) -> bytes:
+    def put(self, payload: Payload, session: int, run: int) -> bytes:
         """Store the outcome of a run, for a session; returns its packed reference. Raises ScalerError."""
         name = result_name(self._secret, run, self._pid)
-        return self.door.connection().put(payload, session=session, name=name).pack()
+        buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
+        return self.door.connection().put(buffers, session=session, name=name).pack()

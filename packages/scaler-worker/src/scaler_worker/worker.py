@@ -21,6 +21,7 @@ from typing import Final, NoReturn
 from scaler_client import task_context
 from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask
+from scaler_protocol.buffers import Buffer
 from scaler_worker.agent_transport import AgentTransport
 from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
 from scaler_worker.config import WorkerConfig
@@ -54,7 +55,7 @@ class WorkerRuntime:
         self._storage = storage
 
     @property
-    def inputs(self) -> Mapping[int, tuple[int, bytes]]:
+    def inputs(self) -> Mapping[int, tuple[int, Buffer]]:
         """Status and payload of each task whose result the current run takes."""
         return self._core.inputs
 
@@ -68,7 +69,7 @@ class WorkerRuntime:
         """The process's connection to object storage."""
         return self._storage.door
 
-    def fetch(self, reference: bytes) -> bytes:
+    def fetch(self, reference: bytes) -> Buffer:
         """An object that calls name; raises ScalerError."""
         return self._storage.get_shared(reference)
 
