@@ -325,8 +325,11 @@ class FakeWorker:
     storage = StorageDoor(str, lambda address: pytest.fail("not here"))
 
     def __init__(self, storage: ClientStorage) -> None:
-        self.inputs: dict[int, tuple[int, bytes]] = {}
+        self.inputs: dict[int, tuple[bool, bytes]] = {}
         self.fetch = storage.fetch
+
+    def load(self, reference: bytes) -> Any:
+        return pickles.load(self.fetch(reference))
 
     def current(self) -> None:
         return None

@@ -55,9 +55,6 @@ class Store:
             raise ObjectNotFoundError
         return self.objects[reference]
 
-    def get_shared(self, reference: bytes) -> bytes:
-        return self.get(reference)
-
     def put(self, payload: Payload, session: int = 0, run: int = 0) -> bytes:
         if self.full:
             raise StorageFullError
@@ -146,7 +143,7 @@ def test_inputs_and_references() -> None:
     big_input = store.put(b"big input")
     joined = channel.join_inputs(stored, [channel.Input(5, False, b"five"), channel.Input(6, True, big_input)])
     bench.run(1, (10, 1, joined), flag=channel.STORED | channel.WITH_INPUTS)
-    assert seen == [(b"big call", {5: (Status.VALUE, b"five"), 6: (Status.VALUE, b"big input")})]
+    assert seen == [(b"big call", {5: (False, b"five"), 6: (True, big_input)})]
     assert not bench.core.inputs
     bench.run(2, (11, 1, b"nowhere"), flag=channel.STORED)
     assert isinstance(restore(bench.written[-1].payloads[0]), ObjectNotFoundError)

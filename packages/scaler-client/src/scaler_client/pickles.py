@@ -18,6 +18,7 @@ from scaler_protocol.handshake import INLINE_LIMIT
 PROTOCOL: Final = 5
 SCALARS: Final = frozenset({int, float, bool, type(None)})
 TEXTS: Final = frozenset({bytes, str, bytearray})
+_UNCHANGING: Final = SCALARS | {bytes, str, complex}
 _FIRST_BYTE: Final = 0x80
 
 
@@ -35,6 +36,12 @@ class _Apart:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._make
+
+
+def is_unchanging(value: Any) -> bool:
+    """Whether nobody can change it, so that several tasks may have the same."""
+    kind = type(value)
+    return kind in _UNCHANGING or (kind in (tuple, frozenset) and all(map(is_unchanging, value)))
 
 
 def is_long(value: Any) -> bool:

@@ -56,8 +56,8 @@ class TaskRuntime(Protocol):
     """What a worker process offers to the tasks that run in it."""
 
     @property
-    def inputs(self) -> Mapping[int, tuple[int, Buffer]]:
-        """Status and payload of each task whose result the current run takes."""
+    def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
+        """Of each task whose result the current run takes: the payload, or, where that is stored, its reference."""
 
     @property
     def session(self) -> int:
@@ -68,7 +68,10 @@ class TaskRuntime(Protocol):
         """The process's connection to object storage."""
 
     def fetch(self, reference: bytes) -> Buffer:
-        """An object that calls name; raises ScalerError."""
+        """The bytes of an object that calls name; raises ScalerError."""
+
+    def load(self, reference: bytes) -> Any:
+        """The value of an object that calls name, which is a pickle; raises ScalerError, or what loading raises."""
 
     def current(self) -> CurrentTask | None:
         """The task being run, from any of its threads."""
@@ -98,23 +101,35 @@ def current_task() -> CurrentTask | None:
 
 def load_input(task: int) -> Any:
     """What stands in a pickled call for a future: the result of that task, loaded where the call is run."""
-    return load_payload(input_payload(task))
+    found, stored, payload = _input(task)
+    return found.load(payload) if stored else load_payload(payload)
 
 
 def load_object(reference: bytes, load: Callable[[Any], Any]) -> Any:
     """What stands in a pickled call for an object in object storage, loaded where the call is run."""
-    return load_with(load, object_payload(reference))
+    found = _running("an object that a call names")
+    return found.load(reference) if load is load_payload else load_with(load, found.fetch(reference))
 
 
 def object_payload(reference: bytes) -> Buffer:
     """The bytes of an object that a call names; raises ScalerError, or LookupError outside of tasks."""
-    if _runtime is None:
-        raise LookupError("an object that a call names is only to be had where the call is run")
-    return _runtime.fetch(reference)
+    return _running("an object that a call names").fetch(reference)
 
 
 def input_payload(task: int) -> Buffer:
-    """The bytes of an input of the current run; raises LookupError where the scheduler did not send it."""
-    if _runtime is None or task not in _runtime.inputs:
+    """The bytes of an input of the current run; raises ScalerError, or LookupError where it did not come."""
+    found, stored, payload = _input(task)
+    return found.fetch(payload) if stored else payload
+
+
+def _running(what: str) -> TaskRuntime:
+    if _runtime is None:
+        raise LookupError(f"{what} is only to be had where the call is run")
+    return _runtime
+
+
+def _input(task: int) -> tuple[TaskRuntime, bool, bytes]:
+    found = _running("the result of another task")
+    if task not in found.inputs:
         raise LookupError(f"the result of task {task:x} did not come with the call that needs it")
-    return _runtime.inputs[task][1]
+    return found, *found.inputs[task]

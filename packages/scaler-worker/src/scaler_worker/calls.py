@@ -18,6 +18,7 @@ from scaler_client.parts import read_parts
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import (
     DeserializeError,
+    HandshakeRefusedError,
     ObjectNotFoundError,
     ResultNotSerializableError,
     ScalerError,
@@ -147,7 +148,7 @@ def failed(error: ScalerError) -> tuple[int, bytes]:
 
 
 def _not_loaded(error: BaseException) -> tuple[int, bytes]:
-    if isinstance(error, ObjectNotFoundError | StorageLostError):
+    if isinstance(error, ObjectNotFoundError | StorageLostError | HandshakeRefusedError):
         return failed(error)
     return failed(DeserializeError(f"the arguments could not be loaded: {_text(error)}"))
 

@@ -19,7 +19,6 @@ from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Status
 from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
@@ -59,9 +58,6 @@ class ObjectStore(Protocol):
     def get(self, reference: bytes) -> Buffer:
         """The object; raises ScalerError."""
 
-    def get_shared(self, reference: bytes) -> Buffer:
-        """An object that other runs may need, too."""
-
     def put(self, payload: Payload, session: int, run: int) -> bytes:
         """Store the outcome of a run, for a session; returns its packed reference. Raises ScalerError."""
 
@@ -83,7 +79,7 @@ class WorkerCore:
         peak_memory: Callable[[], int],
         store: ObjectStore | None = None,
     ) -> None:
-        self.inputs: Mapping[int, tuple[int, Buffer]] = {}
+        self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self._name, self._number, self._pid = name, number, pid
         self._word, self._write, self._capture = word, write, capture
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
@@ -169,10 +165,7 @@ class WorkerCore:
         try:
             if flag & WITH_INPUTS:
                 call, inputs = split_inputs(bytes(call))
-                self.inputs = {
-                    task: (Status.VALUE, self._stored().get_shared(result) if stored else result)
-                    for task, stored, result in inputs
-                }
+                self.inputs = {task: (stored, result) for task, stored, result in inputs}
             if flag & STORED:
                 call = self._stored().get(bytes(call))
         except ScalerError as error:
