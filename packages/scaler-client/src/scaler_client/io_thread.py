@@ -210,6 +210,8 @@ class IoThread:
 
     def _deliver(self, outcomes: Deliver) -> None:
         deliver(outcomes.adopted(self.storage.adopt) if outcomes.stored else outcomes)
+        if outcomes.tells_of_losses():
+            self.storage.losses += 1
 
     def _discard(self, unwanted: Discard) -> None:
         for object_id in unwanted.objects:
