@@ -21,8 +21,6 @@ from scaler_worker.records import UNKNOWN, Datagram, Entry, FunctionKind, Waitin
 
 CHUNK_MICROSECONDS: Final = 8_000.0
 """Of work in one datagram: each result that is heard of by itself costs the host most of a millisecond."""
-SHARED_MICROSECONDS: Final = 2_000.0
-"""Of work that stands unread behind another worker's run, from which on an idle worker gets it."""
 SWEEP_SECONDS: Final = 0.001
 LONGEST_SWEEP_SECONDS: Final = 0.008
 """Between two sweeps of pipes."""
@@ -69,7 +67,7 @@ class Flights:
         wanted = min(len(self._fleet.idle), self._fleet.places - len(self._fleet.running))
         for number in self._fleet.running:
             flight = self._fleet.workers[number].flight
-            if wanted > 0 and len(flight) > 1 and not flight[1].checked and flight[1].estimate >= SHARED_MICROSECONDS:
+            if wanted > 0 and len(flight) > 1 and not flight[1].checked:
                 flight[1].checked = now
                 self.effects.append(events.RecallTail(number))
                 wanted -= 1
