@@ -41,7 +41,7 @@ type: $(VENV_STAMP) ## mypy over the sources, for Windows, over tests and tools
 
 test: lint type ## lint, contracts, types, installed versions, tests
 	$(UV) pip check --python .venv
-	$(RUN)/pytest
+	$(RUN)/pytest --numprocesses 2 --dist loadfile
 
 bench: $(VENV_STAMP) ## measure speed and memory
 	$(RUN)/python bench/run.py

@@ -40,13 +40,14 @@ def main() -> None:
         quotient = client.submit(divide, 1, 0)
         print(repr(client.submit(round, quotient, 2).exception()))
 
+        # So is its cancellation, unless the call has had its argument already.
         cancelled = client.submit(load, 1)
         dependent = client.submit(total, cancelled)
-        if cancelled.cancel():
-            try:
-                dependent.result()
-            except CancelledError:
-                print("cancelled with its argument")
+        cancelled.cancel()
+        try:
+            dependent.result()
+        except CancelledError:
+            print("cancelled with its argument")
         else:
             print("cancelled with its argument, had it not been so quick")
 

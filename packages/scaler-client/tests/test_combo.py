@@ -25,8 +25,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on 
 QUIET: dict[str, Any] = {"logging_paths": ("/dev/null",)}
 
 
+OTHERS: set[int] = set()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _others() -> None:
+    """Clusters of other tests may be up in this process."""
+    OTHERS.update(children(os.getpid()))
+
+
 def children(pid: int) -> list[int]:
-    """All living processes that were started for this one, by what their command lines say."""
+    """All living processes that were started for this one meanwhile, by what their command lines say."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -37,7 +46,7 @@ def children(pid: int) -> list[int]:
                 continue
             if b"--parent-pid" in words and words[words.index(b"--parent-pid") + 1] == b"%d" % pid and state != "Z":
                 found.append(int(entry.name))
-    return found
+    return [pid for pid in found if pid not in OTHERS]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
