@@ -127,7 +127,8 @@ def test_a_full_disk_is_told(small_memory: Path, tmp_path: Path) -> None:
     segments = FileSegments(tmp_path, small_memory)
     segment, content = filled(segments, 6 * MIB)
     segments.spill(1, segment, 6 * MIB)
-    assert "No space left on device" in finished(segments).error
+    moved = finished(segments)
+    assert "No space left on device" in moved.error and moved.full
     segments.forget(1)
     assert segments.read(segment, 5 * MIB, 100) == content[5 * MIB :][:100]
     assert not os.listdir(small_memory)

@@ -401,6 +401,21 @@ def test_an_object_that_does_not_come_back_is_lost(full: SharingServer) -> None:
     assert full.core.status().objects == 2
 
 
+def test_an_object_that_memory_has_no_room_for_stays_on_disk(full: SharingServer) -> None:
+    full.allocate(ALICE, NAMES[3])
+    full.work()
+    full.tell(ALICE, DeleteObjects([NAMES[3]]))
+    full.segments.memory_error = "No space left on device"
+    request, other = full.map(BOB, NAMES[0]), full.get(NAMES[0])
+    full.work()
+    for each in (request, other):
+        assert isinstance(full.error(each), StorageFullError)
+    full.segments.memory_error = ""
+    request = full.map(BOB, NAMES[0])
+    full.work()
+    assert full.bytes_of(request) == {b"0"}
+
+
 def test_room_that_memory_refuses_is_made_on_disk() -> None:
     server = SharingServer(spills=True)
     server.segments.room = 2 * 4 * KIB
@@ -511,9 +526,14 @@ class SegmentModel(RuleBasedStateMachine):
         self.forget(peer)
         self.server.join(peer)
 
-    @rule(error=st.sampled_from(["", "", "No space left on device"]), seconds=st.sampled_from([0.0, RECYCLE_SECONDS]))
-    def work(self, error: str, seconds: float) -> None:
+    @rule(
+        error=st.sampled_from(["", "", "No space left"]),
+        memory=st.booleans(),
+        seconds=st.sampled_from([0.0, RECYCLE_SECONDS]),
+    )
+    def work(self, error: str, memory: bool, seconds: float) -> None:
         self.server.segments.disk_error = error
+        self.server.segments.memory_error = error if memory else ""
         self.server.now += seconds
         self.server.work()
 
@@ -529,7 +549,7 @@ class SegmentModel(RuleBasedStateMachine):
             assert self.server.segments.read(segment, 0, SHARED) == bytes([letter]) * SHARED
 
     def teardown(self) -> None:
-        self.server.segments.disk_error = ""
+        self.server.segments.disk_error = self.server.segments.memory_error = ""
         for _ in range(200):
             if not self.asked - self.server.answers.keys():
                 break

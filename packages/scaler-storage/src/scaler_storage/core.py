@@ -126,11 +126,11 @@ class StorageCore:
     def _take_moved(self) -> None:
         """Go on with what has been moved to disk and back."""
         state = self._state
-        loaded, lost, failure = state.pager.finished(state.now)
+        loaded, failed, failure = state.pager.finished(state.now)
         for record in loaded:
             self._reading.loaded(record)
-        for record, why in lost:
-            self._reading.lost(record, why)
+        for record, moved in failed:
+            self._reading.failed(record, moved)
         if not failure:
             return
         # Who comes later tries the disk anew.

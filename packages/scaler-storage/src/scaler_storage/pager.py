@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from scaler_protocol.errors import StorageFullError
 from scaler_storage.pool import SegmentPool
 from scaler_storage.records import ObjectRecord
-from scaler_storage.segments import Segment, Segments
+from scaler_storage.segments import Moved, Segment, Segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +102,19 @@ class Pager:
             self._segments.load(record.ticket, segment, record.size)
         self._moves[record.ticket] = _Move(record, segment, out)
 
-    def finished(self, now: float) -> tuple[list[ObjectRecord], list[tuple[ObjectRecord, str]], str]:
-        """Objects that are here again, those that are lost and why, and why something could not be spilled, if so."""
-        loaded, lost, failure = list[ObjectRecord](), list[tuple[ObjectRecord, str]](), ""
+    def finished(self, now: float) -> tuple[list[ObjectRecord], list[tuple[ObjectRecord, Moved]], str]:
+        """Objects that are here again, those that are not and why, and why something could not be spilled, if so."""
+        loaded, failed, failure = list[ObjectRecord](), list[tuple[ObjectRecord, Moved]](), ""
         for moved in self._segments.finished():
             move = self._moves.pop(moved.ticket)
             if move.out:
                 self._spilled(move, moved.error, now)
                 failure = failure or moved.error
-            elif self._loaded(move, moved.error, now):
+            elif self._loaded(move, moved, now):
                 loaded.append(move.record)
             elif not move.record.freed:
-                lost.append((move.record, moved.error))
-        return loaded, lost, failure
+                failed.append((move.record, moved))
+        return loaded, failed, failure
 
     def _spilled(self, move: _Move, error: str, now: float) -> None:
         record = move.record
@@ -128,10 +128,11 @@ class Pager:
         record.segment, record.here = None, False
         self.pool.give(move.segment, now)
 
-    def _loaded(self, move: _Move, error: str, now: float) -> bool:
+    def _loaded(self, move: _Move, moved: Moved, now: float) -> bool:
         record = move.record
-        self._forget(record)
-        if record.freed or error:
+        if record.freed or not moved.full:
+            self._forget(record)
+        if record.freed or moved.error:
             record.segment = None
             self.pool.give(move.segment, now)
             return False
