@@ -6,8 +6,7 @@ import fcntl
 import mmap
 import os
 import select
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from scaler_storage.segments import Moved, Segment
 
 DEADLINE = 30
 MIB = 1024 * 1024
+Mount = Callable[[int], Path]
 
 
 @pytest.fixture
@@ -97,21 +97,8 @@ def test_a_reader_keeps_what_is_freed(segments: FileSegments, tmp_path: Path) ->
     assert mapped[:] == content
 
 
-@pytest.fixture
-def small_memory(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 4 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if os.getuid():
-        pytest.skip("only root may mount a tmpfs")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"a tmpfs can not be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def test_a_memory_that_is_full_refuses_before_anybody_writes(small_memory: Path, tmp_path: Path) -> None:
+def test_a_memory_that_is_full_refuses_before_anybody_writes(mount: Mount) -> None:
+    small_memory = mount(4)
     segments = FileSegments(small_memory, None)
     first = segments.allocate(3 * MIB)
     for _ in range(3):
@@ -123,7 +110,8 @@ def test_a_memory_that_is_full_refuses_before_anybody_writes(small_memory: Path,
     segments.close()
 
 
-def test_a_full_disk_is_told(small_memory: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_told(mount: Mount, tmp_path: Path) -> None:
+    small_memory = mount(4)
     segments = FileSegments(tmp_path, small_memory)
     segment, content = filled(segments, 6 * MIB)
     segments.spill(1, segment, 6 * MIB)

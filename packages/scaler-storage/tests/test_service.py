@@ -58,7 +58,7 @@ class Server:
 
     def close(self) -> None:
         os.close(self._ready)
-        self.process.kill()
+        self.process.terminate()
         self.process.communicate()
 
 
@@ -161,6 +161,33 @@ def test_objects_go_to_disk_and_come_back_and_a_quota_is_kept(start: Start, tmp_
     _, texts, _ = server.ends()
     assert re.search(r"leave 0 objects, .* [1-9][\d,]+ bytes went to disk, [1-9][\d,]+ came back", texts[-2])
     assert not list(memory.iterdir()) and not list(disk.iterdir())
+
+
+def test_a_memory_that_is_full_harms_nothing_that_is_there(start: Start, mount: Callable[[int], Path]) -> None:
+    server = start(LOCAL, "--memory-limit", str(1000 * MIB), "--segment-directory", str(mount(80)))
+    connection = ObjectConnection(server.address, session=1)
+    reference = connection.put(b"1" * 10 * MIB)
+    for _ in range(2):
+        with pytest.raises(StorageFullError, match="the memory for segments is full"):
+            connection.put(bytes(75 * MIB))  # more than is reserved at once, so it is the writer who finds out
+    kept = connection.put(b"2" * 50 * MIB)
+    for _ in range(2):
+        with pytest.raises(StorageFullError, match="bytes do not fit"):
+            connection.put(bytes(25 * MIB))
+    assert connection.get(reference) == b"1" * 10 * MIB and connection.get(kept)[-1:] == b"2"
+    connection.close()
+
+
+def test_a_memory_that_is_full_goes_to_disk(start: Start, mount: Callable[[int], Path], tmp_path: Path) -> None:
+    server = start(
+        LOCAL, "--memory-limit", str(1000 * MIB), "--segment-directory", str(mount(8)),
+        "--spill-directory", str(tmp_path / "disk"),
+    )  # fmt: skip
+    connection = ObjectConnection(server.address, session=1)
+    contents = [bytes([number]) * 3 * MIB for number in range(6)]
+    references = connection.put_each(contents)
+    assert [bytes(connection.get(reference)) for reference in references] == contents
+    connection.close()
 
 
 def test_a_memory_that_is_too_small_is_told_once(start: Start, tmp_path: Path) -> None:

@@ -42,12 +42,14 @@ class Pager:
         """Objects that could be spilled, the longest unused first."""
         self._idle_bytes = 0
         self._moves: dict[int, _Move] = {}
+        self.arriving = 0
+        """Bytes of the segments that peers on this host are writing: they will be idle soon."""
         self._leaving = 0
         """Bytes that spilling is going to give back."""
         self._tickets = 0
 
     def take(self, size: int) -> Segment | None:
-        """Room for an object, or None where there will be room when something has been spilled.
+        """Room for an object, or None where there will be room when something has been spilled or written.
 
         Raises StorageFullError where there is none.
         """
@@ -56,7 +58,7 @@ class Pager:
             return segment
         # Below the limit it is the memory itself that was not there.
         lack = (self.pool.lack(size) or self._segments.capacity(size)) - self._leaving
-        if lack > 0:
+        if lack > 0 and not (self._segments.spills and self._idle_bytes < lack <= self._idle_bytes + self.arriving):
             for record in self._victims(size, lack):
                 self._spill(record)
         return None
