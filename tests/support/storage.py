@@ -36,11 +36,13 @@ class CountingCore(StorageCore):
         super().__init__(new_incarnation(), segments, memory_limit, retention_seconds)
         self.puts: Counter[int] = Counter()
         self.gets: Counter[int] = Counter()
+        self.bytes_put = 0
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Count the first request for each."""
         if isinstance(event, AllocateObject) or (isinstance(event, PutObject) and not event.offset):
             self.puts[self._state.peers[peer].role] += 1
+            self.bytes_put += event.size
         elif isinstance(event, MapObject) or (isinstance(event, GetObject) and not event.offset):
             self.gets[self._state.peers[peer].role] += 1
         super().handle(peer, event, now)
@@ -96,8 +98,15 @@ class WatchedStorage:
         puts, gets = self._core.puts, self._core.gets
         return puts[Role.CLIENT], gets[Role.CLIENT], puts[Role.AGENT], gets[Role.AGENT]
 
+    @property
+    def bytes_put(self) -> int:
+        """Bytes of the objects put."""
+        self._status()
+        return self._core.bytes_put
+
     def forget_counts(self) -> None:
         """Count from here."""
+        self._core.bytes_put = 0
         self._core.puts.clear()
         self._core.gets.clear()
 
