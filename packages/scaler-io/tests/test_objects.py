@@ -66,12 +66,17 @@ class Server:
         self.process.kill()
         self.process.wait()
 
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        self.process.wait()
+
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
     yield server
-    server.kill()
+    server.end()
 
 
 Connect = Callable[..., ObjectConnection]
@@ -161,7 +166,7 @@ def test_of_many_all_are_kept_or_none(connect: Connect) -> None:
                 connection.put_each([pattern(MIB // 2), pattern(MIB)])
         assert connection.get(connection.put(pattern(MIB // 2))) == pattern(MIB // 2)
     finally:
-        server.kill()
+        server.end()
 
 
 def test_an_object_has_the_name_it_is_to_have(server: Server, connect: Connect) -> None:
@@ -328,7 +333,7 @@ def test_the_next_operation_after_a_loss_tries_anew(server: Server, connect: Con
         with pytest.raises(ObjectNotFoundError):
             connection.get(old)
     finally:
-        again.kill()
+        again.end()
 
 
 @on_another_host
@@ -347,7 +352,7 @@ def test_an_upload_begins_anew_with_a_server_that_came_back(
     try:
         assert connection.get(put.result(DEADLINE)) == content
     finally:
-        again.kill()
+        again.end()
 
 
 class Cable:
@@ -524,7 +529,7 @@ def test_an_interrupted_put_leaves_nothing_and_breaks_nothing() -> None:
     try:
         run(script, str(server.address))
     finally:
-        server.kill()
+        server.end()
 
 
 def test_a_process_that_just_ends_ends_at_once(server: Server) -> None:

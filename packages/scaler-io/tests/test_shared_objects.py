@@ -95,7 +95,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield started
     for server in servers:
-        server.end()
+        server.process.send_signal(signal.SIGCONT)
+        server.end(signal.SIGTERM)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from scaler_protocol.segments import (
     SealObject,
     UnpinObjects,
 )
-from scaler_storage.core import StorageCore
+from scaler_storage.core import WRITING_SECONDS, StorageCore
 from scaler_storage.pool import OVERHEAD_BYTES, RECYCLE_SECONDS
 from scaler_storage.segments import MemorySegments, Segment, size_class
 
@@ -73,6 +73,8 @@ class SharingServer:
                 assert isinstance(effect, Log)
                 self.logs.append(effect.text)
         self.core.check()
+        state = self.core._state
+        assert not state.queue or state.pager.moving or state.pager.arriving
 
     def work(self) -> None:
         """What is to be moved is moved."""
@@ -314,7 +316,10 @@ def test_what_is_mapped_stays(full: SharingServer) -> None:
     request = full.allocate(ALICE, NAMES[3])
     full.work()
     assert full.error(request) is None and full.segments.disk == {1: b"2" * SHARED}
-    assert isinstance(full.error(full.map(ALICE, NAMES[2])), StorageFullError)
+    request = full.map(ALICE, NAMES[2])
+    full.tell(ALICE, DeleteObjects([NAMES[3]]))
+    full.work()
+    assert full.mapped(request).found
 
 
 def test_what_is_mapped_on_its_way_to_disk_stays(full: SharingServer) -> None:
@@ -363,11 +368,12 @@ def test_who_is_gone_waits_for_nothing(full: SharingServer) -> None:
 
 def test_a_quota_on_disk(full: SharingServer) -> None:
     for name in NAMES[3:]:
-        full.allocate(ALICE, name)
+        request = full.allocate(ALICE, name)
         full.work()
+        full.seal(ALICE, name, full.write(request, b"n" * SHARED))
     assert full.core.status().spilled == 3
     error = full.error(full.map(BOB, NAMES[0]))
-    assert isinstance(error, StorageFullError)
+    assert isinstance(error, StorageFullError) and "12,288 of 12,288 on disk" in str(error)
     full.tell(ALICE, DeleteObjects([NAMES[3]]))
     request = full.map(BOB, NAMES[0])
     full.work()
@@ -399,6 +405,38 @@ def test_an_object_that_does_not_come_back_is_lost(full: SharingServer) -> None:
     full.work()
     assert not full.mapped(request).found and "is lost: it is gone" in full.logs[-1]
     assert full.core.status().objects == 2
+
+
+def test_what_is_being_written_is_waited_for_but_not_for_ever() -> None:
+    server = SharingServer(memory_limit=2 * PAGE, spills=True)
+    writing = [server.allocate(ALICE, name) for name in NAMES[:2]]
+    waiting = [server.allocate(ALICE, name) for name in NAMES[2:4]]
+    assert server.core.status().waiting == 2
+    assert server.seal(ALICE, NAMES[0], server.write(writing[0], b"0" * SHARED)) is None
+    server.work()
+    assert server.error(waiting[0]) is None and waiting[1] not in server.answers
+    server.now = 5.0
+    server.work()
+    assert server.core.due() == WRITING_SECONDS
+    server.now = WRITING_SECONDS
+    server.settle()
+    error = server.error(waiting[1])
+    assert isinstance(error, StorageFullError) and "was not finished in 10 s" in str(error)
+
+
+def test_an_object_that_memory_has_no_room_for_stays_on_disk(full: SharingServer) -> None:
+    full.allocate(ALICE, NAMES[3])
+    full.work()
+    full.tell(ALICE, DeleteObjects([NAMES[3]]))
+    full.segments.memory_error = "No space left on device"
+    request, other = full.map(BOB, NAMES[0]), full.get(NAMES[0])
+    full.work()
+    for each in (request, other):
+        assert isinstance(full.error(each), StorageFullError)
+    full.segments.memory_error = ""
+    request = full.map(BOB, NAMES[0])
+    full.work()
+    assert full.bytes_of(request) == {b"0"}
 
 
 def test_room_that_memory_refuses_is_made_on_disk() -> None:
@@ -511,9 +549,14 @@ class SegmentModel(RuleBasedStateMachine):
         self.forget(peer)
         self.server.join(peer)
 
-    @rule(error=st.sampled_from(["", "", "No space left on device"]), seconds=st.sampled_from([0.0, RECYCLE_SECONDS]))
-    def work(self, error: str, seconds: float) -> None:
+    @rule(
+        error=st.sampled_from(["", "", "No space left"]),
+        memory=st.booleans(),
+        seconds=st.sampled_from([0.0, RECYCLE_SECONDS]),
+    )
+    def work(self, error: str, memory: bool, seconds: float) -> None:
         self.server.segments.disk_error = error
+        self.server.segments.memory_error = error if memory else ""
         self.server.now += seconds
         self.server.work()
 
@@ -529,8 +572,9 @@ class SegmentModel(RuleBasedStateMachine):
             assert self.server.segments.read(segment, 0, SHARED) == bytes([letter]) * SHARED
 
     def teardown(self) -> None:
-        self.server.segments.disk_error = ""
+        self.server.segments.disk_error = self.server.segments.memory_error = ""
         for _ in range(200):
+            self.server.now += WRITING_SECONDS / 2
             if not self.asked - self.server.answers.keys():
                 break
             self.server.work()

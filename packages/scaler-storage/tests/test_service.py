@@ -26,6 +26,7 @@ from scaler_protocol.handshake import Refused
 DEADLINE = 30
 PROGRAM = "scaler_object_storage_server"
 LOCAL = "tcp://127.0.0.1:0"
+MIB = 1024 * 1024
 
 
 class Server:
@@ -57,7 +58,7 @@ class Server:
 
     def close(self) -> None:
         os.close(self._ready)
-        self.process.kill()
+        self.process.terminate()
         self.process.communicate()
 
 
@@ -139,6 +140,64 @@ def test_its_limit_is_kept_and_told(start: Start) -> None:
     assert re.search("storage is full: object .*: 100,000 bytes do not fit", server.ends()[1][-3])
 
 
+def test_objects_go_to_disk_and_come_back_and_a_quota_is_kept(start: Start, tmp_path: Path) -> None:
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    server = start(
+        LOCAL, "--memory-limit", str(4 * MIB), "--segment-directory", str(memory),
+        "--spill-directory", str(disk), "--spill-limit", str(6 * MIB),
+    )  # fmt: skip
+    connection = ObjectConnection(server.address, session=1)
+    contents = [bytes([number]) * MIB for number in range(9)]
+    references = [connection.put(content) for content in contents]
+    with pytest.raises(StorageFullError, match=r"on disk \(object storage server"):
+        for _ in range(2):
+            connection.put(b"x" * MIB)
+    for reference, content in zip(references[1:], contents[1:], strict=True):
+        connection.delete(references[:1])
+        assert connection.get(reference) == content
+    connection.put_each([b"s" * 100_000] * 20)
+    connection.close()
+    server.process.terminate()
+    _, texts, _ = server.ends()
+    assert re.search(r"leave 0 objects, .* [1-9][\d,]+ bytes went to disk, [1-9][\d,]+ came back", texts[-2])
+    assert not list(memory.iterdir()) and not list(disk.iterdir())
+
+
+def test_a_memory_that_is_full_harms_nothing_that_is_there(start: Start, mount: Callable[[int], Path]) -> None:
+    server = start(LOCAL, "--memory-limit", str(1000 * MIB), "--segment-directory", str(mount(80)))
+    connection = ObjectConnection(server.address, session=1)
+    reference = connection.put(b"1" * 10 * MIB)
+    for _ in range(2):
+        with pytest.raises(StorageFullError, match="the memory for segments is full"):
+            connection.put(bytes(75 * MIB))  # more than is reserved at once, so it is the writer who finds out
+    kept = connection.put(b"2" * 50 * MIB)
+    for _ in range(2):
+        with pytest.raises(StorageFullError, match="bytes do not fit"):
+            connection.put(bytes(25 * MIB))
+    assert connection.get(reference) == b"1" * 10 * MIB and connection.get(kept)[-1:] == b"2"
+    connection.close()
+
+
+def test_a_memory_that_is_full_goes_to_disk(start: Start, mount: Callable[[int], Path], tmp_path: Path) -> None:
+    server = start(
+        LOCAL, "--memory-limit", str(1000 * MIB), "--segment-directory", str(mount(8)),
+        "--spill-directory", str(tmp_path / "disk"),
+    )  # fmt: skip
+    connection = ObjectConnection(server.address, session=1)
+    contents = [bytes([number]) * 3 * MIB for number in range(6)]
+    references = connection.put_each(contents)
+    assert [bytes(connection.get(reference)) for reference in references] == contents
+    connection.close()
+
+
+def test_a_memory_that_is_too_small_is_told_once(start: Start, tmp_path: Path) -> None:
+    server = start(LOCAL, "--memory-limit", str(2**60), "--segment-directory", str(tmp_path))
+    assert server.address.port
+    server.process.terminate()
+    [line] = [text for text in server.ends()[1] if "has room for" in text]
+    assert "less than the memory limit; see --segment-directory" in line
+
+
 def test_it_ends_with_its_parent(start: Start) -> None:
     parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     server = start(LOCAL, "--parent-pid", str(parent.pid))
@@ -199,6 +258,7 @@ def test_a_port_that_a_stranger_has(start: Start) -> None:
         (["tcp://0.0.0.0:0"], "can be reached from other hosts"),
         (["127.0.0.1:80"], "write tcp://host:port"),
         ([LOCAL, "--memory-limit", "0"], "0 is less than 1"),
+        ([LOCAL, "--spill-limit", "5"], "--spill-limit needs a --spill-directory"),
         ([LOCAL, "--io-threads", "2"], "--io-threads: every process has one ZeroMQ thread"),
         ([LOCAL, "--memory-limt", "9"], "did you mean --memory-limit"),
         ([], "missing ADDRESS"),

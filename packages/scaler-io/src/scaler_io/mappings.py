@@ -14,7 +14,7 @@ from scaler_protocol.segments import UnpinObjects
 class Mappings:
     """The mappings of one connection. A pin is given back when nothing that was made from its mapping is left.
 
-    For any thread, finalizers included; `wake` is called when the first of several pins can be given back.
+    For any thread, finalizers included; `wake` is called when there is something to give back.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -50,8 +50,7 @@ class Mappings:
             return  # a fork's copy of what is its parent's
         self._held.discard(pin)
         self._returned.append(pin)
-        if len(self._returned) == 1:
-            self._wake()
+        self._wake()
 
     def lend(self) -> None:
         """This process forks: another one has everything that is mapped, for nobody knows how long."""

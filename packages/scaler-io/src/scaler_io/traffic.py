@@ -157,20 +157,23 @@ class Traffic:
                 continue
             if not transfer.asked:
                 transfer.begin(self._directory)
-            if not transfer.count:
+            if transfer.count:
+                self._ask_next(transfer)
+            else:
                 transfer.finish()
-                continue
-            index = transfer.asked
-            transfer.asked += 1
-            self._numbers += 1
-            self._uplink.send(transfer.request(index, self._numbers))
-            if transfer.over.is_set():
-                continue
-            cost = transfer.cost(index) + _REQUEST_COST
-            self._asked[self._numbers] = transfer, index, cost
-            self._on_the_way += cost
-            if transfer.may_ask:
-                self._turns.append(transfer)
+
+    def _ask_next(self, transfer: Transfer) -> None:
+        index = transfer.asked
+        transfer.asked += 1
+        self._numbers += 1
+        self._uplink.send(transfer.request(index, self._numbers))
+        if transfer.over.is_set():
+            return
+        cost = transfer.cost(index) + _REQUEST_COST
+        self._asked[self._numbers] = transfer, index, cost
+        self._on_the_way += cost
+        if transfer.may_ask:
+            self._turns.append(transfer)
 
     def _arrive(self, welcome: Welcome) -> None:
         """We begin anew with a server; if it is on this host it is to know."""
@@ -188,8 +191,13 @@ class Traffic:
             upload.write(_SLICE_BYTES)
         except ScalerError as error:
             self._refuse(upload, error)
+            return
+        if upload.writing:
+            self._copies.append(upload)
+        elif self._up:
+            self._ask_next(upload)  # whatever is on the way: that may be waiting for the room that this one holds
         else:
-            (self._copies if upload.writing else self._turns).append(upload)
+            self._turns.append(upload)
 
     def _answered(self, number: int, message: Message) -> None:
         if number not in self._asked:

@@ -21,7 +21,8 @@ given back. Segments that a lost or careless peer may still use are never used a
 
 Invariants (`check`): what the pager's do; every upload has a known writer; every object stands on the shelf of exactly
 its session; every pin has a known peer; the orphaned sessions are those without an owner, the one that is due first in
-front; nobody waits for room unless something is being moved to disk.
+front. And after `settle` nobody waits for room unless something is being moved to disk, or written by peers on this
+host.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ from scaler_storage.state import StorageState
 from scaler_storage.writing import Writing
 
 HEARTBEAT_SECONDS = 5.0
+WRITING_SECONDS = 10.0
+"""How long somebody who is writing may keep others waiting for room."""
 _ENDED_LIMIT = 65_536
 """Ended sessions that are remembered."""
 _BIGGEST = 10
@@ -70,6 +73,8 @@ class StorageCore:
         self._state = StorageState(segments, memory_limit, spill_limit)
         self._writing = Writing(self._state, retention_seconds)
         self._reading = Reading(self._state, incarnation << _PIN_BITS)
+        self._stalled: float | None = None
+        """Since when those who wait for room wait for what others are writing."""
         self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
             PeerJoined: self._joined,
             PeerLost: self._lost,
@@ -120,21 +125,30 @@ class StorageCore:
                 state.free(name)
         state.pager.pool.trim(now)
         self._try_again()
+        if not state.queue or state.pager.moving:
+            self._stalled = None
+        elif self._stalled is None:
+            self._stalled = now
+        elif now >= self._stalled + WRITING_SECONDS:
+            self._refuse_waiting(f"what is being written was not finished in {WRITING_SECONDS:g} s")
         out, state.out = state.out, []
         return out
 
     def _take_moved(self) -> None:
         """Go on with what has been moved to disk and back."""
         state = self._state
-        loaded, lost, failure = state.pager.finished(state.now)
+        loaded, failed, failure = state.pager.finished(state.now)
         for record in loaded:
             self._reading.loaded(record)
-        for record, why in lost:
-            self._reading.lost(record, why)
-        if not failure:
-            return
-        # Who comes later tries the disk anew.
-        full = StorageFullError(f"the memory is full, and nothing can be moved to disk: {failure}")
+        for record, moved in failed:
+            self._reading.failed(record, moved)
+        if failure:
+            # Who comes later tries the disk anew.
+            self._refuse_waiting(f"nothing can be moved to disk: {failure}")
+
+    def _refuse_waiting(self, why: str) -> None:
+        """Nobody who waits for room gets any."""
+        state, full = self._state, StorageFullError(f"the memory is full, and {why}")
         waiting = list(state.queue)
         state.queue.clear()
         for peer, event in waiting:
@@ -159,9 +173,10 @@ class StorageCore:
         state.tried()
 
     def due(self) -> float | None:
-        """When the next orphans are freed, or memory that nobody needed."""
+        """When the next orphans are freed, or memory that nobody needed, or when waiting for room has an end."""
         orphans = next(iter(self._state.orphans.values()), None)
-        times = [at for at in (orphans, self._state.pager.pool.due()) if at is not None]
+        stalled = None if self._stalled is None else self._stalled + WRITING_SECONDS
+        times = [at for at in (orphans, stalled, self._state.pager.pool.due()) if at is not None]
         return min(times, default=None)
 
     def status(self) -> StorageStatus:
@@ -270,6 +285,7 @@ class StorageCore:
         pins = {(peer, pin) for peer, record in state.peers.items() for pin in record.pins}
         assert pins == {(peer, pin) for pin, (peer, _) in self._reading.pins.items()}
         assert all(peer in state.peers for peer, event in state.queue if not isinstance(event, LoadObject))
-        assert not state.queue or state.pager.moving
+        allocated = [upload.segment for upload in state.uploads.values() if upload.allocated]
+        assert state.pager.arriving == sum(map(state.pager.pool.cost, allocated))
         for record in state.objects.values():
             assert not record.waiting or not record.here

@@ -143,7 +143,7 @@ class FileSegments:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None and not self._closing.is_set():
             ticket, segment, size, out = job
-            error = ""
+            error, full = "", False
             try:
                 if segment.name:
                     memory, disk = self._memory / segment.name, self._spilled(ticket)
@@ -153,8 +153,11 @@ class FileSegments:
                 else:
                     segment.content = self._spilled(ticket).read_bytes()
             except OSError as failure:
-                error = f"{failure.filename or self._disk}: {failure.strerror}"
-            self._moved.append(Moved(ticket, error))
+                error = f"{failure.filename or (self._disk if out else self._memory)}: {failure.strerror}"
+                full = failure.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+            except MemoryError:
+                error, full = "no memory", True
+            self._moved.append(Moved(ticket, error, full))
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake, b"\0")
 

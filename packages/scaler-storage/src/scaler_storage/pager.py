@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from scaler_protocol.errors import StorageFullError
 from scaler_storage.pool import SegmentPool
 from scaler_storage.records import ObjectRecord
-from scaler_storage.segments import Segment, Segments
+from scaler_storage.segments import Moved, Segment, Segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,14 @@ class Pager:
         """Objects that could be spilled, the longest unused first."""
         self._idle_bytes = 0
         self._moves: dict[int, _Move] = {}
+        self.arriving = 0
+        """Bytes of the segments that peers on this host are writing: they will be idle soon."""
         self._leaving = 0
         """Bytes that spilling is going to give back."""
         self._tickets = 0
 
     def take(self, size: int) -> Segment | None:
-        """Room for an object, or None where there will be room when something has been spilled.
+        """Room for an object, or None where there will be room when something has been spilled or written.
 
         Raises StorageFullError where there is none.
         """
@@ -56,7 +58,7 @@ class Pager:
             return segment
         # Below the limit it is the memory itself that was not there.
         lack = (self.pool.lack(size) or self._segments.capacity(size)) - self._leaving
-        if lack > 0:
+        if lack > 0 and not (self._segments.spills and self._idle_bytes < lack <= self._idle_bytes + self.arriving):
             for record in self._victims(size, lack):
                 self._spill(record)
         return None
@@ -102,19 +104,19 @@ class Pager:
             self._segments.load(record.ticket, segment, record.size)
         self._moves[record.ticket] = _Move(record, segment, out)
 
-    def finished(self, now: float) -> tuple[list[ObjectRecord], list[tuple[ObjectRecord, str]], str]:
-        """Objects that are here again, those that are lost and why, and why something could not be spilled, if so."""
-        loaded, lost, failure = list[ObjectRecord](), list[tuple[ObjectRecord, str]](), ""
+    def finished(self, now: float) -> tuple[list[ObjectRecord], list[tuple[ObjectRecord, Moved]], str]:
+        """Objects that are here again, those that are not and why, and why something could not be spilled, if so."""
+        loaded, failed, failure = list[ObjectRecord](), list[tuple[ObjectRecord, Moved]](), ""
         for moved in self._segments.finished():
             move = self._moves.pop(moved.ticket)
             if move.out:
                 self._spilled(move, moved.error, now)
                 failure = failure or moved.error
-            elif self._loaded(move, moved.error, now):
+            elif self._loaded(move, moved, now):
                 loaded.append(move.record)
             elif not move.record.freed:
-                lost.append((move.record, moved.error))
-        return loaded, lost, failure
+                failed.append((move.record, moved))
+        return loaded, failed, failure
 
     def _spilled(self, move: _Move, error: str, now: float) -> None:
         record = move.record
@@ -128,10 +130,11 @@ class Pager:
         record.segment, record.here = None, False
         self.pool.give(move.segment, now)
 
-    def _loaded(self, move: _Move, error: str, now: float) -> bool:
+    def _loaded(self, move: _Move, moved: Moved, now: float) -> bool:
         record = move.record
-        self._forget(record)
-        if record.freed or error:
+        if record.freed or not moved.full:
+            self._forget(record)
+        if record.freed or moved.error:
             record.segment = None
             self.pool.give(move.segment, now)
             return False

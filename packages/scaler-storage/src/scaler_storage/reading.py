@@ -10,6 +10,7 @@ from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.segments import MapObject, ObjectMapped, UnpinObjects
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord
+from scaler_storage.segments import Moved
 from scaler_storage.state import StorageState, proven
 
 
@@ -117,11 +118,14 @@ class Reading:
             elif not record.freed:
                 self._answer_part(peer, event, record)
 
-    def lost(self, record: ObjectRecord, why: str) -> None:
-        """An object could not be brought back."""
+    def failed(self, record: ObjectRecord, moved: Moved) -> None:
+        """An object could not be brought back: for now, or it is lost."""
+        if moved.full:
+            self._state.refuse_readers(record, StorageFullError(moved.error))
+            return
         for name in self._state.shelves[record.session].objects:
             if self._state.objects[name] is record:
-                self._lose(name, why)
+                self._lose(name, moved.error)
                 return
 
     def _lose(self, name: bytes, why: str) -> None:

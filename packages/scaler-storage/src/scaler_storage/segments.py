@@ -29,10 +29,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """An object is on disk, or back in memory, or could not get there: `error` says why."""
+    """An object is on disk, or back in memory, or could not get there: `error` says why.
+
+    `full`: there was no room for it, and it is where it was.
+    """
 
     ticket: int
     error: str = ""
+    full: bool = False
 
 
 class Segments(Protocol):
@@ -94,6 +98,8 @@ class MemorySegments:
         self.disk: dict[int, bytes] = {}
         self.disk_error = ""
         """Why nothing can be written to disk, if so."""
+        self.memory_error = ""
+        """Why nothing can be brought back, if so."""
         self.live: dict[Segment, bytearray] = {}
         self._shared_bytes = shared_bytes
         self._jobs: list[tuple[int, Segment, int, bool]] = []
@@ -147,12 +153,15 @@ class MemorySegments:
     def work(self) -> None:
         """Move what is to be moved."""
         for ticket, segment, size, out in self._jobs:
-            error = self.disk_error if out else ("" if ticket in self.disk else "it is gone")
+            error = self.disk_error if out else self.memory_error
+            full = bool(error)
             if not error and out:
                 self.disk[ticket] = self.read(segment, 0, size)
-            elif not error:
+            elif not error and ticket in self.disk:
                 self.write(segment, 0, self.disk[ticket])
-            self._finished.append(Moved(ticket, error))
+            elif not error:
+                error = "it is gone"
+            self._finished.append(Moved(ticket, error, full))
         self._jobs.clear()
 
     def finished(self) -> list[Moved]:

@@ -9,6 +9,7 @@ from scaler_protocol.handshake import Role
 from scaler_protocol.messages import DeleteObjects, ObjectStored, PutObject
 from scaler_protocol.objects import OBJECT_ID_BYTES, PART_BYTES, part_count
 from scaler_protocol.segments import AllocateObject, ObjectAllocated, SealObject
+from scaler_storage.pool import SegmentPool
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord, ShelfRecord, UploadRecord
 from scaler_storage.state import StorageState, proven
 
@@ -69,6 +70,7 @@ class Writing:
                 raise ObjectRefusedError(f"object {event.object.hex()} has no segment {event.segment!r} of yours")
             # The name may have been given to somebody else meanwhile.
             self._check(record, event.object, upload.size, upload.session)
+            self._arrives(upload, -1)
             upload.allocated = False
             self._complete(peer, record, event.object, upload)
         except ObjectRefusedError as refusal:
@@ -159,6 +161,7 @@ class Writing:
         upload = UploadRecord(session, event.size, segment, part_count(event.size), allocated)
         self._state.uploads[peer, event.object] = upload
         record.uploads.add(event.object)
+        self._arrives(upload, 1)
         if allocated and not segment.name:
             raise ObjectRefusedError(f"object {event.object.hex()} of {event.size:,} bytes is too small for a segment")
         return upload
@@ -184,10 +187,16 @@ class Writing:
         record.uploads.discard(name)
         upload = self._state.uploads.pop((peer, name), None)
         if upload is not None:
+            self._arrives(upload, -1)
             # Its writer may not know yet, and go on writing.
             upload.segment.lent = upload.allocated
             self._state.pager.pool.give(upload.segment, self._state.now)
             self._full_told = False
+
+    def _arrives(self, upload: UploadRecord, sign: int) -> None:
+        """A peer on this host begins to write an object, or ends: only such a one ends whatever others wait for."""
+        if upload.allocated:
+            self._state.pager.arriving += sign * SegmentPool.cost(upload.segment)
 
     def forget_requests(self, peer: bytes) -> None:
         """A peer that waits for room is gone."""
