@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
@@ -25,6 +26,7 @@ from scaler_protocol.handshake import Refused
 DEADLINE = 30
 PROGRAM = "scaler_object_storage_server"
 LOCAL = "tcp://127.0.0.1:0"
+MIB = 1024 * 1024
 
 
 class Server:
@@ -84,9 +86,10 @@ both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM]
 
 
 @both_signals
-def test_its_lines_from_start_to_end(start: Start, number: int) -> None:
-    server = start(LOCAL, "--memory-limit", "1000000")
+def test_its_lines_from_start_to_end(start: Start, number: int, tmp_path: Path) -> None:
+    server = start(LOCAL, "--memory-limit", "1000000", "--segment-directory", str(tmp_path))
     address = server.address
+    [directory] = tmp_path.iterdir()
     server.process.send_signal(number)
     assert server.ends() == (
         0,
@@ -94,11 +97,14 @@ def test_its_lines_from_start_to_end(start: Start, number: int) -> None:
             "logging to ('/dev/stdout',)",
             "use event loop: builtin",
             f"ObjectStorageServer: listen to object storage address {address}",
-            "ObjectStorageServer: keep up to 1,000,000 bytes in memory",
+            f"ObjectStorageServer: keep up to 1,000,000 bytes in {directory}",
+            "ObjectStorageServer: leave 0 objects, 0 bytes in memory and 0 on disk; 0 reads from memory, 0 from disk, "
+            "0 of unknown objects; 0 bytes went to disk, 0 came back",
             "ObjectStorageServer: ended",
         ],
         [],
     )
+    assert not list(tmp_path.iterdir())
 
 
 @both_signals
@@ -131,7 +137,38 @@ def test_its_limit_is_kept_and_told(start: Start) -> None:
     connection.put(bytes(90_000))
     connection.close()
     server.process.terminate()
-    assert "storage is full: 100,000 bytes do not fit" in server.ends()[1][-2]
+    assert re.search("storage is full: object .*: 100,000 bytes do not fit", server.ends()[1][-3])
+
+
+def test_objects_go_to_disk_and_come_back_and_a_quota_is_kept(start: Start, tmp_path: Path) -> None:
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    server = start(
+        LOCAL, "--memory-limit", str(4 * MIB), "--segment-directory", str(memory),
+        "--spill-directory", str(disk), "--spill-limit", str(6 * MIB),
+    )  # fmt: skip
+    connection = ObjectConnection(server.address, session=1)
+    contents = [bytes([number]) * MIB for number in range(9)]
+    references = [connection.put(content) for content in contents]
+    with pytest.raises(StorageFullError, match=r"on disk \(object storage server"):
+        for _ in range(2):
+            connection.put(b"x" * MIB)
+    for reference, content in zip(references[1:], contents[1:], strict=True):
+        connection.delete(references[:1])
+        assert connection.get(reference) == content
+    connection.put_each([b"s" * 100_000] * 20)
+    connection.close()
+    server.process.terminate()
+    _, texts, _ = server.ends()
+    assert re.search(r"leave 0 objects, .* [1-9][\d,]+ bytes went to disk, [1-9][\d,]+ came back", texts[-2])
+    assert not list(memory.iterdir()) and not list(disk.iterdir())
+
+
+def test_a_memory_that_is_too_small_is_told_once(start: Start, tmp_path: Path) -> None:
+    server = start(LOCAL, "--memory-limit", str(2**60), "--segment-directory", str(tmp_path))
+    assert server.address.port
+    server.process.terminate()
+    [line] = [text for text in server.ends()[1] if "has room for" in text]
+    assert "less than the memory limit; see --segment-directory" in line
 
 
 def test_it_ends_with_its_parent(start: Start) -> None:
@@ -194,6 +231,7 @@ def test_a_port_that_a_stranger_has(start: Start) -> None:
         (["tcp://0.0.0.0:0"], "can be reached from other hosts"),
         (["127.0.0.1:80"], "write tcp://host:port"),
         ([LOCAL, "--memory-limit", "0"], "0 is less than 1"),
+        ([LOCAL, "--spill-limit", "5"], "--spill-limit needs a --spill-directory"),
         ([LOCAL, "--io-threads", "2"], "--io-threads: every process has one ZeroMQ thread"),
         ([LOCAL, "--memory-limt", "9"], "did you mean --memory-limit"),
         ([], "missing ADDRESS"),

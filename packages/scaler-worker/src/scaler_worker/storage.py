@@ -81,6 +81,11 @@ class WorkerStorage:
             self._keep(reference, _KeptObject(len(payload), None, value))
         return value
 
+    @property
+    def keeping(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self._kept)
+
     def forget_unused(self) -> None:
         """Drop what no run has needed since this was called before."""
         for reference, kept in list(self._kept.items()):

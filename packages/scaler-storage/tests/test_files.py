@@ -1,0 +1,174 @@
+"""FileSegments on real directories: in memory, on disk, on a tmpfs that is too small; and the directories."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import select
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler_protocol.errors import StorageFullError
+from scaler_protocol.objects import SHARED_BYTES
+from scaler_storage.directories import OwnDirectory
+from scaler_storage.files import FileSegments
+from scaler_storage.places import default_place, free_bytes
+from scaler_storage.segments import Moved, Segment
+
+DEADLINE = 30
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Iterator[FileSegments]:
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    for folder in (memory, disk):
+        folder.mkdir()
+    made = FileSegments(memory, disk)
+    yield made
+    made.close()
+
+
+def finished(segments: FileSegments) -> Moved:
+    """What is finished next."""
+    assert select.select([segments.fileno()], [], [], DEADLINE)[0]
+    [moved] = segments.finished()
+    return moved
+
+
+def filled(segments: FileSegments, size: int) -> tuple[Segment, bytes]:
+    segment, content = segments.allocate(size), os.urandom(size)
+    for offset in range(0, size, MIB):
+        segments.write(segment, offset, content[offset : offset + MIB])
+    return segment, content
+
+
+@pytest.mark.parametrize("size", [0, 100, SHARED_BYTES - 1, SHARED_BYTES, 9 * MIB + 5])
+def test_bytes_go_to_disk_and_come_back(segments: FileSegments, tmp_path: Path, size: int) -> None:
+    segment, content = filled(segments, size)
+    assert bool(segment.name) == (size >= SHARED_BYTES)
+    assert segments.read(segment, 0, size) == content
+    assert segments.read(segment, size // 2, size // 4) == content[size // 2 :][: size // 4]
+    segments.spill(1, segment, size)
+    assert finished(segments) == Moved(1)
+    segments.free(segment)
+    other = segments.allocate(size)
+    segments.load(1, other, size)
+    assert finished(segments) == Moved(1)
+    assert segments.read(other, 0, size) == content
+    segments.forget(1)
+    segments.forget(1)
+    segments.free(other)
+    assert not list((tmp_path / "disk").iterdir()) and os.listdir(tmp_path / "memory") == ["token"]
+
+
+def test_the_memory_is_reserved(segments: FileSegments, tmp_path: Path) -> None:
+    segment = segments.allocate(5 * MIB)
+    found = (tmp_path / "memory" / segment.name).stat()
+    assert found.st_size == segment.capacity and found.st_blocks * 512 >= 5 * MIB
+    assert found.st_mode & 0o777 == 0o600
+
+
+def test_what_is_gone_is_an_error(segments: FileSegments, tmp_path: Path) -> None:
+    segment, _ = filled(segments, SHARED_BYTES)
+    segments.spill(1, segment, SHARED_BYTES + 1)
+    assert "too short" in finished(segments).error
+    segments.load(2, segment, SHARED_BYTES)
+    assert "No such file" in finished(segments).error
+    os.truncate(tmp_path / "memory" / segment.name, 10)
+    with pytest.raises(OSError, match="too short"):
+        segments.read(segment, 0, 100)
+    segments.free(segment)
+    with pytest.raises(OSError, match="No such file"):
+        segments.read(segment, 0, 100)
+    with pytest.raises(StorageFullError, match="No such file"):
+        segments.write(segment, 0, b"x")
+
+
+def test_a_reader_keeps_what_is_freed(segments: FileSegments, tmp_path: Path) -> None:
+    segment, content = filled(segments, SHARED_BYTES)
+    with open(tmp_path / "memory" / segment.name, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), SHARED_BYTES, access=mmap.ACCESS_READ)
+    segments.free(segment)
+    assert mapped[:] == content
+
+
+@pytest.fixture
+def small_memory(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 4 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.getuid():
+        pytest.skip("only root may mount a tmpfs")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs can not be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_memory_that_is_full_refuses_before_anybody_writes(small_memory: Path, tmp_path: Path) -> None:
+    segments = FileSegments(small_memory, None)
+    first = segments.allocate(3 * MIB)
+    for _ in range(3):
+        with pytest.raises(StorageFullError, match=f"segment directory {small_memory}: No space left on device"):
+            segments.allocate(2 * MIB)
+    assert sorted(os.listdir(small_memory)) == sorted([first.name, "token"])
+    segments.free(first)
+    assert segments.allocate(3 * MIB).name
+    segments.close()
+
+
+def test_a_full_disk_is_told(small_memory: Path, tmp_path: Path) -> None:
+    segments = FileSegments(tmp_path, small_memory)
+    segment, content = filled(segments, 6 * MIB)
+    segments.spill(1, segment, 6 * MIB)
+    assert "No space left on device" in finished(segments).error
+    segments.forget(1)
+    assert segments.read(segment, 5 * MIB, 100) == content[5 * MIB :][:100]
+    assert not os.listdir(small_memory)
+    segments.close()
+
+
+def test_memory_that_is_too_small_is_not_taken(tmp_path: Path) -> None:
+    room = free_bytes(tmp_path)
+    assert room and free_bytes(tmp_path / "missing") == 0
+    elsewhere = tmp_path / "disk"
+    assert default_place(room, tmp_path, elsewhere) == tmp_path
+    assert default_place(3 * room, tmp_path, elsewhere) == elsewhere
+
+
+def test_a_directory_ends_with_its_server_also_a_dead_one(tmp_path: Path) -> None:
+    with OwnDirectory(tmp_path / "new") as living:
+        assert living.path.stat().st_mode & 0o777 == 0o700
+        dead, being_made, strange = (tmp_path / "new" / f"scaler-objects-{name}" for name in ("dead", "new", "link"))
+        for folder in (dead, being_made, tmp_path / "elsewhere"):
+            folder.mkdir()
+            (folder / "segment").touch()
+        (dead / "lock").touch()
+        strange.symlink_to(tmp_path / "elsewhere")
+        with OwnDirectory(tmp_path / "new") as other:
+            assert living.path.exists() and being_made.exists() and not dead.exists()
+            assert (tmp_path / "elsewhere" / "segment").exists()
+        assert not other.path.exists()
+        os.utime(being_made, (0, 0))
+        with OwnDirectory(tmp_path / "new"):
+            assert not being_made.exists()
+    assert not living.path.exists()
+
+
+def test_a_lock_is_never_seen_before_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    flock = fcntl.flock
+
+    def watched(descriptor: int, operation: int) -> None:
+        seen.append((Path(f"/proc/self/fd/{descriptor}").resolve().parent / "lock").exists())
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", watched)
+    with OwnDirectory(tmp_path) as own:
+        assert seen == [False] and (own.path / "lock").exists()
