@@ -225,6 +225,18 @@ def test_a_task_that_changes_its_argument_harms_no_other(client: Client, storage
     storage.wait_empty()
 
 
+def test_many_submits_do_not_wait_for_storage(client: Client, storage: WatchedStorage) -> None:
+    futures = [client.submit(size_of, number.to_bytes(4, "big") * 15_000) for number in range(1000)]
+    assert [future.result(SECONDS) for future in futures] == [60_000] * 1000
+    assert storage.counts == (1000, 0, 0, 1000)
+    futures = [client.submit(size_of, number.to_bytes(4, "big") * 15_000) for number in range(300)]
+    for future in futures:
+        future.cancel()
+    assert client.map(size_of, [number.to_bytes(4, "big") * 15_000 for number in range(300)]) == [60_000] * 300
+    del future, futures
+    storage.wait_empty()
+
+
 # --- results as arguments --------------------------------------------------------------------------------------------
 
 

@@ -42,7 +42,7 @@ class Shelf:
         self.objects: dict[bytes, bytes] = {}
         self.full = False
 
-    def place(self, payload: Payload) -> bytes:
+    def place(self, payload: Payload, *, soon: bool = False) -> bytes:
         if self.full:
             raise StorageFullError
         reference = len(self.puts).to_bytes(16, "big") + len(payload).to_bytes(8, "little")

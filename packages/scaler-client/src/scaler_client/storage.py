@@ -13,8 +13,12 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.errors import ScalerError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
+from scaler_protocol.objects import OBJECT_ID_BYTES, Reference, new_object_id
 
+SOON_BYTES = 256 * 1024
+"""What is bigger is waited for, as nothing that comes later may be sent before it."""
+AHEAD_BYTES = 32 * 1024 * 1024
+"""Bytes on the way to storage after which everything is waited for."""
 PATIENCE_SECONDS = 10.0
 """How long an operation may take to find the server."""
 
@@ -55,20 +59,48 @@ class ClientStorage:
         self._door, self._session = door, session
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
         self._lock = threading.RLock()
+        self._on_the_way = 0
         self._refusal: ScalerError | None = None
         self.losses = 0
         """How often objects of ours were found to be lost."""
 
-    def place(self, payload: Payload) -> bytes:
-        """The payload, or where it is too big to travel inline what stands for it; raises ScalerError."""
+    def place(self, payload: Payload, *, soon: bool = False) -> bytes:
+        """The payload, or where it is too big to travel inline what stands for it; raises ScalerError.
+
+        With `soon`, and unless much is on the way already, this does not wait for storage: see StoredObject.pending.
+        """
         if len(payload) <= INLINE_LIMIT or not self._door.named:
             return bytes(payload)
+        if soon and len(payload) <= SOON_BYTES and self._on_the_way <= AHEAD_BYTES:
+            return self._place_soon(bytes(payload))
         buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
         try:
             return self._stand_in(self._connection().put(buffers, session=self._session).pack())
         except StorageLostError:
             self.losses += 1
             raise
+
+    def _place_soon(self, payload: bytes) -> bytes:
+        reference = Reference(new_object_id(), len(payload))
+        placed = self._stand_in(reference.pack(), pending=True)
+        kept = placed.kept
+
+        def done(error: ScalerError | None) -> None:
+            with self._lock:
+                self._on_the_way -= len(payload)
+                self.losses += isinstance(error, StorageLostError)
+            kept.end_put(error)
+
+        connection = self._connection()
+        with self._lock:
+            self._on_the_way += len(payload)
+        try:
+            connection.put_soon(payload, session=self._session, name=reference.object, done=done)
+        except BaseException:
+            with self._lock:
+                self._on_the_way -= len(payload)
+            raise
+        return placed
 
     def adopt(self, reference: bytes) -> StoredPayload:
         """What stands for an object that others have put for us; does not block."""
@@ -105,10 +137,10 @@ class ClientStorage:
             raise type(self._refusal)(*self._refusal.args)
         return self._door.connection()
 
-    def _stand_in(self, reference: bytes) -> StoredPayload:
+    def _stand_in(self, reference: bytes, *, pending: bool = False) -> StoredPayload:
         with self._lock:
             name = reference[:OBJECT_ID_BYTES]
             kept = self._known.get(name)
             if kept is None:
-                kept = self._known[name] = StoredObject(self, reference)
+                kept = self._known[name] = StoredObject(self, reference, pending=pending)
             return StoredPayload.of(kept)
