@@ -65,8 +65,8 @@ class StoredObject:
         self.when_put(lambda error: ended.set())
         while not ended.wait(1.0):  # on Windows nothing else lets a Ctrl-C through
             pass
-        if self.error is not None:
-            raise self.error
+        if (error := self.error) is not None:
+            raise type(error)(*error.args, **error.details)  # of its own, as its traceback leads here
 
     def _tell_all(self) -> None:
         waiting, self._tell = self._tell, []
