@@ -19,7 +19,7 @@ from scaler_client.objects import KeptObjects, ObjectReference
 from scaler_client.parts import read_parts
 from scaler_client.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
 from scaler_client.serializers import DefaultSerializer
-from scaler_client.storage import AHEAD_BYTES, SOON_BYTES, ClientStorage, StorageDoor
+from scaler_client.storage import AHEAD_BYTES, SOON_BYTES, ClientStorage, StorageDoor, wait_put
 from scaler_client.stored import StoredPayload, fetched, stored_positions, true_size
 from scaler_client.uploads import Uploads
 from scaler_io.links import LinkUp
@@ -190,7 +190,7 @@ def test_a_call_is_sent_when_storage_has_what_it_names(storage: ClientStorage, s
     assert not sent(core) and not told
     shelf.arrive()
     assert told == [None] and [list(message.tasks) for message in sent(core)] == [[2, 3]]
-    placed.kept.wait_put()
+    wait_put(placed.kept)
     assert fetched(placed) == BIG
 
 
@@ -200,7 +200,7 @@ def test_a_put_that_is_refused(storage: ClientStorage, shelf: Shelf) -> None:
     assert first is not None and uploads.place_argument(BIG) == first
     shelf.arrive(StorageFullError())
     with pytest.raises(StorageFullError):
-        first.kept.wait_put()
+        wait_put(first.kept)
     told: list[object] = []
     first.kept.when_put(told.append)
     assert told == [first.kept.error] and storage.losses == 0

@@ -13,6 +13,7 @@ from scaler_client.outcomes import load_failure, unloadable
 from scaler_client.pickles import load_with
 from scaler_client.records import CallBlock, CallGroup, Dependency
 from scaler_client.signatures import CallCheck
+from scaler_client.storage import wait_put
 from scaler_client.stored import fetched, kept_bytes, pending_puts, stored_positions
 from scaler_client.waiters import Bell
 from scaler_protocol.buffers import Payload
@@ -63,7 +64,7 @@ class Gathering:
     def _submit(self, written: Sequence[Payload], needs: Mapping[int, Sequence[Dependency]]) -> None:
         calls = list(map(bytes, written)) if max(map(len, written)) <= INLINE_LIMIT else self._place(written)
         for kept in pending_puts(chain.from_iterable(needs.values()), *(calls if stored_positions(calls) else ())):
-            kept.wait_put()
+            wait_put(kept)
         for at, end in _pieces(calls):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}

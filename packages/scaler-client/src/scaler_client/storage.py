@@ -23,6 +23,16 @@ PATIENCE_SECONDS = 10.0
 """How long an operation may take to find the server."""
 
 
+def wait_put(kept: StoredObject) -> None:
+    """Block until storage has an object; raises ScalerError where that refuses it."""
+    ended = threading.Event()
+    kept.when_put(lambda error: ended.set())
+    while not ended.wait(1.0):  # on Windows nothing else lets a Ctrl-C through
+        pass
+    if (error := kept.error) is not None:
+        raise type(error)(*error.args, **error.details)  # of its own, as its traceback leads here
+
+
 class StorageDoor:
     """A process's connection to the server that the scheduler names at the moment; nothing is opened before its use."""
 

@@ -10,7 +10,6 @@ deleted at once in the same way.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -58,15 +57,6 @@ class StoredObject:
         self._tell.append(tell)
         if not self.pending or self.error is not None:
             self._tell_all()
-
-    def wait_put(self) -> None:
-        """Block until storage has it; raises ScalerError where that refuses it."""
-        ended = threading.Event()
-        self.when_put(lambda error: ended.set())
-        while not ended.wait(1.0):  # on Windows nothing else lets a Ctrl-C through
-            pass
-        if (error := self.error) is not None:
-            raise type(error)(*error.args, **error.details)  # of its own, as its traceback leads here
 
     def _tell_all(self) -> None:
         waiting, self._tell = self._tell, []
