@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import data
 import endurance
 import footprint
 import tasks
@@ -191,6 +192,9 @@ CASES: dict[str, BenchCase] = {
     "cpu_tasks": BenchCase(cpu_tasks, {"efficiency": "ratio"}),
     "sleep_balance": BenchCase(sleep_balance, {"of_ideal": "ratio"}, n_workers=4),
     "nested": BenchCase(nested, {"seconds": "s"}, needs="nested"),
+    "array_arguments": BenchCase(data.array_arguments, {"megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"}),
+    "bytes_arguments": BenchCase(data.bytes_arguments, {"megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"}),
+    "big_results": BenchCase(data.big_results, {"megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"}),
     "startup": BenchCase(footprint.startup, {"seconds": "s"}, 60, starts_itself=True),
     "idle_memory": BenchCase(footprint.idle_memory, {"pss_megabytes": "MB"}, 60),
     "workers32": BenchCase(
@@ -205,4 +209,8 @@ CASES: dict[str, BenchCase] = {
     "sigkill": BenchCase(endurance.sigkill, {"right": "results", "last_seconds": "s"}, 90, n_workers=4),
 }
 
-ALIASES = {"backlog": ("backlog_noop", "backlog_bytes"), "cpu_per_task": ("noop_submit", "noop_map")}
+ALIASES = {
+    "data": ("array_arguments", "bytes_arguments", "big_results"),
+    "backlog": ("backlog_noop", "backlog_bytes"),
+    "cpu_per_task": ("noop_submit", "noop_map"),
+}

@@ -14,9 +14,9 @@ FOLDER = HERE / ".environments"
 
 PYTHON_VERSION = "3.11"
 PINS: dict[str, tuple[str, ...]] = {
-    "ray": ("ray==2.60.0",),
-    "dask": ("distributed==2026.8.0", "dask==2026.8.0"),
-    "opengris": ("opengris-scaler==2.9.0",),
+    "ray": ("ray==2.60.0", "numpy==2.4.6"),
+    "dask": ("distributed==2026.8.0", "dask==2026.8.0", "numpy==2.4.6"),
+    "opengris": ("opengris-scaler==2.9.0", "numpy==2.4.6"),
 }
 """Peers that are not named here run with the workspace's own Python."""
 

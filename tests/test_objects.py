@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import signal
 import subprocess
@@ -222,6 +223,18 @@ def test_a_task_that_changes_its_argument_harms_no_other(client: Client, storage
     assert {future.result(SECONDS) for future in takers} == {repr(value[:2])}
     assert storage.counts[0] <= 2 and storage.counts[1] == 0  # nothing came to the client
     del value, made, takers
+    storage.wait_empty()
+
+
+def test_many_submits_do_not_wait_for_storage(client: Client, storage: WatchedStorage) -> None:
+    futures = [client.submit(size_of, number.to_bytes(4, "big") * 15_000) for number in range(1000)]
+    assert [future.result(SECONDS) for future in futures] == [60_000] * 1000
+    assert storage.counts == (1000, 0, 0, 1000)
+    futures = [client.submit(size_of, number.to_bytes(4, "big") * 15_000) for number in range(300)]
+    for future in futures:
+        future.cancel()
+    assert client.map(size_of, [number.to_bytes(4, "big") * 15_000 for number in range(300)]) == [60_000] * 300
+    del future, futures
     storage.wait_empty()
 
 
@@ -475,11 +488,23 @@ def test_a_full_storage(tmp_path: Path) -> None:
     try:
         with Services(tmp_path, "--object-storage-address", address) as services:
             services.add_agent(2)
-            with Client(services.address, timeout_seconds=SECONDS) as client:
+            with Client(services.address, timeout_seconds=SECONDS) as client, Gate() as gate:
                 for future in (client.submit(give, 8 * MIB), client.submit(size_of, bytes(8 * MIB))):
                     with pytest.raises(StorageFullError):
                         future.result(SECONDS)
-                assert client.submit(same, bytes(MIB)).result(SECONDS) == bytes(MIB)
+                holding = [client.submit(wait_at, gate.port, 1) for _ in range(2)]
+                arrivals = [gate.arrive() for _ in holding]
+                waiting = [client.submit(size_of, bytes([number]) * 2 * BIG) for number in range(60)]
+                refused = [future for future in waiting[-20:] if future.exception(SECONDS)]
+                assert len(refused) == 20 and {type(future.exception()) for future in refused} == {StorageFullError}
+                for arrival in arrivals:
+                    arrival.let_go()
+                taken = [future.result(SECONDS) for future in waiting if future.exception(SECONDS) is None]
+                assert len(taken) >= 10 and set(taken) == {2 * BIG}
+                with pytest.raises(StorageFullError):
+                    client.map(size_of, [bytes([number]) * 2 * BIG for number in range(60)])
+                gc.collect()  # the traceback
+                wait_until(lambda: not client.submit(same, bytes(MIB)).exception(SECONDS), "there is room again")
     finally:
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(SECONDS) == 0

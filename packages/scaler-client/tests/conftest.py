@@ -241,7 +241,7 @@ class FakeCluster:
             self._hub.send(peer, message)
         return bool(done)
 
-    def _run(self, group: Group, call: bytes, inputs: Mapping[int, tuple[bool, bytes]]) -> tuple[int, bytes]:
+    def _run(self, group: Group, call: bytes, inputs: Mapping[int, tuple[int, bytes]]) -> tuple[int, bytes]:
         installed = task_context.runtime()
         task_context._runtime = InputsOnly({task: (False, payload) for task, (_, payload) in inputs.items()})
         try:

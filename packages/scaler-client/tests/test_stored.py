@@ -19,12 +19,19 @@ from scaler_client.objects import KeptObjects, ObjectReference
 from scaler_client.parts import read_parts
 from scaler_client.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
 from scaler_client.serializers import DefaultSerializer
-from scaler_client.storage import ClientStorage, StorageDoor
+from scaler_client.storage import AHEAD_BYTES, SOON_BYTES, ClientStorage, StorageDoor, wait_put
 from scaler_client.stored import StoredPayload, fetched, stored_positions, true_size
 from scaler_client.uploads import Uploads
 from scaler_io.links import LinkUp
 from scaler_protocol.buffers import Buffer
-from scaler_protocol.errors import ClientForkedError, ObjectNotFoundError, StorageLostError, restore
+from scaler_protocol.errors import (
+    ClientForkedError,
+    ObjectNotFoundError,
+    ScalerError,
+    StorageFullError,
+    StorageLostError,
+    restore,
+)
 from scaler_protocol.handshake import INLINE_LIMIT, Welcome
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import DeleteObjects, Done, Functions, Group, Inputs, NeedFunctions, NeedInputs, Status
@@ -32,6 +39,7 @@ from scaler_protocol.objects import Reference, new_object_id
 from scaler_protocol.payloads import Payloads
 
 BIG = bytes(INLINE_LIMIT + 1)
+Told = Callable[[ScalerError | None], None]
 GROUP = CallGroup(Group(b"f"), (), pickles.load, pickle.dumps)
 
 
@@ -42,6 +50,7 @@ class Shelf:
         self.objects: dict[bytes, bytes] = {}
         self.deleted: list[bytes] = []
         self.opened = 0
+        self.on_the_way: list[tuple[bytes, bytes, Told]] = []
 
     def put(self, payload: bytes | Sequence[Buffer], *, session: int) -> Reference:
         assert session == 5
@@ -49,6 +58,19 @@ class Shelf:
         reference = Reference(new_object_id(), len(content))
         self.objects[reference.object] = content
         return reference
+
+    def put_soon(
+        self, payload: bytes, *, session: int, name: bytes, done: Callable[[ScalerError | None], None]
+    ) -> None:
+        assert session == 5
+        self.on_the_way.append((name, payload, done))
+
+    def arrive(self, error: ScalerError | None = None) -> None:
+        """What was put first is there, or refused."""
+        name, payload, done = self.on_the_way.pop(0)
+        if error is None:
+            self.objects[name] = payload
+        done(error)
 
     def get(self, reference: Reference) -> bytes:
         if reference.object not in self.objects:
@@ -153,6 +175,53 @@ def test_without_a_server_everything_travels_inline() -> None:
     assert pickles.load(nowhere.place(pickles.dump(BIG))) == BIG
     with pytest.raises(StorageLostError, match="names no"):
         nowhere.fetch(Reference(b"o" * 16, 1).pack())
+
+
+def test_a_call_is_sent_when_storage_has_what_it_names(storage: ClientStorage, shelf: Shelf) -> None:
+    core = connected()
+    placed = storage.place(BIG, soon=True)
+    assert type(placed) is StoredPayload and placed.kept.pending and not shelf.objects
+    futures: list[ScalerFuture[Any]] = [ScalerFuture(DESK, 1, GROUP, b"small"), ScalerFuture(DESK, 2, GROUP, placed)]
+    futures.append(ScalerFuture(DESK, 3, GROUP, b"names it", [placed.kept]))
+    core.submit(futures)
+    assert [list(message.tasks) for message in sent(core)] == [[1]]
+    told: list[object] = []
+    placed.kept.when_put(told.append)
+    assert not sent(core) and not told
+    shelf.arrive()
+    assert told == [None] and [list(message.tasks) for message in sent(core)] == [[2, 3]]
+    wait_put(placed.kept)
+    assert fetched(placed) == BIG
+
+
+def test_a_put_that_is_refused(storage: ClientStorage, shelf: Shelf) -> None:
+    uploads = Uploads(DESK, storage)
+    first = uploads.place_argument(BIG)
+    assert first is not None and uploads.place_argument(BIG) == first
+    shelf.arrive(StorageFullError())
+    with pytest.raises(StorageFullError):
+        wait_put(first.kept)
+    told: list[object] = []
+    first.kept.when_put(told.append)
+    assert told == [first.kept.error] and storage.losses == 0
+    second = uploads.place_argument(BIG)  # it is tried again
+    assert second is not None and second != first
+    shelf.arrive(StorageLostError())
+    assert storage.losses == 1
+
+
+def test_what_is_big_or_too_much_is_waited_for(storage: ClientStorage, shelf: Shelf) -> None:
+    storage.place(bytes(SOON_BYTES + 1), soon=True)
+    assert not shelf.on_the_way
+    for _ in range(AHEAD_BYTES // SOON_BYTES + 1):
+        storage.place(bytes(SOON_BYTES), soon=True)
+    count = len(shelf.on_the_way)
+    placed = storage.place(BIG, soon=True)
+    assert type(placed) is StoredPayload and not placed.kept.pending and len(shelf.on_the_way) == count
+    for _ in range(count):
+        shelf.arrive()
+    storage.place(BIG, soon=True)
+    assert len(shelf.on_the_way) == 1
 
 
 # --- futures ---------------------------------------------------------------------------------------------------------

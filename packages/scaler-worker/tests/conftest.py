@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from scaler_client import pickles
 from scaler_io.links import Hub, Patience, PeerJoined, PeerLost
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -135,7 +136,7 @@ class FakeScheduler:
         for task in tasks:
             status, payload, _ = self.done[task]
             assert status == Status.VALUE, (status, payload[:500])
-            found.append(pickle.loads(payload))
+            found.append(pickles.load(payload))
         return found
 
     def error(self, task: int, status: int = Status.FAILED) -> Any:

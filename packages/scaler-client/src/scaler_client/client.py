@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -13,6 +14,7 @@ from scaler_client.futures import ScalerFuture, finished_future
 from scaler_client.objects import KeptObjects, ObjectReference, PayloadStore
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
+from scaler_client.stored import StoredPayload, pending_puts
 from scaler_client.task_context import runtime
 from scaler_client.uploads import Uploads
 from scaler_protocol.capabilities import Capabilities
@@ -21,6 +23,7 @@ from scaler_protocol.errors import (
     ClientQuitError,
     HandshakeRefusedError,
     ObjectRefusedError,
+    ScalerError,
     StorageLostError,
     describe,
 )
@@ -333,7 +336,7 @@ class Client:
         io = self._io
         try:
             call, needs = self._writer.write(args, kwargs, renewed)
-            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.place(call)
+            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.place(call, soon=True)
         except FailedArgumentError as failed:
             future: ScalerFuture[Any] = ScalerFuture(io, io.next_task(), group, b"")
             future.end_like(failed.argument)
@@ -344,6 +347,9 @@ class Client:
             return future
         future = ScalerFuture(io, io.next_task(), group, placed, needs)
         io.handoff.put(future)
+        if needs or type(placed) is StoredPayload:
+            for kept in pending_puts(needs, placed):
+                kept.when_put(partial(_follow_put, io, future))
         return future
 
     def _run(self, fn: Callable[..., T], rows: Iterable[tuple[Any, ...]], wishes: Wishes) -> list[T]:
@@ -369,6 +375,15 @@ class Client:
 def _is_old_form(rows: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:
     """A list or tuple of 1-tuples: how arguments were once given to `map`."""
     return isinstance(rows, list | tuple) and bool(rows) and all(type(row) is tuple and len(row) == 1 for row in rows)
+
+
+def _follow_put(io: IoThread, future: ScalerFuture[Any], error: ScalerError | None) -> None:
+    """Storage has an object that a call names, or has refused it."""
+    if error is None:
+        io.handoff.wake()
+    elif future.settle(Status.FAILED, describe(error)):
+        io.cancel((future.task_id,))
+        io.call_soon(future.invoke_callbacks)
 
 
 def _again(settings: dict[str, Any]) -> Client:

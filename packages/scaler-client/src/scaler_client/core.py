@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaler_client.drafts import CallDraft
+from scaler_client.drafts import CallDraft, is_placed
 from scaler_client.records import (
     CallAgain,
     CallBlock,
@@ -239,7 +239,7 @@ class ClientCore:
         """Transmit one more message of waiting calls; False where the next one exceeds the credit."""
         first = self._waiting[0]
         size = first.weight * (len(first.calls) if type(first) is CallBlock else 1)
-        if self._used and self._used + size > self._credit:
+        if not is_placed(first) or (self._used and self._used + size > self._credit):
             return False
         draft = CallDraft(first.group.parent, MESSAGE_TASKS)
         draft.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))

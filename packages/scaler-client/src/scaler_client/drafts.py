@@ -6,9 +6,16 @@ from collections import deque
 from collections.abc import Sequence
 
 from scaler_client.records import CallBlock, CallGroup, Dependency, FunctionBody, WaitingCall
-from scaler_client.stored import stored_positions
+from scaler_client.stored import StoredPayload, pending_puts, stored_positions
 from scaler_protocol.messages import Submit
 from scaler_protocol.payloads import Payloads
+
+
+def is_placed(call: WaitingCall) -> bool:
+    """Whether storage has what the call names; a block is handed over when that is so."""
+    if isinstance(call, CallBlock) or not (call.needs or type(call.call) is StoredPayload):
+        return True
+    return not pending_puts(call.needs, call.call)
 
 
 class CallDraft:
@@ -40,6 +47,8 @@ class CallDraft:
                     break
                 number = self.groups.setdefault(group, len(self.groups))
             block = call if isinstance(call, CallBlock) else None
+            if block is None and not is_placed(call):
+                break
             count = len(block.calls) if block else 1
             weight = call.weight * count
             if (size + weight > room or count > left) and tasks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from scaler_client.calls import CallWriter, FailedArgumentError
@@ -13,7 +13,8 @@ from scaler_client.outcomes import load_failure, unloadable
 from scaler_client.pickles import load_with
 from scaler_client.records import CallBlock, CallGroup, Dependency
 from scaler_client.signatures import CallCheck
-from scaler_client.stored import fetched, kept_bytes, stored_positions
+from scaler_client.storage import wait_put
+from scaler_client.stored import fetched, kept_bytes, pending_puts, stored_positions
 from scaler_client.waiters import Bell
 from scaler_protocol.buffers import Payload
 from scaler_protocol.handshake import INLINE_LIMIT
@@ -61,14 +62,19 @@ class Gathering:
             raise
 
     def _submit(self, written: Sequence[Payload], needs: Mapping[int, Sequence[Dependency]]) -> None:
-        place = self._io.storage.place
-        calls = [call if type(call) is bytes and len(call) <= INLINE_LIMIT else place(call) for call in written]
+        calls = list(map(bytes, written)) if max(map(len, written)) <= INLINE_LIMIT else self._place(written)
+        for kept in pending_puts(chain.from_iterable(needs.values()), *(calls if stored_positions(calls) else ())):
+            wait_put(kept)
         for at, end in _pieces(calls):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}
             block = CallBlock(first, self._group, calls[at:end], self._changed.ring, needed)
             self._blocks.append(block)
             self._io.handoff.put(block)
+
+    def _place(self, written: Sequence[Payload]) -> list[bytes]:
+        place = self._io.storage.place
+        return [place(call, soon=True) for call in written]
 
     def _hold_back(self) -> None:
         """Wait while too much is under way already."""

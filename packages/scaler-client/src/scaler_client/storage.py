@@ -13,10 +13,24 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.errors import ScalerError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
+from scaler_protocol.objects import OBJECT_ID_BYTES, Reference, new_object_id
 
+SOON_BYTES = 256 * 1024
+"""What is bigger is waited for, as nothing that comes later may be sent before it."""
+AHEAD_BYTES = 32 * 1024 * 1024
+"""Bytes on the way to storage after which everything is waited for."""
 PATIENCE_SECONDS = 10.0
 """How long an operation may take to find the server."""
+
+
+def wait_put(kept: StoredObject) -> None:
+    """Block until storage has an object; raises ScalerError where that refuses it."""
+    ended = threading.Event()
+    kept.when_put(lambda error: ended.set())
+    while not ended.wait(1.0):  # on Windows nothing else lets a Ctrl-C through
+        pass
+    if (error := kept.error) is not None:
+        raise type(error)(*error.args, **error.details)  # of its own, as its traceback leads here
 
 
 class StorageDoor:
@@ -55,20 +69,48 @@ class ClientStorage:
         self._door, self._session = door, session
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
         self._lock = threading.RLock()
+        self._on_the_way = 0
         self._refusal: ScalerError | None = None
         self.losses = 0
         """How often objects of ours were found to be lost."""
 
-    def place(self, payload: Payload) -> bytes:
-        """The payload, or where it is too big to travel inline what stands for it; raises ScalerError."""
+    def place(self, payload: Payload, *, soon: bool = False) -> bytes:
+        """The payload, or where it is too big to travel inline what stands for it; raises ScalerError.
+
+        With `soon`, and unless much is on the way already, this does not wait for storage: see StoredObject.pending.
+        """
         if len(payload) <= INLINE_LIMIT or not self._door.named:
             return bytes(payload)
+        if soon and len(payload) <= SOON_BYTES and self._on_the_way <= AHEAD_BYTES:
+            return self._place_soon(bytes(payload))
         buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
         try:
             return self._stand_in(self._connection().put(buffers, session=self._session).pack())
         except StorageLostError:
             self.losses += 1
             raise
+
+    def _place_soon(self, payload: bytes) -> bytes:
+        reference = Reference(new_object_id(), len(payload))
+        placed = self._stand_in(reference.pack(), pending=True)
+        kept = placed.kept
+
+        def done(error: ScalerError | None) -> None:
+            with self._lock:
+                self._on_the_way -= len(payload)
+                self.losses += isinstance(error, StorageLostError)
+            kept.end_put(error)
+
+        connection = self._connection()
+        with self._lock:
+            self._on_the_way += len(payload)
+        try:
+            connection.put_soon(payload, session=self._session, name=reference.object, done=done)
+        except BaseException:
+            with self._lock:
+                self._on_the_way -= len(payload)
+            raise
+        return placed
 
     def adopt(self, reference: bytes) -> StoredPayload:
         """What stands for an object that others have put for us; does not block."""
@@ -85,7 +127,7 @@ class ClientStorage:
 
     def fetch(self, reference: bytes) -> Buffer:
         """The bytes of an object; raises ScalerError."""
-        return bytes(self._connection().get(Reference.unpack(reference)))
+        return self._connection().get(Reference.unpack(reference))
 
     def free(self, reference: bytes) -> None:
         """Delete an object; does not wait. After the end there is nothing to be freed any more."""
@@ -105,10 +147,10 @@ class ClientStorage:
             raise type(self._refusal)(*self._refusal.args)
         return self._door.connection()
 
-    def _stand_in(self, reference: bytes) -> StoredPayload:
+    def _stand_in(self, reference: bytes, *, pending: bool = False) -> StoredPayload:
         with self._lock:
             name = reference[:OBJECT_ID_BYTES]
             kept = self._known.get(name)
             if kept is None:
-                kept = self._known[name] = StoredObject(self, reference)
+                kept = self._known[name] = StoredObject(self, reference, pending=pending)
             return StoredPayload.of(kept)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from scaler_protocol.buffers import Buffer, Payload
+from scaler_protocol.errors import ScalerError
 from scaler_protocol.objects import Reference
 
 
@@ -34,12 +35,33 @@ Place = Callable[[Payload], bytes]
 class StoredObject:
     """One object that is ours; it is deleted with this. Among the needs of a call it is only kept, not waited for."""
 
-    __slots__ = ("__weakref__", "_home", "reference")
+    __slots__ = ("__weakref__", "_home", "_tell", "error", "pending", "reference")
 
     task_id = 0
 
-    def __init__(self, home: ObjectHome, reference: bytes) -> None:
+    def __init__(self, home: ObjectHome, reference: bytes, *, pending: bool = False) -> None:
         self._home, self.reference = home, reference
+        self.pending = pending
+        """Whether storage has not said that it has it: no call that names it may be sent before."""
+        self.error: ScalerError | None = None
+        """Why it was refused."""
+        self._tell: list[Callable[[ScalerError | None], object]] = []
+
+    def end_put(self, error: ScalerError | None) -> None:
+        """Storage has it, or has refused it."""
+        self.error, self.pending = error, error is not None
+        self._tell_all()
+
+    def when_put(self, tell: Callable[[ScalerError | None], object]) -> None:
+        """Call this, at once where it is known: it may be called by any thread, and twice."""
+        self._tell.append(tell)
+        if not self.pending or self.error is not None:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        waiting, self._tell = self._tell, []
+        for tell in waiting:
+            tell(self.error)
 
     def outcome(self) -> tuple[int, bytes] | None:
         """Nobody asks: it is no task."""
@@ -82,6 +104,13 @@ def stored_positions(payloads: Sequence[bytes]) -> Sequence[int]:
     if StoredPayload not in set(map(type, payloads)):
         return ()
     return [position for position, payload in enumerate(payloads) if type(payload) is StoredPayload]
+
+
+def pending_puts(needs: Iterable[object], *payloads: bytes) -> list[StoredObject]:
+    """What calls name that storage has not said it has."""
+    named = [payload.kept for payload in payloads if type(payload) is StoredPayload]
+    found = dict.fromkeys([*named, *(need for need in needs if isinstance(need, StoredObject))])
+    return [kept for kept in found if kept.pending]
 
 
 def fetched(payload: bytes) -> Buffer:

@@ -36,7 +36,7 @@ class UploadPlace(Protocol):
     losses: int
     """How often objects were found to be lost."""
 
-    def place(self, payload: Payload) -> bytes:
+    def place(self, payload: Payload, *, soon: bool = False) -> bytes:
         """What stands for a payload that is too big to travel, or its bytes; raises ScalerError."""
 
 
@@ -50,16 +50,16 @@ class Uploads:
         self._texts: dict[int, tuple[Any, weakref.ref[StoredObject]]] = {}
         self._by_content: weakref.WeakValueDictionary[bytes, StoredObject] = weakref.WeakValueDictionary()
 
-    def place(self, payload: Payload, *, renew: bool = False) -> bytes:
+    def place(self, payload: Payload, *, renew: bool = False, soon: bool = False) -> bytes:
         """What stands for a payload, or the payload; equal ones are put once, or once more. Raises ScalerError."""
         if len(payload) <= INLINE_LIMIT:
             return bytes(payload)
         self._look_for_losses()
         digest = _digest(payload)
         known = None if renew else self._by_content.get(digest)
-        if known is not None:
+        if known is not None and known.error is None:
             return StoredPayload.of(known)
-        placed = self._storage.place(payload)
+        placed = self._storage.place(payload, soon=soon)
         if type(placed) is StoredPayload:
             self._by_content[digest] = placed.kept
         return placed
@@ -83,7 +83,7 @@ class Uploads:
             payload = pickles.dump(value)
         if len(payload) <= INLINE_LIMIT or collector.found or collector.failed is not None:
             return None
-        placed = self.place(payload, renew=renew)
+        placed = self.place(payload, renew=renew, soon=True)
         if type(placed) is not StoredPayload:
             return None
         if renewed is not None:
@@ -104,11 +104,11 @@ class Uploads:
     def _find(self, value: Any) -> StoredPayload | None:
         self._look_for_losses()
         if (living := self._living.get(id(value))) is not None:
-            return living[1] if living[0]() is value else None
+            return living[1] if living[0]() is value and living[1].kept.error is None else None
         if (text := self._texts.get(id(value))) is None or text[0] is not value:
             return None
         kept = text[1]()
-        return StoredPayload.of(kept) if kept is not None else None
+        return StoredPayload.of(kept) if kept is not None and kept.error is None else None
 
     def _remember(self, value: Any, placed: StoredPayload) -> None:
         key = id(value)

@@ -59,7 +59,7 @@ class WorkerStorage:
 
     def get(self, reference: bytes) -> Buffer:
         """The object; raises ScalerError."""
-        return bytes(self.door.connection().get(Reference.unpack(reference)))
+        return self.door.connection().get(Reference.unpack(reference))
 
     def get_shared(self, reference: bytes) -> Buffer:
         """An object that other runs may need, too; raises ScalerError."""
@@ -80,6 +80,11 @@ class WorkerStorage:
         if is_unchanging(value):
             self._keep(reference, _KeptObject(len(payload), None, value))
         return value
+
+    @property
+    def keeping(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self._kept)
 
     def forget_unused(self) -> None:
         """Drop what no run has needed since this was called before."""

@@ -33,6 +33,8 @@ from scaler_worker.worker_core import WorkerCore
 
 DESCRIPTORS: Final = 4
 RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
+KEEP_SECONDS: Final = 1.0
+"""Objects that no run has needed for so long, and then for as long again, are let go."""
 _ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(4)
 
 
@@ -194,12 +196,10 @@ def _preload(config: WorkerConfig, pipe: _ResultPipe) -> bool:
 def _work(core: WorkerCore, storage: WorkerStorage, ends: WorkerEnds, config: WorkerConfig) -> None:
     tasks = socket.socket(fileno=ends.tasks)
     interval = config.garbage_collect_interval_seconds
-    # A time limit of the kernel's costs nothing per datagram, unlike one of Python's.
-    seconds = int(interval)
-    timeval = seconds.to_bytes(8, sys.byteorder) + int((interval - seconds) * 1e6).to_bytes(8, sys.byteorder)
-    tasks.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+    _limit_waiting(tasks, interval)
     receive, take, clock = tasks.recvmsg, core.take, time.monotonic
     collect_at, worked = clock() + interval, False
+    forget_at, keeping = 0.0, False
     while True:
         try:
             datagram, ancillary, _, _ = receive(RECEIVE_SIZE, _ONE_DESCRIPTOR)
@@ -212,11 +212,24 @@ def _work(core: WorkerCore, storage: WorkerStorage, ends: WorkerEnds, config: Wo
                 return
             take(read_memory_file(ancillary) if ancillary else datagram)
             worked = True
-        if clock() >= collect_at:
+        now = clock()
+        if storage.keeping and now >= forget_at:
             storage.forget_unused()
+            forget_at = now + KEEP_SECONDS
+        if keeping is not storage.keeping:
+            keeping = storage.keeping
+            _limit_waiting(tasks, min(interval, KEEP_SECONDS) if keeping else interval)
+        if now >= collect_at:
             if worked:
                 _collect(config.trim_memory_threshold_bytes)
             collect_at, worked = clock() + interval, False
+
+
+def _limit_waiting(tasks: socket.socket, interval: float) -> None:
+    """A time limit of the kernel's costs nothing per datagram, unlike one of Python's."""
+    seconds = int(interval)
+    timeval = seconds.to_bytes(8, sys.byteorder) + int((interval - seconds) * 1e6).to_bytes(8, sys.byteorder)
+    tasks.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
 
 def read_memory_file(ancillary: list[tuple[int, int, bytes]]) -> bytes:
