@@ -139,6 +139,9 @@ def listener_of(address: str) -> int:
     """The process that a local cluster's scheduler is, by its address; a child of this one."""
     found = [pid for pid in descendants(os.getpid()) if "scaler_scheduler" in command_line(pid)]
     here = [pid for pid in found if address in command_line(pid)] or found
+    # A child of it that has not begun to be another program yet has its command line.
+    parents = dict(_parents())
+    here = [pid for pid in here if parents.get(pid) not in here]
     assert len(here) == 1, [command_line(pid) for pid in found]
     return here[0]
 
