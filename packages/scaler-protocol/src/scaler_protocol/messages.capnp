@@ -67,6 +67,8 @@ struct Submit {
   names @9 :List(Text);
   bodiesLengths @10 :List(UInt32);
   bodiesStored @11 :List(UInt32);
+  takers @12 :List(UInt32);
+  inner @13 :List(UInt32);
 }
 struct Run {
   firstRun @0 :UInt64;

@@ -82,10 +82,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """New tasks. `dependents` (positions) and `needs` (task ids) are sparse pairs: this task waits for that one."""
+    """New tasks. `dependents` (positions) and `needs` (task ids) are sparse pairs: this task waits for that one.
 
-    COLUMNS: ClassVar = (("tasks", "task_groups", "calls"), ("dependents", "needs"), ("functions", "names", "bodies"))
-    OPTIONAL: ClassVar = frozenset({"task_groups"})
+    In a graph `takers` says how many of its tasks take the result of each, those of later messages included; the
+    outcomes of `inner` tasks (sparse positions) are for their takers, and not sent to the session unless they fail.
+    """
+
+    COLUMNS: ClassVar = (
+        ("tasks", "task_groups", "calls", "takers"),
+        ("dependents", "needs"),
+        ("functions", "names", "bodies"),
+    )
+    OPTIONAL: ClassVar = frozenset({"task_groups", "takers"})
 
     groups: Sequence[Group]
     tasks: Ints
@@ -99,6 +107,8 @@ class Submit:
     bodies: Payloads = NONE
     parent: int = 0
     bodies_stored: Ints = ()
+    takers: Ints = ()
+    inner: Ints = ()
 
 
 @dataclass(frozen=True, slots=True)
