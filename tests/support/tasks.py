@@ -82,3 +82,17 @@ class TaggedSerializer(Serializer):
         if payload[:1] != b"T":
             raise ValueError("these bytes are not mine")
         return pickle.loads(payload[1:])
+
+
+def total(*values: Any) -> Any:
+    """The sum of numbers, and of those in lists and dicts."""
+    numbers: list[Any] = []
+    for value in values:
+        items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
+        numbers += items
+    return sum(numbers)
+
+
+def sizes(*values: bytes) -> int:
+    """Bytes together."""
+    return sum(map(len, values))

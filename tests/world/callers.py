@@ -8,7 +8,8 @@ from random import Random
 
 import cloudpickle
 
-from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Transmit
+from scaler_client.client_effects import AnswerShutdown, Call, Connected, Print, Transmit
+from scaler_client.core import ClientCore
 from scaler_client.records import CallBlock, CallGroup, Deliver, FunctionBody
 from scaler_io.links import Uplink, UplinkEvent
 from scaler_io.memory import MemoryDialer, MemoryNetwork

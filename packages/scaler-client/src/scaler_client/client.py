@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from scaler_client.calls import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, WholeCalls
-from scaler_client.futures import ScalerFuture, finished_future
+from scaler_client.futures import ScalerFuture
 from scaler_client.objects import KeptObjects, ObjectReference, PayloadStore
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
@@ -25,7 +25,7 @@ from scaler_protocol.errors import (
 )
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import new_identity
-from scaler_protocol.messages import Group, Status
+from scaler_protocol.messages import Status
 from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
@@ -201,32 +201,36 @@ class Client:
 
     def get(
         self,
-        graph: Mapping[str, Any],
-        keys: Sequence[str],
+        graph: Mapping[Any, Any],
+        keys: Iterable[Hashable],
         block: bool = True,
         capabilities: Mapping[str, int] | None = None,
         reserialize: bool = False,
-    ) -> dict[str, Any]:
-        """The requested nodes of a graph: their values, or futures without `block`.
+        *,
+        priority: int = 0,
+        retries: int = 0,
+    ) -> dict[Any, Any]:
+        """The requested nodes of a graph, in the order of `keys`: their values, or futures without `block`.
 
-        A node is `(function, "node", …)` or data. Raises KeyError, TypeError or graphlib.CycleError for a graph that
-        makes no sense, and the first exception of a node.
+        A node is a call, `(function, argument, …)`, or data; an argument that equals a key is that node. Raises
+        KeyError, TypeError or graphlib.CycleError for a graph that makes no sense, and the first exception of a
+        requested node, with a note of the way to the node that failed; nothing else of the graph is run then.
         """
-        from scaler_client.graphs import end_together, submit_graph
+        from scaler_client.graph_calls import GraphSubmission
+        from scaler_client.graphs import plan
 
-        wishes = Wishes.of(capabilities, reserialize, 0, 0, None)
+        wishes = Wishes.of(capabilities, reserialize, priority, retries, None)
 
-        def submit(fn: Callable[..., Any], args: tuple[Any, ...]) -> ScalerFuture[Any]:
+        def find_group(fn: Callable[..., Any], arity: int) -> CallGroup:
             callee = self._find(fn, fresh=reserialize)
-            callee.check.check(*args)
-            return self._send(self._group(callee, wishes), args, {})
+            callee.check.check(*(None,) * arity)
+            return self._group(callee, wishes)
 
         self._check()
-        nodes = submit_graph(graph, keys, submit)
-        end_together(nodes, keys)
-        if block:
-            return {key: self._value(nodes[key]) for key in keys}
-        return {key: self._future(nodes[key]) for key in keys}
+        keys = keys if isinstance(keys, str | bytes) else list(keys)
+        submission = GraphSubmission(self._io, self._writer, find_group, plan(graph, keys))
+        submission.submit()
+        return (submission.results if block else submission.all_futures)(self._value, keys)
 
     def executor(self) -> ClientExecutor:
         """This client as a `concurrent.futures.Executor`."""
@@ -350,12 +354,6 @@ class Client:
         if isinstance(node, ScalerFuture):
             return node.result()
         return node.load(node.payload()) if isinstance(node, ObjectReference) else node
-
-    def _future(self, node: Any) -> ScalerFuture[Any]:
-        if isinstance(node, ScalerFuture):
-            return node
-        group = CallGroup(Group(b""), (), self._writer.load, self._writer.dump)
-        return finished_future(self._io, group, self._value(node))
 
 
 def _is_old_form(rows: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:

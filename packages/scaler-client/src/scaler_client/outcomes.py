@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from scaler_client.graph_records import note
 from scaler_client.stored import fetched
 from scaler_protocol.errors import DeserializeError, ScalerError, restore
 from scaler_protocol.messages import Status
@@ -81,7 +82,9 @@ def load_outcome(status: int, payload: bytes, load: Callable[[bytes], Any]) -> t
     except ScalerError as lost:
         return False, (lost.with_traceback(None), None)
     if status != Status.VALUE:
-        return False, load_failure(status, payload)
+        failure = load_failure(status, payload)
+        note(failure[0], payload)
+        return False, failure
     try:
         return True, load(payload)
     except Exception as problem:
