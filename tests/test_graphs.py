@@ -38,7 +38,7 @@ def test_a_cluster_gives_what_a_loop_gives(client: Client, graph: dict[Any, Any]
 
 def test_what_may_stand_in_a_call(client: Client) -> None:
     reference, future = client.send_object([5, 6]), client.submit(square, 3)
-    graph = {
+    graph: dict[Any, Any] = {
         ("x", 0): 1,
         2.5: (add, ("x", 0), 10),
         None: (total, [2.5, 1, ("x", 0)], {"a": 2.5}, (square, (add, ("x", 0), 1))),

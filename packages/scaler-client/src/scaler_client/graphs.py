@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scaler_client.task_context import load_nth_input
 
 _COMPARED = 10_000
 """Keys among which the nearest one is looked for."""
+_NOTHING: Final = object()
 _NAMED = 10
 """Keys that a path or a cycle spells out."""
 
@@ -52,8 +53,7 @@ class _NestedCall:
         self.call, self.outer = call, outer
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
+class PlannedCall(NamedTuple):
     """One call: `arguments` hold NodeInputs and DataNodes, `needs` the places of the calls whose results it takes."""
 
     key: Hashable
@@ -171,11 +171,11 @@ class _Planner:
 
     def _argument(self, key: Hashable, value: Any, needs: dict[Hashable, int]) -> Any:
         try:
-            known = value in self._graph
+            node = self._graph.get(value, _NOTHING)
         except TypeError:  # it can not be hashed
-            known = False
-        if known:
-            return self._input(value, needs) if is_call(self._graph[value]) else self._datum(value)
+            node = _NOTHING
+        if node is not _NOTHING:
+            return self._input(value, needs) if is_call(node) else self._datum(value)
         if isinstance(value, str):
             remedy = "; text that is no key goes into a node of its own"
             raise KeyError(f"node {key!r} takes {value!r}, which is not in the graph{self._nearest(value)}{remedy}")
