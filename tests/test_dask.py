@@ -20,14 +20,13 @@ def schedule(client: Client) -> Callable[..., Any]:
 
 
 def test_delayed(client: Client, schedule: Callable[..., Any]) -> None:
-    @dask.delayed
-    def inc(value: int) -> int:
+    def one_more(value: int) -> int:
         return value + 1
 
-    @dask.delayed
-    def total(values: list[int], **more: int) -> int:
+    def sum_of_all(values: list[int], **more: int) -> int:
         return sum(values) + sum(more.values())
 
+    inc, total = dask.delayed(one_more), dask.delayed(sum_of_all)
     values = [inc(i) for i in range(10)]
     result = total(values, more=values[0])
     assert dask.compute(result, values[3], 5, scheduler=schedule) == (56, 4, 5)
@@ -70,9 +69,10 @@ def test_graphs_of_dask_by_hand(schedule: Callable[..., Any]) -> None:
 
 
 def test_errors_and_options(schedule: Callable[..., Any]) -> None:
-    @dask.delayed
-    def broken() -> None:
+    def fail() -> None:
         raise LookupError("as in Dask")
+
+    broken = dask.delayed(fail)
 
     with pytest.raises(LookupError, match="as in Dask"):
         dask.compute(broken(), scheduler=schedule)

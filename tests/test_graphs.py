@@ -135,7 +135,7 @@ def test_one_key_is_cancelled_and_another_goes_on(client: Client, gate: Gate) ->
 
 
 def test_requested_nodes_that_others_take(client: Client) -> None:
-    graph = {
+    graph: dict[Any, Any] = {
         "a": (add, 1, 2),
         **{("n", i): (add, "a", i) for i in range(50)},
         "all": (total, [("n", i) for i in range(50)]),

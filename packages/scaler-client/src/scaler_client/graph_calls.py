@@ -75,7 +75,7 @@ class GraphSubmission:
                 future = self.futures[key] = ScalerFuture(self._io, self._first + place, written[place], b"")
                 self._graph.asked[future.task_id] = future
                 if self._plan.takers[place]:
-                    self._graph.loans.append(future.lend())
+                    self._graph.loans[future.task_id] = future.lend()
             place = 0
             while place < len(calls):
                 place = self._hand_over(place, written, asked)

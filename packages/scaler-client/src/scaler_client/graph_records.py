@@ -29,13 +29,13 @@ class GraphTasks:
     """The requested nodes that have not ended."""
     kept: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Outcomes of inner nodes: failures, and values after a restart."""
-    loans: list[Dependency] = field(default_factory=list)
+    loans: dict[int, Dependency] = field(default_factory=dict)
     """Requested nodes that others take: objects of theirs are needed here."""
     told_again: bool = False
 
     def need(self, task: int) -> Dependency:
         """One of its tasks as a need of another one."""
-        return NodeNeed(self, task)
+        return self.loans.get(task) or NodeNeed(self, task)
 
 
 @dataclass(frozen=True, slots=True)
