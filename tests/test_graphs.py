@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scaler import Client
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
-from support.tasks import add, explode, sizes, square, total
+from support.tasks import add, explode, pause_and_add, sizes, square, total
 
 
 @st.composite
@@ -176,3 +176,21 @@ def test_retries_and_threads(client: Client) -> None:
     for thread in threads:
         thread.join(SECONDS)
     assert sorted(found) == [(offset, offset + 39) for offset in range(6)]
+
+
+def test_progress_counts_inner_nodes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scaler_client import progress
+
+    counted: list[tuple[int, int]] = []
+
+    class Bar(progress.ProgressBar):
+        def _refresh(self) -> None:
+            counted.append(self._count())
+
+    monkeypatch.setattr(progress, "ProgressBar", Bar)
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 0.01)
+    graph = {"n0": 0, **{f"n{i}": (pause_and_add, f"n{i - 1}", 1) for i in range(1, 41)}}
+    assert client.get(graph, ["n40"], progress=True) == {"n40": 40}
+    assert counted[-1] == (40, 40) and any(0 < done < 40 for done, _ in counted), counted
+    assert client.map(square, range(100), progress=True) == [i * i for i in range(100)]
+    assert counted[-1] == (100, 100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from typing import Any
 
 import cloudpickle
@@ -96,3 +97,9 @@ def total(*values: Any) -> Any:
 def sizes(*values: bytes) -> int:
     """Bytes together."""
     return sum(map(len, values))
+
+
+def pause_and_add(a: int, b: int) -> int:
+    """The sum, after a while."""
+    time.sleep(0.02)
+    return a + b

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -114,3 +115,12 @@ def test_an_inner_position_that_is_not_there_is_refused(driver: SchedulerDriver)
     client = driver.client()
     with pytest.raises(ProtocolError, match="not in it"):
         driver.feed(client, Submit((Group(b"f" * 16),), (FIRST,), Payloads((b"c",)), takers=(0,), inner=(1,)))
+
+
+def test_a_session_that_watches_hears_of_inner_nodes(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.feed(client, replace(piece(3, [(1, 0), (2, 1)], [1, 1, 0], [2]), watched=True))
+    for _ in range(3):
+        driver.done(agent, driver.runs(agent))
+    driver.later(0.1)
+    assert [tuple(ended.tasks) for ended in driver.take(client, messages.Ended)] == [(FIRST, FIRST + 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -163,8 +164,11 @@ class Client:
         priority: int = 0,
         retries: int = 0,
         task_timeout_seconds: float | None = None,
+        progress: bool = False,
     ) -> list[T]:
         """The results of `map(fn, *iterables)`, in order. The first failure is raised, and the rest cancelled.
+
+        `progress` shows a bar on standard error, where tqdm is installed.
 
         A single list or tuple of 1-tuples is unpacked, with a FutureWarning, where the first call raises TypeError.
         """
@@ -172,7 +176,7 @@ class Client:
             raise TypeError("map() takes a function and at least one iterable")
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         if len(iterables) > 1 or not _is_old_form(iterables[0]):
-            return self._run(fn, zip(*iterables, strict=False), wishes)
+            return self._run(fn, zip(*iterables, strict=False), wishes, progress)
         rows: Sequence[tuple[Any]] = iterables[0]
         try:
             first = self._run(fn, [(rows[0],)], wishes)
@@ -180,8 +184,8 @@ class Client:
             warnings.warn(
                 "map() passes each item as one argument; for argument tuples use starmap()", FutureWarning, stacklevel=2
             )
-            return self._run(fn, rows, wishes)
-        return first + self._run(fn, [(item,) for item in rows[1:]], wishes)
+            return self._run(fn, rows, wishes, progress)
+        return first + self._run(fn, [(item,) for item in rows[1:]], wishes, progress)
 
     def starmap(
         self,
@@ -209,17 +213,21 @@ class Client:
         *,
         priority: int = 0,
         retries: int = 0,
+        progress: bool = False,
     ) -> dict[Any, Any]:
         """The requested nodes of a graph, in the order of `keys`: their values, or futures without `block`.
 
         A node is a call, `(function, argument, …)`, or data; an argument that equals a key is that node. Raises
         KeyError, TypeError or graphlib.CycleError for a graph that makes no sense, and the first exception of a
         requested node, with a note of the way to the node that failed; nothing else of the graph is run then.
+        `progress` shows a bar meanwhile, where tqdm is installed.
         """
         from scaler_client.graph_calls import GraphSubmission
         from scaler_client.graphs import plan
 
         wishes = Wishes.of(capabilities, reserialize, priority, retries, None)
+        if progress and not block:
+            raise ValueError("progress=True shows how far a graph is while get waits for it: not with block=False")
 
         def find_group(fn: Callable[..., Any], arity: int) -> CallGroup:
             callee = self._find(fn, fresh=reserialize)
@@ -228,9 +236,10 @@ class Client:
 
         self._check()
         keys = keys if isinstance(keys, str | bytes) else list(keys)
-        submission = GraphSubmission(self._io, self._writer, find_group, plan(graph, keys))
-        submission.submit()
-        return (submission.results if block else submission.all_futures)(self._value, keys)
+        submission = GraphSubmission(self._io, self._writer, find_group, plan(graph, keys), watched=progress)
+        with _bar(submission.progress) if progress else nullcontext():
+            submission.submit()
+            return (submission.results if block else submission.all_futures)(self._value, keys)
 
     def executor(self) -> ClientExecutor:
         """This client as a `concurrent.futures.Executor`."""
@@ -343,17 +352,27 @@ class Client:
         io.handoff.put(future)
         return future
 
-    def _run(self, fn: Callable[..., T], rows: Iterable[tuple[Any, ...]], wishes: Wishes) -> list[T]:
+    def _run(
+        self, fn: Callable[..., T], rows: Iterable[tuple[Any, ...]], wishes: Wishes, progress: bool = False
+    ) -> list[T]:
         from scaler_client.maps import Gathering
 
         callee = self._find(fn, fresh=wishes.reserialize)
         self._io.handoff.check()
-        return Gathering(self._io, self._writer, self._group(callee, wishes), callee.check).run(rows)
+        gathering = Gathering(self._io, self._writer, self._group(callee, wishes), callee.check)
+        with _bar(gathering.progress) if progress else nullcontext():
+            return gathering.run(rows)
 
     def _value(self, node: Any) -> Any:
         if isinstance(node, ScalerFuture):
             return node.result()
         return node.load(node.payload()) if isinstance(node, ObjectReference) else node
+
+
+def _bar(count: Callable[[], tuple[int, int]]) -> AbstractContextManager[None]:
+    from scaler_client.progress import ProgressBar
+
+    return ProgressBar(count)
 
 
 def _is_old_form(rows: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:

@@ -48,6 +48,7 @@ from scaler_protocol.messages import (
     Cancel,
     DeleteObjects,
     Done,
+    Ended,
     Functions,
     Inputs,
     Message,
@@ -107,6 +108,7 @@ class ClientCore:
             Output: lambda said, now: self._out.append(Print(list(zip(said.streams, said.texts, strict=True)))),
             ShutdownAnswer: lambda answer, now: self._out.append(AnswerShutdown(answer.accepted, answer.reason)),
             DeleteObjects: lambda message, now: self._out.append(Discard(message.objects)),
+            Ended: lambda message, now: self._graphs.count(map(self._outstanding.get, message.tasks)),
         }
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -261,8 +263,7 @@ class ClientCore:
             self._cancelled += graph.tasks
             self._waiting = deque(call for call in self._waiting if getattr(call, "graph", None) is not graph)
         self._stop_asking(self._cancelled)
-        unsent = set(self._waiting)
-        gone, sent = set(), []
+        unsent, gone, sent = set(self._waiting), set(), []
         for task in self._cancelled:
             call = self._outstanding.pop(task, None)
             if call is None:

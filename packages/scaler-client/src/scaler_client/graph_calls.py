@@ -50,11 +50,13 @@ class WrittenData:
 class GraphSubmission:
     """One graph on its way: nodes are written and handed over piece by piece."""
 
-    def __init__(self, io: IoThread, writer: CallWriter, find_group: FindGroup, plan: GraphPlan) -> None:
+    def __init__(
+        self, io: IoThread, writer: CallWriter, find_group: FindGroup, plan: GraphPlan, *, watched: bool = False
+    ) -> None:
         self._io, self._writer, self._find_group, self._plan = io, writer, find_group, plan
         size = len(plan.calls)
         self._first = io.next_tasks(size) if size else 0
-        self._graph = GraphTasks(range(self._first, self._first + size), self._describe)
+        self._graph = GraphTasks(range(self._first, self._first + size), self._describe, watched=watched)
         self._data: dict[DataNode, Any] = {}
         self._shapes: dict[tuple[Any, ...], bytes] = {}
         self.futures: dict[Hashable, ScalerFuture[Any]] = {}
@@ -196,6 +198,13 @@ class GraphSubmission:
             names.append(name)
             parts.append(part)
         return join_parts(names, parts), found
+
+    def progress(self) -> tuple[int, int]:
+        """How many calls of how many have a value."""
+        size = len(self._graph.tasks)
+        if not self._graph.asked:
+            return size, size
+        return self._graph.ended + sum(future.done() for future in self.futures.values()), size
 
     # --- results ----------------------------------------------------------------------------------------------------
 

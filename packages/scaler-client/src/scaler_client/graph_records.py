@@ -32,6 +32,9 @@ class GraphTasks:
     loans: dict[int, Dependency] = field(default_factory=dict)
     """Requested nodes that others take: objects of theirs are needed here."""
     told_again: bool = False
+    watched: bool = False
+    ended: int = 0
+    """Inner nodes that have a value, where it is watched."""
 
     def need(self, task: int) -> Dependency:
         """One of its tasks as a need of another one."""
@@ -128,6 +131,7 @@ class GraphPiece:
             bodies_stored=stored_positions(written),
             takers=self.takers,
             inner=self.inner,
+            watched=self.graph.watched,
         )
 
 
@@ -153,6 +157,13 @@ class GraphTable:
             if graph is not None and graph.asked.pop(task, None) is not None and not graph.asked:
                 over.append(graph)
         return over
+
+    @staticmethod
+    def count(calls: Iterable[OutstandingCall | None]) -> None:
+        """These nodes have a value."""
+        for call in calls:
+            if isinstance(call, GraphPiece):
+                call.graph.ended += 1
 
     def explain(self, outcomes: Deliver) -> Sequence[bytes]:
         """The results, those of failed nodes with what is known of why."""

@@ -69,6 +69,7 @@ struct Submit {
   bodiesStored @11 :List(UInt32);
   takers @12 :List(UInt32);
   inner @13 :List(UInt32);
+  watched @14 :Bool;
 }
 struct Run {
   firstRun @0 :UInt64;
@@ -143,6 +144,7 @@ struct AgentStatus {
   rsses @9 :List(UInt64);
   queues @10 :List(UInt32);
 }
+struct Ended { tasks @0 :List(UInt64); }
 struct Shutdown {}
 struct ShutdownAnswer { accepted @0 :Bool; reason @1 :Text; }
 
@@ -200,5 +202,6 @@ struct Message {
     deleteObjects @29 :DeleteObjects;
     objectStored @30 :ObjectStored;
     objectPart @31 :ObjectPart;
+    ended @32 :Ended;
   }
 }

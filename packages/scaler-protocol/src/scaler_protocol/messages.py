@@ -109,6 +109,7 @@ class Submit:
     bodies_stored: Ints = ()
     takers: Ints = ()
     inner: Ints = ()
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +306,13 @@ class AgentStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """Inner nodes of graphs that have got a value, for a session that submitted with `watched`."""
+
+    tasks: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """A client asks the scheduler to end, and every agent with it."""
 
@@ -378,5 +386,5 @@ Message = (
     LinkMessage
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
-    | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
+    | Ended | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
 )  # fmt: skip

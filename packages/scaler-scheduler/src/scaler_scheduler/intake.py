@@ -47,6 +47,7 @@ class Intake:
         else:
             group = groups[0]
             records = [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
+        session.watched |= event.watched
         plain = not (event.stored or event.dependents or event.takers)
         if not session.tasks.keys().isdisjoint(event.tasks):
             _merge(session, records, plain)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import DeleteObjects, Done, Release, Status, Submit
+from scaler_protocol.messages import DeleteObjects, Done, Ended, Release, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, PROFILE, profile_at
@@ -104,6 +104,11 @@ class Outcomes:
         if record.extra is not None and record.extra.children:
             self.end_children(record, now)
         self.needs.ended(record, outcome, now)
+        session = record.group.session
+        if session.watched:
+            self._state.ended.setdefault(session, []).append(record.id)
+            if self._release_at is None:
+                self._release_at = now + RELEASE_SECONDS
 
     def _sample(self, records: Sequence[TaskRecord | None], report: Done) -> None:
         step = max(1, len(records) // _SAMPLES)
@@ -357,6 +362,9 @@ class Outcomes:
                 )
         if self._release_at is not None and now >= self._release_at:
             self._release_at = None
+            for session, ended in self._state.ended.items():
+                self._state.send(session.peer, Ended(ended))
+            self._state.ended.clear()
             for agent in self._state.agents.values():
                 if agent.released:
                     tasks, agent.released = agent.released, []

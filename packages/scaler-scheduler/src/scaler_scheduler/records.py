@@ -80,6 +80,8 @@ class SessionRecord:
     served: int = 0
     """Tasks of this root session dispatched so far: its place in the round."""
     waiting: int = 0
+    watched: bool = False
+    """Whether it is told of inner nodes that have ended."""
     groups: dict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=dict)
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
 

@@ -37,6 +37,8 @@ class SchedulerState:
         self.waiting = WaitingRoom()
         self.out: list[Effect] = []
         self.withdrawn: dict[AgentRecord, list[int]] = {}
+        self.ended: dict[SessionRecord, list[int]] = {}
+        """Inner nodes of which sessions that watch are to be told."""
         self.unwanted: dict[SessionRecord, list[bytes]] = {}
         """Objects that only we know to be of no use to anybody."""
         self.freed: dict[AgentRecord, None] = {}
