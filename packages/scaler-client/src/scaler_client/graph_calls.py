@@ -11,7 +11,7 @@ from scaler_client.calls import PLAIN, CallWriter, FailedArgumentError, PartCall
 from scaler_client.dependencies import Collector, collector
 from scaler_client.futures import ScalerFuture, finished_future
 from scaler_client.graph_records import GraphPiece, GraphTasks
-from scaler_client.graphs import DataNode, GraphPlan, NodeInput, PlannedCall, spell
+from scaler_client.graphs import DataNode, GraphPlan, NodeInput, PlannedCall, spell, uncollected
 from scaler_client.io_thread import IoThread
 from scaler_client.objects import ObjectReference
 from scaler_client.parts import future_part, object_part
@@ -80,7 +80,8 @@ class GraphSubmission:
                     self._graph.loans[future.task_id] = future.lend()
             place = 0
             while place < len(calls):
-                place = self._hand_over(place, written, asked)
+                with uncollected():
+                    place = self._hand_over(place, written, asked)
         except BaseException:
             self.cancel()
             raise

@@ -9,7 +9,9 @@ Calls are ordered depth first, each after what it needs: whoever runs them in th
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -19,6 +21,9 @@ from scaler_client.task_context import load_nth_input
 _COMPARED = 10_000
 """Keys among which the nearest one is looked for."""
 _NOTHING: Final = object()
+_FOUND: Final = -1
+_OPEN: Final = -2
+"""Places of calls that are not in the plan: not looked at yet, and on the way from a requested one."""
 _NAMED = 10
 """Keys that a path or a cycle spells out."""
 
@@ -44,13 +49,16 @@ class DataNode:
         self.value = value
 
 
-class _NestedCall:
-    """The key of a call that stands inside of another one; of the node that it belongs to."""
+class _Node:
+    """A call, from when it is found on."""
 
-    __slots__ = ("call", "outer")
+    __slots__ = ("arguments", "call", "key", "left", "needs", "place")
 
-    def __init__(self, call: tuple[Any, ...], outer: Hashable) -> None:
-        self.call, self.outer = call, outer
+    def __init__(self, key: Hashable, call: tuple[Any, ...]) -> None:
+        self.key, self.call, self.place = key, call, _FOUND
+        self.arguments: tuple[Any, ...] = ()
+        self.needs: dict[_Node, int] = {}
+        self.left: Iterator[_Node] = iter(())
 
 
 class PlannedCall(NamedTuple):
@@ -103,99 +111,114 @@ def plan(graph: Mapping[Any, Any], keys: Iterable[Hashable]) -> GraphPlan:
     Raises KeyError for keys that are unknown or asked for twice and for strings among the arguments that are no keys,
     TypeError for `keys` that is a string, graphlib.CycleError for a cycle.
     """
-    return _Planner(graph).plan(keys)
+    with uncollected():
+        return _Planner(graph).plan(keys)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would look at millions of nodes again and again, and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Planner:
     def __init__(self, graph: Mapping[Any, Any]) -> None:
         self._graph = graph
-        self._data: dict[Hashable, DataNode] = {}
+        self._nodes: dict[Hashable, _Node | DataNode] = {}
         self._inputs: list[NodeInput] = []
-        self._places: dict[Hashable, int] = {}
-        self._plan = GraphPlan()
+        self._calls: list[PlannedCall] = []
 
     def plan(self, keys: Iterable[Hashable]) -> GraphPlan:
         if isinstance(keys, str | bytes):
             raise TypeError(f"keys={keys!r}: a list of keys is expected, such as [{keys!r}]")
-        wanted: dict[Hashable, None] = {}
+        wanted: dict[Hashable, _Node | DataNode] = {}
         for key in keys:
             if key in wanted:
                 raise KeyError(f"key {key!r} is asked for twice")
-            if key not in self._graph:
+            node = self._find(key)
+            if node is None:
                 raise KeyError(f"key {key!r} is not in the graph{self._nearest(key)}")
-            wanted[key] = None
-        plan = self._plan
-        for key in wanted:
-            if is_call(self._graph[key]):
-                self._add(key)
-                plan.places[key] = self._places[key]
+            wanted[key] = node
+        plan = GraphPlan(self._calls)
+        for key, node in wanted.items():
+            if isinstance(node, _Node):
+                self._add(node)
+                plan.places[key] = node.place
             else:
-                plan.data[key] = self._datum(key)
+                plan.data[key] = node
         plan.takers = [0] * len(plan.calls)
         for call in plan.calls:
             for need in call.needs:
                 plan.takers[need] += 1
         return plan
 
-    def _add(self, key: Hashable) -> None:
+    def _find(self, key: Hashable) -> _Node | DataNode | None:
+        """The node of a key; raises TypeError for what can not be hashed."""
+        node = self._nodes.get(key)
+        if node is None and (value := self._graph.get(key, _NOTHING)) is not _NOTHING:
+            node = self._nodes[key] = _Node(key, value) if is_call(value) else DataNode(value)
+        return node
+
+    def _add(self, node: _Node) -> None:
         """Append a call after all that it needs; no recursion, for chains may be long."""
-        places, calls = self._places, self._plan.calls
-        if key in places:
+        if node.place >= 0:
             return
-        way: dict[Hashable, tuple[tuple[Any, ...], dict[Hashable, int], Iterator[Hashable]]] = {key: self._read(key)}
+        calls, way = self._calls, [node]
+        self._read(node)
         while way:
-            key = next(reversed(way))
-            arguments, needs, left = way[key]
-            for need in left:
-                if need in way:
-                    raise _cycle(list(way), need)
-                if need not in places:
-                    way[need] = self._read(need)
+            node = way[-1]
+            for need in node.left:
+                if need.place == _FOUND:
+                    self._read(need)
+                    way.append(need)
                     break
+                if need.place == _OPEN:
+                    raise _cycle(way[way.index(need) :])
             else:
-                del way[key]
-                places[key] = len(calls)
-                name, call = self._call(key)
-                calls.append(PlannedCall(name, call[0], arguments, tuple(map(places.__getitem__, needs))))
+                way.pop()
+                node.place = len(calls)
+                needs = tuple([need.place for need in node.needs])
+                calls.append(PlannedCall(node.key, node.call[0], node.arguments, needs))
 
-    def _read(self, key: Hashable) -> tuple[tuple[Any, ...], dict[Hashable, int], Iterator[Hashable]]:
-        """The arguments of a call with its needs replaced, and these."""
-        needs: dict[Hashable, int] = {}
-        name, call = self._call(key)
-        arguments = tuple([self._argument(name, value, needs) for value in call[1:]])
-        return arguments, needs, iter(needs)
+    def _read(self, node: _Node) -> None:
+        """Replace the needs among the arguments of a call."""
+        node.place = _OPEN
+        node.arguments = tuple([self._argument(node, value) for value in node.call[1:]])
+        node.left = iter(node.needs)
 
-    def _call(self, key: Hashable) -> tuple[Hashable, tuple[Any, ...]]:
-        """A call, and the key that it is known by."""
-        return (key.outer, key.call) if isinstance(key, _NestedCall) else (key, self._graph[key])
-
-    def _argument(self, key: Hashable, value: Any, needs: dict[Hashable, int]) -> Any:
+    def _argument(self, taker: _Node, value: Any) -> Any:
         try:
-            node = self._graph.get(value, _NOTHING)
+            node = self._find(value)
         except TypeError:  # it can not be hashed
-            node = _NOTHING
-        if node is not _NOTHING:
-            return self._input(value, needs) if is_call(node) else self._datum(value)
+            node = None
+        if type(node) is _Node:
+            at = taker.needs.setdefault(node, len(taker.needs))
+            return self._inputs[at] if at < len(self._inputs) else self._input(at)
+        if node is not None:
+            return node
         if isinstance(value, str):
             remedy = "; text that is no key goes into a node of its own"
-            raise KeyError(f"node {key!r} takes {value!r}, which is not in the graph{self._nearest(value)}{remedy}")
+            where = f"node {taker.key!r} takes {value!r}"
+            raise KeyError(f"{where}, which is not in the graph{self._nearest(value)}{remedy}")
         if type(value) is list:
-            return [self._argument(key, item, needs) for item in value]
+            return [self._argument(taker, item) for item in value]
         if type(value) is dict:
-            return {name: self._argument(key, item, needs) for name, item in value.items()}
-        return self._input(_NestedCall(value, key), needs) if is_call(value) else value
+            return {name: self._argument(taker, item) for name, item in value.items()}
+        if is_call(value):
+            nested = _Node(taker.key, value)
+            return self._input(taker.needs.setdefault(nested, len(taker.needs)))
+        return value
 
-    def _input(self, need: Hashable, needs: dict[Hashable, int]) -> NodeInput:
-        at = needs.setdefault(need, len(needs))
+    def _input(self, at: int) -> NodeInput:
         while at >= len(self._inputs):
             self._inputs.append(NodeInput(len(self._inputs)))
         return self._inputs[at]
-
-    def _datum(self, key: Hashable) -> DataNode:
-        node = self._data.get(key)
-        if node is None:
-            node = self._data[key] = DataNode(self._graph[key])
-        return node
 
     def _nearest(self, key: Hashable) -> str:
         import difflib
@@ -205,11 +228,11 @@ class _Planner:
         return f"; the nearest key is {found[0]!r}" if found else ""
 
 
-def _cycle(way: list[Hashable], again: Hashable) -> Exception:
+def _cycle(way: list[_Node]) -> Exception:
     from graphlib import CycleError
 
-    keys = [key.outer if isinstance(key, _NestedCall) else key for key in way[way.index(again) :]]
-    cycle = [*dict.fromkeys(keys), keys[0]]
+    keys = list(dict.fromkeys(node.key for node in way))
+    cycle = [*keys, keys[0]]
     return CycleError(f"the graph has a cycle: {spell(cycle)}", cycle)
 
 
