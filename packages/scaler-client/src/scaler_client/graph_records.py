@@ -10,12 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from scaler_client.records import CallAgain, CallGroup, Deliver, Dependency, FunctionBody, OutstandingCall
 from scaler_client.stored import stored_positions
 from scaler_protocol.messages import Status, Submit
 from scaler_protocol.payloads import Payloads
+
+F = TypeVar("F", bound=tuple[BaseException, Any])
 
 
 @dataclass(slots=True, eq=False)
@@ -196,8 +198,10 @@ class _Path:
         return self._graph.path(self._task, failed)
 
 
-def note(error: BaseException, payload: Any) -> None:
-    """Add to an exception, as a note, how the node that was asked for depends on the one that failed."""
+def noted(failure: F, payload: bytes) -> F:
+    """The failure, its exception with a note of how the node that was asked for depends on the one that failed."""
     path = payload.path() if type(payload) is FailurePayload else ""
     if path:
+        error: BaseException = failure[0]
         error.__notes__ = [*getattr(error, "__notes__", ()), path]  # type: ignore[attr-defined]  # add_note is 3.11's
+    return failure

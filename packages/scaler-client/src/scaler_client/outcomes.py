@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from scaler_client.graph_records import note
+from scaler_client.graph_records import noted
 from scaler_client.stored import fetched
 from scaler_protocol.errors import DeserializeError, ScalerError, restore
 from scaler_protocol.messages import Status
@@ -82,9 +82,7 @@ def load_outcome(status: int, payload: bytes, load: Callable[[bytes], Any]) -> t
     except ScalerError as lost:
         return False, (lost.with_traceback(None), None)
     if status != Status.VALUE:
-        failure = load_failure(status, payload)
-        note(failure[0], payload)
-        return False, failure
+        return False, noted(load_failure(status, payload), payload)  # and no name for it: see `load_failure`
     try:
         return True, load(payload)
     except Exception as problem:
