@@ -79,8 +79,8 @@ class GraphSubmission:
                 if self._plan.takers[place]:
                     self._graph.loans[future.task_id] = future.lend()
             place = 0
-            while place < len(calls):
-                with uncollected():
+            with uncollected():
+                while place < len(calls):
                     place = self._hand_over(place, written, asked)
         except BaseException:
             self.cancel()

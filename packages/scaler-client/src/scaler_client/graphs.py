@@ -194,7 +194,7 @@ class _Planner:
 
     def _argument(self, taker: _Node, value: Any) -> Any:
         try:
-            node = self._find(value)
+            node = self._nodes.get(value) or self._find(value)
         except TypeError:  # it can not be hashed
             node = None
         if type(node) is _Node:
