@@ -11,7 +11,7 @@ import cloudpickle
 from scaler_client.client_effects import AnswerShutdown, Call, Connected, Print, Transmit
 from scaler_client.core import ClientCore
 from scaler_client.graph_records import GraphPiece, GraphTasks
-from scaler_client.records import CallBlock, CallGroup, Deliver, FunctionBody
+from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
 from scaler_io.links import Uplink, UplinkEvent
 from scaler_io.memory import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
@@ -131,7 +131,7 @@ class Caller:
         ]
         for future in futures:
             future.mates = futures
-        needed = {last: needs} if needs else {}
+        needed: dict[int, Sequence[Dependency]] = {last: needs} if needs else {}
         block = CallBlock(first, shared, [future.call for future in futures], lambda: None, needed)
         self._note(futures)
         self.ask(lambda: self.core.submit_block(block))

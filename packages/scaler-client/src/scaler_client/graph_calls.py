@@ -18,6 +18,7 @@ from scaler_client.parts import future_part, object_part
 from scaler_client.records import CallGroup, Dependency
 from scaler_client.stored import StoredPayload
 from scaler_client.task_context import load_object
+from scaler_protocol.buffers import Payload
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import MESSAGE_LIMIT, Group
 from scaler_protocol.serializer import join_parts, split_parts
@@ -51,12 +52,20 @@ class GraphSubmission:
     """One graph on its way: nodes are written and handed over piece by piece."""
 
     def __init__(
-        self, io: IoThread, writer: CallWriter, find_group: FindGroup, plan: GraphPlan, *, watched: bool = False
+        self,
+        io: IoThread,
+        writer: CallWriter,
+        find_group: FindGroup,
+        plan: GraphPlan,
+        *,
+        watched: bool = False,
+        renewed: set[int] | None = None,
     ) -> None:
         self._io, self._writer, self._find_group, self._plan = io, writer, find_group, plan
         size = len(plan.calls)
         self._first = io.next_tasks(size) if size else 0
         self._graph = GraphTasks(range(self._first, self._first + size), self._describe, watched=watched)
+        self._renewed = renewed
         self._data: dict[DataNode, Any] = {}
         self._shapes: dict[tuple[Any, ...], bytes] = {}
         self.futures: dict[Hashable, ScalerFuture[Any]] = {}
@@ -100,8 +109,6 @@ class GraphSubmission:
         while end < len(plan.calls) and end - start < PIECE_NODES and size < MESSAGE_LIMIT:
             planned, at = plan.calls[end], end - start
             call, found = self._write(planned)
-            if len(call) > INLINE_LIMIT:
-                call = self._io.storage.place(call)
             size += len(call)
             piece.calls.append(call)
             needs = [first + need for need in planned.needs]
@@ -127,13 +134,21 @@ class GraphSubmission:
 
     def _write(self, call: PlannedCall) -> tuple[bytes, Sequence[Dependency]]:
         try:
+            written: Payload
             if isinstance(self._writer, PartCalls):
-                return self._write_parts(self._writer, call)
-            return self._write_whole(self._writer, call.arguments)
+                written, found = self._write_parts(self._writer, call)
+            else:
+                written, found = self._write_whole(self._writer, call.arguments)
+            return self._placed(written), found
         except FailedArgumentError as failed:  # the scheduler is told when it asks, and the node ends so
             return b"", [failed.argument.lend()]
 
-    def _write_whole(self, writer: WholeCalls, arguments: tuple[Any, ...]) -> tuple[bytes, Sequence[Dependency]]:
+    def _placed(self, payload: Payload) -> bytes:
+        """The bytes, or what stands for them where they are too big to travel."""
+        short = type(payload) is bytes and len(payload) <= INLINE_LIMIT
+        return payload if short else self._io.storage.place(payload)  # type: ignore[return-value]
+
+    def _write_whole(self, writer: WholeCalls, arguments: tuple[Any, ...]) -> tuple[Payload, Sequence[Dependency]]:
         kinds = set(map(type, arguments))
         if kinds == {NodeInput}:
             written = self._shapes.get(arguments)
@@ -143,7 +158,7 @@ class GraphSubmission:
         if DataNode in kinds or not kinds <= PLAIN:
             arguments = tuple([self._replaced(value) for value in arguments])
             if not set(map(type, arguments)) <= PLAIN | {NodeInput}:
-                return writer.write(arguments, _NOTHING)
+                return writer.write(arguments, _NOTHING, self._renewed)
         return pickle.dumps((arguments, _NOTHING), 5), ()
 
     def _replaced(self, value: Any) -> Any:
@@ -169,12 +184,10 @@ class GraphSubmission:
 
     def _dumped(self, value: Any) -> Any:
         with Collector(self._io) as collected:
-            payload = self._writer.dump(value)
+            payload = self._writer.dump_object(value)
         if collected.failed is not None:
             return value  # whoever writes it into a call finds out
-        if len(payload) > INLINE_LIMIT:
-            payload = self._io.storage.place(payload)
-        return WrittenData(payload, self._writer.load, collected.found)
+        return WrittenData(self._placed(payload), self._writer.load, collected.found)
 
     def _write_parts(self, writer: PartCalls, call: PlannedCall) -> tuple[bytes, Sequence[Dependency]]:
         names: list[str] = []
@@ -195,6 +208,7 @@ class GraphSubmission:
                     raise TypeError(f"node {call.key!r}: {problem}")
                 payload, needs = writer.write((value,), _NOTHING)
                 found += needs
+                assert isinstance(payload, bytes), "parts are joined"
                 ((name, part),) = split_parts(payload)
             names.append(name)
             parts.append(part)

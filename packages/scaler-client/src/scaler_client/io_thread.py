@@ -144,6 +144,7 @@ class IoThread:
             Print: lambda output: self._callbacks.add(lambda: _print(output)),
             AnswerShutdown: self._note_shutdown,
         }
+        self._taken_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
 
     def start(self) -> None:
@@ -211,6 +212,8 @@ class IoThread:
 
     def _deliver(self, outcomes: Deliver) -> None:
         deliver(outcomes.adopted(self.storage.adopt) if outcomes.stored else outcomes)
+        if outcomes.tells_of_losses():
+            self.storage.losses += 1
 
     def _discard(self, unwanted: Discard) -> None:
         for object_id in unwanted.objects:
@@ -234,15 +237,20 @@ class IoThread:
         transport = self._dial()
         try:
             while not self.handoff.closed:
-                self._turn(transport)
+                more, busy = self._turn(transport)
+                if not more:
+                    self._sleep(transport, busy)
         except Exception as error:
             _log.exception("the io thread of a client failed")
             self.handoff.close(ClientQuitError(f"the client's io thread failed: {error!r}"))
         finally:
             self._leave(transport)
 
-    def _turn(self, transport: Transport) -> None:
-        """Take in, decide, write out, deliver, and sleep until there is more."""
+    def _turn(self, transport: Transport) -> tuple[bool, bool]:
+        """Take in, decide, write out, deliver; whether there is more to take in, and whether users submit in numbers.
+
+        What was delivered is not held beyond this: this thread may sleep for long, and a future keeps its result.
+        """
         core, now = self._core, time.monotonic()
         for event in transport.turn(now):
             core.handle(event, now)
@@ -260,8 +268,14 @@ class IoThread:
         for effect in effects:
             if type(effect) is not Transmit:
                 self._perform[type(effect)](effect)
-        if not more:
-            self._sleep(transport, bool(entries))
+        return more, self._expects_more(len(entries), now)
+
+    def _expects_more(self, taken: int, now: float) -> bool:
+        """Whether submissions come in numbers: a single one that long after the last is waited for by its caller."""
+        before = self._taken_at
+        if taken:
+            self._taken_at = now
+        return taken > 1 or (taken == 1 and now < before + PAUSE_SECONDS)
 
     def _accept(self, entries: list[HandoffEntry]) -> None:
         calls: list[ScalerFuture[Any]] = []

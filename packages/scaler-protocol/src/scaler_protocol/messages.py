@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 from scaler_protocol.handshake import LinkMessage
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.segments import SegmentMessage
 
 MESSAGE_LIMIT = 1024 * 1024
 """Bytes of payload after which a sender starts another message."""
@@ -372,7 +373,7 @@ class ObjectStored:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPart:
-    """Bytes of an object of `size` bytes from `offset`; or that there is no such object."""
+    """Bytes of an object of `size` bytes from `offset`; or that there is no such object, or why they can not come."""
 
     object: bytes
     found: bool
@@ -380,6 +381,7 @@ class ObjectPart:
     offset: int = 0
     parts: Payloads = NONE
     request: int = 0
+    error: str = ""
 
 
 Message = (
@@ -387,4 +389,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
     | Ended | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
+    | SegmentMessage
 )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import subprocess
@@ -25,7 +24,6 @@ LOGGER = logging.getLogger("scaler")
 STORAGE_WAIT_SECONDS = 2.0
 STORAGE_START_SECONDS = 10.0
 _PROBE_SECONDS = 0.1
-_COLLECTOR_THRESHOLDS = (100_000, 20, 100)
 
 
 class SchedulerService:
@@ -48,9 +46,6 @@ class SchedulerService:
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
         LOGGER.info("Scheduler: listen to scheduler monitor address %s", monitor)
-        # Tasks come and go without cycles: to look at all that wait, again and again, would cost more than they do.
-        gc.freeze()
-        gc.set_threshold(*_COLLECTOR_THRESHOLDS)
         reception = self._reception(listener, storage, monitor)
         self._say_ready(listener.address)
         keeping = asyncio.ensure_future(self._keep_storage(storage))
