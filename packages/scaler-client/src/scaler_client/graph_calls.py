@@ -16,7 +16,8 @@ from scaler_client.io_thread import IoThread
 from scaler_client.objects import ObjectReference
 from scaler_client.parts import future_part, object_part
 from scaler_client.records import CallGroup, Dependency
-from scaler_client.stored import StoredPayload
+from scaler_client.storage import wait_put
+from scaler_client.stored import StoredPayload, pending_puts
 from scaler_client.task_context import load_object
 from scaler_protocol.buffers import Payload
 from scaler_protocol.handshake import INLINE_LIMIT
@@ -139,6 +140,8 @@ class GraphSubmission:
                 written, found = self._write_parts(self._writer, call)
             else:
                 written, found = self._write_whole(self._writer, call.arguments)
+            for kept in pending_puts(found):
+                wait_put(kept)
             return self._placed(written), found
         except FailedArgumentError as failed:  # the scheduler is told when it asks, and the node ends so
             return b"", [failed.argument.lend()]
