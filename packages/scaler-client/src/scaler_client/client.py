@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -18,8 +17,7 @@ from scaler_client.serializers import DefaultSerializer
 from scaler_client.stored import StoredPayload, pending_puts
 from scaler_client.task_context import runtime
 from scaler_client.uploads import Uploads
-from scaler_protocol.capabilities import Capabilities
-from scaler_protocol.capabilities import capabilities as canonical
+from scaler_client.wishes import Wishes
 from scaler_protocol.errors import (
     ClientQuitError,
     HandshakeRefusedError,
@@ -41,29 +39,6 @@ T = TypeVar("T")
 
 CONNECT_GRACE_SECONDS = 5.0
 """On top of the timeout, for the thread that connects to say so itself."""
-_NO_WISHES: Mapping[str, int] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """How calls are to be run."""
-
-    capabilities: Capabilities
-    reserialize: bool
-    priority: int
-    retries: int
-    timeout_seconds: float
-
-    @classmethod
-    def of(
-        cls, given: Mapping[str, int] | None, reserialize: bool, priority: int, retries: int, timeout: float | None
-    ) -> Wishes:
-        """From the parameters of `submit_verbose` and `map`; raises CapabilityError, ValueError."""
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"task_timeout_seconds={timeout!r}: a task has more than 0 seconds, or None for no limit")
-        if not 0 <= retries < 2**16:
-            raise ValueError(f"retries={retries!r}: 0 to 65535")
-        return cls(canonical(given), reserialize, priority, retries, timeout or 0.0)
 
 
 class Client:
