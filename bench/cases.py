@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import data
 import endurance
 import footprint
+import graphs
 import tasks
 from measures import Figures, cpu_spent, ready
 
@@ -181,6 +182,29 @@ def nested(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
     return {"n": n, "seconds": seconds}
 
 
+def graph_layers(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
+    """100 layers of 100 nodes that take 2 or 3 of the layer before; a tenth of it when quick."""
+    return _graph_rate(peer, n_workers, *graphs.layers(*((20, 50) if quick else (100, 100))))
+
+
+def graph_reduction(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
+    """4,096 leaves summed up by pairs; 256 when quick."""
+    return _graph_rate(peer, n_workers, *graphs.reduction(256 if quick else 4096))
+
+
+def _graph_rate(peer: BenchPeer, n_workers: int, graph: graphs.Graph, keys: list[str], calls: int) -> Figures:
+    """Calls per second of one graph, after a small one."""
+    ready(peer, n_workers)
+    warm, top, _ = graphs.reduction(16)
+    peer.graph(warm, top)
+    begin = time.perf_counter()
+    results = peer.graph(graph, keys)
+    rate = calls / (time.perf_counter() - begin)
+    expected = graphs.one_by_one(graph, lambda fn, values: fn(*values))
+    _check(results, [expected[key] for key in keys])
+    return {"tasks": calls, "rate": rate}
+
+
 CASES: dict[str, BenchCase] = {
     "noop_submit": BenchCase(noop_submit, {"rate": RATE, "cpu_us_per_task": MICROSECONDS}),
     "noop_map": BenchCase(noop_map, {"rate": RATE, "rate_as_called": RATE, "cpu_us_per_task": MICROSECONDS}, 300),
@@ -195,6 +219,8 @@ CASES: dict[str, BenchCase] = {
     "array_arguments": BenchCase(data.array_arguments, {"megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"}),
     "bytes_arguments": BenchCase(data.bytes_arguments, {"megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"}),
     "big_results": BenchCase(data.big_results, {"megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"}),
+    "graph_layers": BenchCase(graph_layers, {"rate": "nodes/s"}, needs="graphs"),
+    "graph_reduction": BenchCase(graph_reduction, {"rate": "nodes/s"}, needs="graphs"),
     "startup": BenchCase(footprint.startup, {"seconds": "s"}, 60, starts_itself=True),
     "idle_memory": BenchCase(footprint.idle_memory, {"pss_megabytes": "MB"}, 60),
     "workers32": BenchCase(

@@ -109,7 +109,7 @@ def test_a_failing_node_fails_what_was_asked_for(client: Client) -> None:
     [
         ({"a": 1}, ["b"], KeyError),
         ({"a": (square, "nowhere")}, ["a"], KeyError),
-        ({"a": (square, 3)}, ["a"], TypeError),
+        ({"a": (square, 3)}, "a", TypeError),
         ({"a": (square, "b"), "b": (square, "a")}, ["a"], ValueError),
         ({"a": (add, "b"), "b": 1}, ["a"], TypeError),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from support.fault_tasks import bulky, nested_sum, wait_a_moment
 from support.faults import parent_of, resident, wait_until
 from support.gates import SECONDS
 from support.processes import command_line, descendants, listener_of
-from support.tasks import add, explode
+from support.tasks import add, explode, last_digits
 
 MEBI = 1024 * 1024
 WINDOW = 2000
@@ -159,3 +160,27 @@ def test_a_backlog_of_big_arguments(address: str, tasks: int, size: int) -> None
         print(f"\n{tasks:,} x {size:,} bytes queued: {empty / MEBI:.1f} MiB before, {peak / MEBI:.1f} MiB at the peak")
         assert peak - empty < 2 * CREDIT_BYTES + 20 * MEBI
         assert not any(future.done() for future in futures)
+
+
+# --- a big graph ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_a_graph_of_a_million_nodes() -> None:
+    nodes, asked = 1_000_000, 1_000
+    draw = random.Random(5)
+    graph: dict[Any, Any] = {("n", i): (add, i, 0) for i in range(1000)}
+    for i in range(1000, nodes):
+        graph["n", i] = (last_digits, *[("n", i - 1 - draw.randrange(1000)) for _ in range(2 + i % 2)])
+    with SchedulerClusterCombo(n_workers=2) as cluster, Client(address=cluster.get_address()) as client:
+        scheduler = listener_of(cluster.get_address())
+        before = resident(scheduler)[0]
+        found = client.get(graph, [("n", nodes - 1 - i) for i in range(asked)])
+        peak = resident(scheduler)[1]
+        values: list[int] = []
+        for node in graph.values():
+            taken = node[1:] if node[0] is add else [values[key[1]] for key in node[1:]]
+            values.append(node[0](*taken))
+        assert list(found.values()) == values[: -asked - 1 : -1]
+        assert peak - before < 1500 * nodes, f"{(peak - before) / nodes:.0f} bytes per node"
+        assert client.map(add, [1], [2]) == [3]

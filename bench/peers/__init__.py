@@ -25,7 +25,7 @@ class BenchPeer(ABC):
     """The roles of the processes that keep what is queued."""
 
     abilities: ClassVar[frozenset[str]] = frozenset()
-    """What not every engine can: "nested", "capabilities"."""
+    """What not every engine can: "nested", "capabilities", "graphs"."""
 
     chunks: ClassVar[bool] = False
     """Whether `map` sends many items as one task."""
@@ -59,6 +59,10 @@ class BenchPeer(ABC):
 
     def nested(self, n: int) -> int:
         """Fibonacci by tasks that submit tasks."""
+        raise NotImplementedError
+
+    def graph(self, graph: dict[str, Any], keys: list[str]) -> list[Any]:
+        """The values of some nodes of a graph; its nodes stand behind those they take."""
         raise NotImplementedError
 
     def result(self, future: Any, timeout: float | None = None) -> Any:

@@ -24,7 +24,7 @@ class DaskPeer(BenchPeer):
 
     distribution: ClassVar[str | None] = "distributed"
     scheduler_roles: ClassVar[tuple[str, ...]] = ("client",)
-    abilities: ClassVar[frozenset[str]] = frozenset({"nested"})
+    abilities: ClassVar[frozenset[str]] = frozenset({"nested", "graphs"})
     slow: ClassVar[bool] = True
 
     def start(self, n_workers: int, capabilities: dict[str, int] | None = None) -> None:
@@ -46,6 +46,10 @@ class DaskPeer(BenchPeer):
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Client.map and gather."""
         return list(self._client.gather(self._client.map(fn, items, pure=False)))
+
+    def graph(self, graph: dict[str, Any], keys: list[str]) -> list[Any]:
+        """Client.get."""
+        return list(self._client.get(graph, keys))
 
     def nested(self, n: int) -> int:
         """Fibonacci by tasks that submit tasks."""

@@ -23,7 +23,7 @@ class OpengrisPeer(BenchPeer):
     """A local cluster of scheduler, object storage and worker manager."""
 
     distribution: ClassVar[str | None] = "opengris-scaler"
-    abilities: ClassVar[frozenset[str]] = frozenset({"nested"})
+    abilities: ClassVar[frozenset[str]] = frozenset({"nested", "graphs"})
     slow: ClassVar[bool] = True
 
     def start(self, n_workers: int, capabilities: dict[str, int] | None = None) -> None:
@@ -45,6 +45,11 @@ class OpengrisPeer(BenchPeer):
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Client.map."""
         return list(self._client.map(fn, items))
+
+    def graph(self, graph: dict[str, Any], keys: list[str]) -> list[Any]:
+        """Client.get."""
+        found = self._client.get(graph, keys)
+        return [found[key] for key in keys]
 
     def nested(self, n: int) -> int:
         """Fibonacci by tasks that submit tasks."""

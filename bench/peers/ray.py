@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import ray  # reads its environment while it is imported
+from graphs import one_by_one
 
 from . import BenchPeer, probe
 
@@ -30,7 +31,7 @@ class RayPeer(BenchPeer):
     """Scheduler: the GCS server and the raylet."""
 
     distribution: ClassVar[str | None] = "ray"
-    abilities: ClassVar[frozenset[str]] = frozenset({"nested"})
+    abilities: ClassVar[frozenset[str]] = frozenset({"nested", "graphs"})
 
     def start(self, n_workers: int, capabilities: dict[str, int] | None = None) -> None:
         """One CPU per worker."""
@@ -65,6 +66,11 @@ class RayPeer(BenchPeer):
         """A task per item."""
         task = self._task(fn)
         return list(ray.get([task.remote(item) for item in items]))
+
+    def graph(self, graph: dict[str, Any], keys: list[str]) -> list[Any]:
+        """A task per node, which takes the references of those before it."""
+        made = one_by_one(graph, lambda fn, needs: self._task(fn).remote(*needs))
+        return list(ray.get([made[key] for key in keys]))
 
     def nested(self, n: int) -> int:
         """Fibonacci by tasks that submit tasks."""

@@ -25,7 +25,7 @@ class ScalerPeer(BenchPeer):
     """A local cluster of scheduler, storage and agent, with workers forked from the agent's template."""
 
     distribution: ClassVar[str | None] = "scaler"
-    abilities: ClassVar[frozenset[str]] = frozenset({"nested", "capabilities"})
+    abilities: ClassVar[frozenset[str]] = frozenset({"nested", "capabilities", "graphs"})
 
     def start(self, n_workers: int, capabilities: dict[str, int] | None = None) -> None:
         """A combo and a client."""
@@ -51,6 +51,11 @@ class ScalerPeer(BenchPeer):
     def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Client.map."""
         return list(self._client.map(fn, items))
+
+    def graph(self, graph: dict[str, Any], keys: list[str]) -> list[Any]:
+        """Client.get."""
+        found = self._client.get(graph, keys)
+        return [found[key] for key in keys]
 
     def nested(self, n: int) -> int:
         """Fibonacci by tasks that submit tasks."""

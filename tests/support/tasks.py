@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from typing import Any
 
 import cloudpickle
@@ -82,3 +83,28 @@ class TaggedSerializer(Serializer):
         if payload[:1] != b"T":
             raise ValueError("these bytes are not mine")
         return pickle.loads(payload[1:])
+
+
+def total(*values: Any) -> Any:
+    """The sum of numbers, and of those in lists and dicts."""
+    numbers: list[Any] = []
+    for value in values:
+        items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
+        numbers += items
+    return sum(numbers)
+
+
+def sizes(*values: bytes) -> int:
+    """Bytes together."""
+    return sum(map(len, values))
+
+
+def pause_and_add(a: int, b: int) -> int:
+    """The sum, after a while."""
+    time.sleep(0.02)
+    return a + b
+
+
+def last_digits(*values: int) -> int:
+    """The last digits of the sum."""
+    return sum(values) % 1000

@@ -8,7 +8,9 @@ from random import Random
 
 import cloudpickle
 
-from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Transmit
+from scaler_client.client_effects import AnswerShutdown, Call, Connected, Print, Transmit
+from scaler_client.core import ClientCore
+from scaler_client.graph_records import GraphPiece, GraphTasks
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
 from scaler_io.links import Uplink, UplinkEvent
 from scaler_io.memory import MemoryDialer, MemoryNetwork
@@ -25,7 +27,7 @@ _BLOCKS_FROM = 2**31
 class WorldFuture:
     """One call, and how it ended."""
 
-    __slots__ = ("call", "caller", "group", "mates", "needs", "plan", "task_id", "weight")
+    __slots__ = ("call", "caller", "graph", "group", "mates", "needs", "plan", "task_id", "weight")
 
     def __init__(
         self, caller: Caller, task: int, group: CallGroup, plan: Plan, needs: Sequence[WorldFuture] = ()
@@ -35,6 +37,8 @@ class WorldFuture:
         self.weight = len(self.call)
         self.mates: Sequence[WorldFuture] = (self,)
         """The futures of its block: they are cancelled together."""
+        self.graph: GraphTasks | None = None
+        """Of an inner node, for which nobody waits here."""
 
     def call_of(self, task: int) -> bytes:
         """The payload."""
@@ -46,6 +50,8 @@ class WorldFuture:
 
     def outcome(self) -> tuple[int, bytes] | None:
         """Status and payload, None while there is none."""
+        if self.graph is not None:
+            return self.graph.kept.get(self.task_id)
         answer = self.caller.answers.get(self.task_id)
         return (Status.CANCELLED, b"") if answer is None and self.cancelled else answer
 
@@ -131,6 +137,44 @@ class Caller:
         self.ask(lambda: self.core.submit_block(block))
         return futures
 
+    def graph(
+        self, plans: Sequence[Plan], needs: Sequence[Sequence[int]], asked: Sequence[int], size: int = 7
+    ) -> list[WorldFuture]:
+        """A graph in pieces of so many nodes; `needs` are places of earlier nodes. The futures of those asked for."""
+        group = self._group(Group(FUNCTION), 0)
+        self._next_block -= len(plans)
+        first = self._next_block
+        nodes: list[WorldFuture] = []
+        for at, plan in enumerate(plans):
+            nodes.append(WorldFuture(self, first + at, group, plan, [nodes[need] for need in needs[at]]))
+            nodes[at].weight = 0
+        graph = GraphTasks(range(first, first + len(plans)), lambda task, failed: "")
+        graph.asked = {first + at: nodes[at] for at in asked}
+        graph.loans = {first + at: nodes[at] for at in asked}
+        for at, node in enumerate(nodes):
+            node.graph = None if at in asked else graph
+        takers = [sum(at in taken for taken in needs) for at in range(len(plans))]
+        for start in range(0, len(plans), size):
+            places = range(start, min(start + size, len(plans)))
+            pairs = [(at - start, first + need) for at in places for need in needs[at]]
+            piece = GraphPiece(
+                graph,
+                first + start,
+                [group],
+                [0] * len(places),
+                [nodes[at].call for at in places],
+                [at for at, _ in pairs],
+                [need for _, need in pairs],
+                [takers[at] for at in places],
+                [at - start for at in places if at not in asked],
+                {},
+                {first + at: nodes[at] for at in places if at in asked},
+            )
+            self.ask(lambda piece=piece: self.core.submit_piece(piece))  # type: ignore[misc]
+        futures = [nodes[at] for at in asked]
+        self._note(futures)
+        return futures
+
     def cancel(self, *futures: WorldFuture) -> None:
         """Give these up; what has ended stays as it is."""
         blocks = dict.fromkeys(mate for future in futures for mate in future.mates)
@@ -167,6 +211,9 @@ class Caller:
     def _deliver(self, outcomes: Deliver) -> None:
         columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)
         for call, task, status, payload in columns:
+            if isinstance(call, GraphPiece):
+                call.take(task, status, payload)
+                continue
             if call is None or task in self.cancelled:
                 continue
             assert task not in self.answers, f"{self.name} was answered twice about {task:x}"

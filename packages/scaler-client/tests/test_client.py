@@ -304,7 +304,8 @@ def test_get_without_block(client: Client) -> None:
 @pytest.mark.parametrize(
     ("graph", "keys", "error"),
     [
-        ({"a": (add, 1)}, ["a"], TypeError),
+        ({"a": (add, 1, 2, 3, 4)}, ["a"], TypeError),
+        ({"a": 1}, "a", TypeError),
         ({"a": (add, "b")}, ["a"], KeyError),
         ({"a": 1}, ["b"], KeyError),
         ({"a": 1}, ["a", "a"], KeyError),
@@ -323,12 +324,23 @@ def test_a_failing_node_fails_the_graph_with_the_first_exception(client: Client)
     assert client.get(graph, ["z"]) == {"z": 11}
 
 
-def test_cancelling_one_future_cancels_the_graph(client: Client, cluster: Any) -> None:
+def test_cancelling_one_future_leaves_the_others(client: Client, cluster: Any) -> None:
     cluster.paused = True
-    futures = client.get(GRAPH, ["c", "e"], block=False)
+    futures = client.get(GRAPH, ["c", "d"], block=False)
     futures["c"].cancel()
-    with pytest.raises(CancelledError):
-        futures["e"].result(10)
+    cluster.go_on()
+    assert futures["d"].result(10) == 4
+
+
+def test_a_new_scheduler_is_told_the_graph_again(client: Client, cluster: Any) -> None:
+    cluster.paused = True
+    futures = client.get(GRAPH, ["e"], block=False)
+    cluster.wait_tasks(3)
+    cluster.be_replaced()
+    cluster.wait_for(Resume)
+    cluster.wait_tasks(3)
+    cluster.go_on()
+    assert futures["e"].result(10) == 1
 
 
 # --- objects --------------------------------------------------------------------------------------------------------

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from scaler_client.core import (
-    KEPT_FUNCTIONS,
-    MESSAGE_TASKS,
-    RELEASE_TASKS,
-    AnswerShutdown,
-    ClientCore,
-    Connected,
-    Print,
-    Transmit,
-)
+from scaler_client.client_effects import AnswerShutdown, Connected, Print, Transmit
+from scaler_client.core import KEPT_FUNCTIONS, MESSAGE_TASKS, RELEASE_TASKS, ClientCore
 from scaler_client.records import CallBlock, CallGroup, Deliver, FunctionBody
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_protocol.errors import HandshakeRefusedError, SchedulerLostError, restore

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scaler_client.core import ClientCore, Transmit
+from scaler_client.client_effects import Transmit
+from scaler_client.core import ClientCore
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
 from scaler_io.links import LinkDown, LinkUp
 from scaler_protocol.handshake import Welcome

@@ -12,7 +12,8 @@ import pytest
 
 from scaler_client import pickles, task_context
 from scaler_client.calls import Callees, PartCalls, WholeCalls
-from scaler_client.core import ClientCore, Transmit
+from scaler_client.client_effects import Transmit
+from scaler_client.core import ClientCore
 from scaler_client.dependencies import Collector
 from scaler_client.futures import ScalerFuture, deliver
 from scaler_client.objects import KeptObjects, ObjectReference

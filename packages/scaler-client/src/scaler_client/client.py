@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from scaler_client.calls import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, WholeCalls
-from scaler_client.futures import ScalerFuture, finished_future
+from scaler_client.futures import ScalerFuture
 from scaler_client.objects import KeptObjects, ObjectReference, PayloadStore
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.stored import StoredPayload, pending_puts
 from scaler_client.task_context import runtime
 from scaler_client.uploads import Uploads
-from scaler_protocol.capabilities import Capabilities
-from scaler_protocol.capabilities import capabilities as canonical
+from scaler_client.wishes import Wishes
 from scaler_protocol.errors import (
     ClientQuitError,
     HandshakeRefusedError,
@@ -29,7 +28,7 @@ from scaler_protocol.errors import (
 )
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import new_identity
-from scaler_protocol.messages import Group, Status
+from scaler_protocol.messages import Status
 from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
@@ -40,29 +39,6 @@ T = TypeVar("T")
 
 CONNECT_GRACE_SECONDS = 5.0
 """On top of the timeout, for the thread that connects to say so itself."""
-_NO_WISHES: Mapping[str, int] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """How calls are to be run."""
-
-    capabilities: Capabilities
-    reserialize: bool
-    priority: int
-    retries: int
-    timeout_seconds: float
-
-    @classmethod
-    def of(
-        cls, given: Mapping[str, int] | None, reserialize: bool, priority: int, retries: int, timeout: float | None
-    ) -> Wishes:
-        """From the parameters of `submit_verbose` and `map`; raises CapabilityError, ValueError."""
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"task_timeout_seconds={timeout!r}: a task has more than 0 seconds, or None for no limit")
-        if not 0 <= retries < 2**16:
-            raise ValueError(f"retries={retries!r}: 0 to 65535")
-        return cls(canonical(given), reserialize, priority, retries, timeout or 0.0)
 
 
 class Client:
@@ -171,8 +147,11 @@ class Client:
         priority: int = 0,
         retries: int = 0,
         task_timeout_seconds: float | None = None,
+        progress: bool = False,
     ) -> list[T]:
         """The results of `map(fn, *iterables)`, in order. The first failure is raised, and the rest cancelled.
+
+        `progress` shows a bar on standard error, where tqdm is installed.
 
         A single list or tuple of 1-tuples is unpacked, with a FutureWarning, where the first call raises TypeError.
         """
@@ -180,7 +159,7 @@ class Client:
             raise TypeError("map() takes a function and at least one iterable")
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         if len(iterables) > 1 or not _is_old_form(iterables[0]):
-            return self._run(fn, zip(*iterables, strict=False), wishes)
+            return self._run(fn, zip(*iterables, strict=False), wishes, progress)
         rows: Sequence[tuple[Any]] = iterables[0]
         try:
             first = self._run(fn, [(rows[0],)], wishes)
@@ -188,8 +167,8 @@ class Client:
             warnings.warn(
                 "map() passes each item as one argument; for argument tuples use starmap()", FutureWarning, stacklevel=2
             )
-            return self._run(fn, rows, wishes)
-        return first + self._run(fn, [(item,) for item in rows[1:]], wishes)
+            return self._run(fn, rows, wishes, progress)
+        return first + self._run(fn, [(item,) for item in rows[1:]], wishes, progress)
 
     def starmap(
         self,
@@ -209,33 +188,44 @@ class Client:
 
     def get(
         self,
-        graph: Mapping[str, Any],
-        keys: Sequence[str],
+        graph: Mapping[Any, Any],
+        keys: Iterable[Hashable],
         block: bool = True,
         capabilities: Mapping[str, int] | None = None,
         reserialize: bool = False,
-    ) -> dict[str, Any]:
-        """The requested nodes of a graph: their values, or futures without `block`.
+        *,
+        priority: int = 0,
+        retries: int = 0,
+        progress: bool = False,
+    ) -> dict[Any, Any]:
+        """The requested nodes of a graph, in the order of `keys`: their values, or futures without `block`.
 
-        A node is `(function, "node", …)` or data. Raises KeyError, TypeError or graphlib.CycleError for a graph that
-        makes no sense, and the first exception of a node.
+        A node is a call, `(function, argument, …)`, or data; an argument that equals a key is that node. Raises
+        KeyError, TypeError or graphlib.CycleError for a graph that makes no sense, and the first exception of a
+        requested node, with a note of the way to the node that failed; nothing else of the graph is run then.
+        `progress` shows a bar meanwhile, where tqdm is installed.
         """
-        from scaler_client.graphs import end_together, submit_graph
+        from scaler_client.graph_calls import GraphSubmission
+        from scaler_client.graphs import plan
 
-        wishes = Wishes.of(capabilities, reserialize, 0, 0, None)
+        wishes = Wishes.of(capabilities, reserialize, priority, retries, None)
+        if progress and not block:
+            raise ValueError("progress=True shows how far a graph is while get waits for it: not with block=False")
 
-        def submit(fn: Callable[..., Any], args: tuple[Any, ...]) -> ScalerFuture[Any]:
+        def find_group(fn: Callable[..., Any], arity: int) -> CallGroup:
             callee = self._find(fn, fresh=reserialize)
-            callee.check.check(*args)
-            return self._send(self._group(callee, wishes), args, {}, renewed)
+            callee.check.check(*(None,) * arity)
+            return self._group(callee, wishes)
 
         self._check()
+        keys = keys if isinstance(keys, str | bytes) else list(keys)
         renewed: set[int] | None = set() if reserialize else None
-        nodes = submit_graph(graph, keys, submit)
-        end_together(nodes, keys)
-        if block:
-            return {key: self._value(nodes[key]) for key in keys}
-        return {key: self._future(nodes[key]) for key in keys}
+        submission = GraphSubmission(
+            self._io, self._writer, find_group, plan(graph, keys), watched=progress, renewed=renewed
+        )
+        with _bar(submission.progress) if progress else nullcontext():
+            submission.submit()
+            return (submission.results if block else submission.all_futures)(self._value, keys)
 
     def executor(self) -> ClientExecutor:
         """This client as a `concurrent.futures.Executor`."""
@@ -352,24 +342,28 @@ class Client:
                 kept.when_put(partial(_follow_put, io, future))
         return future
 
-    def _run(self, fn: Callable[..., T], rows: Iterable[tuple[Any, ...]], wishes: Wishes) -> list[T]:
+    def _run(
+        self, fn: Callable[..., T], rows: Iterable[tuple[Any, ...]], wishes: Wishes, progress: bool = False
+    ) -> list[T]:
         from scaler_client.maps import Gathering
 
         callee = self._find(fn, fresh=wishes.reserialize)
         self._io.handoff.check()
         renewed: set[int] | None = set() if wishes.reserialize else None
-        return Gathering(self._io, self._writer, self._group(callee, wishes), callee.check).run(rows, renewed)
+        gathering = Gathering(self._io, self._writer, self._group(callee, wishes), callee.check)
+        with _bar(gathering.progress) if progress else nullcontext():
+            return gathering.run(rows, renewed)
 
     def _value(self, node: Any) -> Any:
         if isinstance(node, ScalerFuture):
             return node.result()
         return node.value() if isinstance(node, ObjectReference) else node
 
-    def _future(self, node: Any) -> ScalerFuture[Any]:
-        if isinstance(node, ScalerFuture):
-            return node
-        group = CallGroup(Group(b""), (), self._writer.load, self._writer.dump)
-        return finished_future(self._io, group, self._value(node))
+
+def _bar(count: Callable[[], tuple[int, int]]) -> AbstractContextManager[None]:
+    from scaler_client.progress import ProgressBar
+
+    return ProgressBar(count)
 
 
 def _is_old_form(rows: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:

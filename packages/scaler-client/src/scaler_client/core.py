@@ -8,7 +8,8 @@ up. Its call is kept until then, because a new scheduler may ask for it again.
                        NeedTasks   └──┘
 
 What the scheduler holds of our calls is bounded by the session's credit in bytes; a task gives its part back with its
-outcome. Nothing is sent while there is no link. A link that is up again *resumed* has lost nothing; otherwise the
+outcome; those of a graph weigh nothing, and are outstanding as a whole until all its requested nodes have ended.
+Nothing is sent while there is no link. A link that is up again *resumed* has lost nothing; otherwise the
 scheduler is another one, or has forgotten us: it is told which tasks we want, and asks for those that nobody holds.
 Where there will be no link (refused, or lost for too long) every task fails, later ones too, until a link is up.
 
@@ -19,14 +20,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+from scaler_client.client_effects import AnswerShutdown, Call, ClientEffect, Connected, Print, Transmit
 from scaler_client.drafts import CallDraft, is_placed
+from scaler_client.graph_records import GraphPiece, GraphTable
 from scaler_client.records import (
     CallAgain,
     CallBlock,
-    CallGroup,
     Deliver,
     Dependency,
     Discard,
@@ -46,6 +48,7 @@ from scaler_protocol.messages import (
     Cancel,
     DeleteObjects,
     Done,
+    Ended,
     Functions,
     Inputs,
     Message,
@@ -68,46 +71,6 @@ KEPT_FUNCTIONS = 4096
 KEPT_FUNCTION_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Transmit:
-    """Give this to the transport, in order."""
-
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """A Welcome, which names the address of object storage, or why there will be none."""
-
-    error: ScalerError | None
-    storage: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Print:
-    """What tasks wrote: stream (1 or 2) and text, in order."""
-
-    texts: Sequence[tuple[int, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerShutdown:
-    """The scheduler's word on our Shutdown."""
-
-    accepted: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Everything before is performed: tell whoever waits for that."""
-
-    whom: Callable[[], object]
-
-
-ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown | Discard
-
-
 class ClientCore:
     """All of a client but its threads and sockets. Events and requests in, effects out of `settle`."""
 
@@ -120,8 +83,9 @@ class ClientCore:
         self._credit = SESSION_CREDIT
         self._used = 0
         self._outstanding: dict[int, OutstandingCall] = {}
-        self._waiting: deque[WaitingCall] = deque()
+        self._waiting: deque[WaitingCall | GraphPiece] = deque()
         self._asked: dict[int, CallAgain] = {}
+        self._graphs = GraphTable()
         self._cancelled: list[int] = []
         self._functions: dict[bytes, FunctionBody] = {}
         self._function_bytes = 0
@@ -144,6 +108,7 @@ class ClientCore:
             Output: lambda said, now: self._out.append(Print(list(zip(said.streams, said.texts, strict=True)))),
             ShutdownAnswer: lambda answer, now: self._out.append(AnswerShutdown(answer.accepted, answer.reason)),
             DeleteObjects: lambda message, now: self._out.append(Discard(message.objects)),
+            Ended: lambda message, now: self._graphs.count(map(self._outstanding.get, message.tasks)),
         }
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -157,6 +122,13 @@ class ClientCore:
         """New tasks, all at once."""
         self._outstanding.update(dict.fromkeys(block.tasks, block))
         self._waiting.append(block)
+
+    def submit_piece(self, piece: GraphPiece) -> None:
+        """More nodes of a graph."""
+        self._outstanding.update(dict.fromkeys(piece.tasks, piece))
+        self._outstanding.update(piece.asked)
+        self._graphs.add(piece)
+        self._waiting.append(piece)
 
     def cancel(self, tasks: Iterable[int]) -> None:
         """Nobody wants these any more; nothing will be delivered for them."""
@@ -225,10 +197,9 @@ class ClientCore:
 
     def check(self) -> None:
         """Assert the invariants."""
-        waiting: set[int] = set()
-        for call in self._waiting:
-            waiting.update(call.tasks if isinstance(call, CallBlock) else (call.task_id,))
-        assert self._asked.keys() <= waiting <= self._outstanding.keys()
+        waiting = self._unsent()
+        assert self._asked.keys() <= waiting
+        assert all(call in self._outstanding for call in waiting) or self._graphs
         assert self._used == sum(call.weight for task, call in self._outstanding.items() if task not in waiting)
         assert (self._release_at is None) == (not self._released)
 
@@ -239,11 +210,16 @@ class ClientCore:
         """Transmit one more message of waiting calls; False where the next one exceeds the credit."""
         first = self._waiting[0]
         size = first.weight * (len(first.calls) if type(first) is CallBlock else 1)
-        if not is_placed(first) or (self._used and self._used + size > self._credit):
+        if not is_placed(first) or (self._used and size and self._used + size > self._credit):
             return False
-        draft = CallDraft(first.group.parent, MESSAGE_TASKS)
-        draft.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))
-        self._used += draft.size
+        draft: CallDraft | GraphPiece
+        if isinstance(first, GraphPiece):
+            draft = first
+            self._waiting.popleft()
+        else:
+            draft = CallDraft(first.group.parent, MESSAGE_TASKS)
+            draft.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))
+            self._used += draft.size
         if self._asked:
             for task in draft.tasks:
                 self._asked.pop(task, None)
@@ -267,10 +243,27 @@ class ClientCore:
     def _forget_functions(self) -> None:
         self._functions, self._function_bytes = {}, 0
 
+    def _unsent(self) -> set[int]:
+        unsent: set[int] = set()
+        for call in self._waiting:
+            unsent.update(call.tasks if isinstance(call, CallBlock | GraphPiece) else (call.task_id,))
+        return unsent
+
+    def _graphs_ended(self, tasks: Iterable[int]) -> None:
+        """Where nothing of a graph is wanted any more, its other nodes are forgotten, or stopped."""
+        for graph in self._graphs.ended(tasks):
+            if graph.told_again:
+                self._cancelled += graph.tasks
+            else:
+                for task in graph.tasks:
+                    self._outstanding.pop(task, None)
+
     def _drop_cancelled(self) -> None:
+        for graph in self._graphs.ended(self._cancelled):
+            self._cancelled += graph.tasks
+            self._waiting = deque(call for call in self._waiting if getattr(call, "graph", None) is not graph)
         self._stop_asking(self._cancelled)
-        unsent = set(self._waiting)
-        gone, sent = set(), []
+        unsent, gone, sent = set(self._waiting), set(), []
         for task in self._cancelled:
             call = self._outstanding.pop(task, None)
             if call is None:
@@ -287,6 +280,7 @@ class ClientCore:
 
     def _fail_all(self, status: int, payload: bytes) -> None:
         calls, self._outstanding = self._outstanding, {}
+        self._graphs.clear()
         self._used, self._awaited, self._cancelled, self._asked = 0, [], [], {}
         self._waiting.clear()
         self._end(calls, status, payload)
@@ -321,10 +315,8 @@ class ClientCore:
         if self._was_up and not event.resumed:
             self._forget_functions()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
-            unsent: set[int] = set()
             self._stop_asking(list(self._asked))
-            for call in self._waiting:
-                unsent.update(call.tasks if isinstance(call, CallBlock) else (call.task_id,))
+            unsent = self._unsent()
             self._send(Resume(wanted=[task for task in self._outstanding if task not in unsent]))
         self._was_up = True
 
@@ -359,7 +351,11 @@ class ClientCore:
             if call is not None:
                 freed += call.weight
         self._used -= freed
-        self._out.append(Deliver.of(message, calls))
+        outcomes = Deliver.of(message, calls)
+        if self._graphs:
+            outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
+            self._graphs_ended(message.tasks)
+        self._out.append(outcomes)
         if not self._released:
             self._release_at = now + RELEASE_SECONDS
         self._released += message.tasks
@@ -368,8 +364,9 @@ class ClientCore:
         wanted = set(message.functions) - self._functions.keys()
         found = {function: self._functions[function] for function in message.functions if function not in wanted}
         if wanted:
-            groups: dict[CallGroup, None] = dict.fromkeys(call.group for call in self._outstanding.values())
-            found.update((body.id, body) for group in groups for body in group.bodies if body.id in wanted)
+            for call in dict.fromkeys(self._outstanding.values()):
+                for group in call.groups if isinstance(call, GraphPiece) else (call.group,):
+                    found.update((body.id, body) for body in group.bodies if body.id in wanted)
         if found:
             bodies = list(found.values())
             names, written = [body.name for body in bodies], [body.body for body in bodies]
@@ -386,7 +383,11 @@ class ClientCore:
             call = self._outstanding.get(task)
             if call is not None and task not in self._asked:
                 # Nobody holds it, so it waits once more, and its part of the credit is free.
-                again = CallAgain(task, call.group, call.weight, call.call_of(task), call.needs_of(task))
+                again = (
+                    call.again(task)
+                    if isinstance(call, GraphPiece)
+                    else CallAgain(task, call.group, call.weight, call.call_of(task), call.needs_of(task))
+                )
                 self._asked[task] = again
                 self._waiting.append(again)
                 self._used -= call.weight

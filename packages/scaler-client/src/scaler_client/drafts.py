@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from scaler_client.graph_records import GraphPiece
 from scaler_client.records import CallBlock, CallGroup, Dependency, FunctionBody, WaitingCall
 from scaler_client.stored import StoredPayload, pending_puts, stored_positions
 from scaler_protocol.messages import Submit
 from scaler_protocol.payloads import Payloads
 
 
-def is_placed(call: WaitingCall) -> bool:
-    """Whether storage has what the call names; a block is handed over when that is so."""
-    if isinstance(call, CallBlock) or not (call.needs or type(call.call) is StoredPayload):
+def is_placed(call: WaitingCall | GraphPiece) -> bool:
+    """Whether storage has what the call names; blocks and graphs are handed over when that is so."""
+    if isinstance(call, CallBlock | GraphPiece) or not (call.needs or type(call.call) is StoredPayload):
         return True
     return not pending_puts(call.needs, call.call)
 
@@ -34,13 +35,15 @@ class CallDraft:
         self.needs: list[int] = []
         self.size = 0
 
-    def fill(self, waiting: deque[WaitingCall], room: int) -> None:
+    def fill(self, waiting: deque[WaitingCall | GraphPiece], room: int) -> None:
         """Move calls from `waiting` while they fit into `room` bytes; the first one always does."""
         tasks, calls, numbers = self.tasks, self.calls, self.numbers
         group, number, size = None, 0, self.size
         left = self.count_limit - len(tasks)
         while waiting:
             call = waiting[0]
+            if isinstance(call, GraphPiece):
+                break
             if call.group is not group:
                 group = call.group
                 if group.parent != self.parent or len(self.groups) > 0xFFFF:

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from scaler_client import pickles
 from scaler_client.dependencies import collector, same
+from scaler_client.graph_records import GraphPiece
 from scaler_client.outcomes import ProfilingInfo, dump_failure, load_outcome, unloadable
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
 from scaler_client.stored import StoredPayload, fetched
@@ -378,21 +379,20 @@ def finished_future(owner: FutureOwner, group: CallGroup, value: T) -> ScalerFut
 def deliver(outcomes: Deliver) -> None:
     """End the calls of a batch so, and wake whoever waits for them."""
     watched: list[tuple[ScalerFuture[Any], int, bytes]] = []
-    changed: dict[CallBlock, None] = {}
-    reports = outcomes.reports
+    changed: dict[Any, None] = {}
     columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)
     with _guard:
         for call, task, status, payload in columns:
             if type(call) is ScalerFuture:
                 if call._watch is None:
-                    call._outcome, call._reports, call.call, call.needs = payload, reports, b"", ()
+                    call._outcome, call._reports, call.call, call.needs = payload, outcomes.reports, b"", ()
                     call._status = status
                 else:
                     watched.append((call, status, payload))
-            elif type(call) is CallBlock and call.take(task, status, payload):
+            elif isinstance(call, CallBlock | GraphPiece) and call.take(task, status, payload):
                 changed[call] = None
     for future, status, payload in watched:
-        if future.settle(status, payload, reports):
+        if future.settle(status, payload, outcomes.reports):
             watch = future._watch
             if watch is not None and watch.callbacks:
                 future.owner.call_soon(future.invoke_callbacks)

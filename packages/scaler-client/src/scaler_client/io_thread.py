@@ -17,8 +17,10 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Final
 
-from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Transmit
+from scaler_client.client_effects import AnswerShutdown, Call, Connected, Print, Transmit
+from scaler_client.core import ClientCore
 from scaler_client.futures import ScalerFuture, deliver
+from scaler_client.graph_records import GraphPiece
 from scaler_client.handoff import Handoff
 from scaler_client.records import CallBlock, Deliver, Discard
 from scaler_client.storage import ClientStorage
@@ -43,7 +45,7 @@ class Request:
     tell: Callable[[ClientCore], object]
 
 
-HandoffEntry = ScalerFuture[Any] | CallBlock | Request
+HandoffEntry = ScalerFuture[Any] | CallBlock | GraphPiece | Request
 
 
 class _Waiting:
@@ -286,6 +288,8 @@ class IoThread:
                 calls = []
             if isinstance(entry, CallBlock):
                 self._core.submit_block(entry)
+            elif isinstance(entry, GraphPiece):
+                self._core.submit_piece(entry)
             elif isinstance(entry, Request):
                 entry.tell(self._core)
         if calls:

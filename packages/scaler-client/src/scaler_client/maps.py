@@ -36,6 +36,12 @@ class Gathering:
         self._blocks: list[CallBlock] = []
         self._changed = Bell()
 
+    def progress(self) -> tuple[int, int]:
+        """How many calls of how many have ended."""
+        blocks = self._blocks[:]
+        total = sum(len(block.calls) for block in blocks)
+        return total - sum(block.missing for block in blocks), total
+
     def run(self, rows: Iterable[tuple[Any, ...]], renewed: set[int] | None = None) -> list[Any]:
         """The results of all rows; where one fails, or the thread is interrupted, the others are cancelled."""
         rows, count = iter(rows), FIRST_TASKS

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from scaler_client.graph_records import noted
 from scaler_client.pickles import load_with
 from scaler_client.stored import fetched
 from scaler_protocol.buffers import Buffer
@@ -83,7 +84,7 @@ def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any]) -> tup
     except ScalerError as lost:
         return False, (lost.with_traceback(None), None)
     if status != Status.VALUE:
-        return False, load_failure(status, content)
+        return False, noted(load_failure(status, content), payload)  # and no name for it: see `load_failure`
     try:
         return True, load_with(load, content)
     except Exception as problem:

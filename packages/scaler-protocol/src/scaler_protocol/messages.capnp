@@ -68,6 +68,9 @@ struct Submit {
   names @9 :List(Text);
   bodiesLengths @10 :List(UInt32);
   bodiesStored @11 :List(UInt32);
+  takers @12 :List(UInt32);
+  inner @13 :List(UInt32);
+  watched @14 :Bool;
 }
 struct Run {
   firstRun @0 :UInt64;
@@ -142,6 +145,7 @@ struct AgentStatus {
   rsses @9 :List(UInt64);
   queues @10 :List(UInt32);
 }
+struct Ended { tasks @0 :List(UInt64); }
 struct Shutdown {}
 struct ShutdownAnswer { accepted @0 :Bool; reason @1 :Text; }
 
@@ -221,5 +225,6 @@ struct Message {
     mapObject @36 :MapObject;
     objectMapped @37 :ObjectMapped;
     unpinObjects @38 :UnpinObjects;
+    ended @39 :Ended;
   }
 }

@@ -83,10 +83,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """New tasks. `dependents` (positions) and `needs` (task ids) are sparse pairs: this task waits for that one."""
+    """New tasks. `dependents` (positions) and `needs` (task ids) are sparse pairs: this task waits for that one.
 
-    COLUMNS: ClassVar = (("tasks", "task_groups", "calls"), ("dependents", "needs"), ("functions", "names", "bodies"))
-    OPTIONAL: ClassVar = frozenset({"task_groups"})
+    In a graph `takers` says how many of its tasks take the result of each, those of later messages included; the
+    outcomes of `inner` tasks (sparse positions) are for their takers, and not sent to the session unless they fail.
+    """
+
+    COLUMNS: ClassVar = (
+        ("tasks", "task_groups", "calls", "takers"),
+        ("dependents", "needs"),
+        ("functions", "names", "bodies"),
+    )
+    OPTIONAL: ClassVar = frozenset({"task_groups", "takers"})
 
     groups: Sequence[Group]
     tasks: Ints
@@ -100,6 +108,9 @@ class Submit:
     bodies: Payloads = NONE
     parent: int = 0
     bodies_stored: Ints = ()
+    takers: Ints = ()
+    inner: Ints = ()
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +307,13 @@ class AgentStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """Inner nodes of graphs that have got a value, for a session that submitted with `watched`."""
+
+    tasks: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """A client asks the scheduler to end, and every agent with it."""
 
@@ -370,6 +388,6 @@ Message = (
     LinkMessage
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
-    | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
+    | Ended | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
     | SegmentMessage
 )  # fmt: skip

@@ -113,6 +113,7 @@ class SchedulerCore:
         """Make every pending decision once, and say what to do about it."""
         state = self.state
         self._recovery.settle(now)
+        self._outcomes.needs.queue_ready(now)
         self._dispatch.assign(now)
         if state.withdrawn:
             self._dispatch.withdraw()
@@ -317,6 +318,7 @@ class SchedulerCore:
         """Assert the invariants; for tests."""
         waiting = assigned = 0
         for session in self.state.sessions.values():
+            self._outcomes.needs.check(session)
             for number, task in session.tasks.items():
                 assert number == task.id and task.state != GONE, f"task {number:x} is {task.state}"
                 if task.state == ASSIGNED:

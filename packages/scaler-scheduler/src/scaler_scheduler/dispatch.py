@@ -202,6 +202,8 @@ class Dispatch:
         start, size = 0, 0
         for position, task in enumerate(tasks):
             weight = len(task.call)
+            if task.extra is not None and task.extra.inputs:
+                weight += sum(len(given[0]) for given in task.extra.inputs.values() if given is not None)
             if position > start and (
                 size + weight > MESSAGE_LIMIT
                 or position - start >= _RUN_TASKS
@@ -316,7 +318,9 @@ def _inputs(tasks: list[TaskRecord]) -> tuple[list[int], list[int], list[bytes],
     stored: list[int] = []
     for position, task in enumerate(tasks):
         if task.extra is not None:
-            for need, (payload, is_stored) in task.extra.inputs.items():
+            for need, given in task.extra.inputs.items():
+                assert given is not None, "it is not ready"
+                payload, is_stored = given
                 if is_stored:
                     stored.append(len(inputs))
                 dependents.append(position)

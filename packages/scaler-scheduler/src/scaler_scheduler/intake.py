@@ -47,22 +47,18 @@ class Intake:
         else:
             group = groups[0]
             records = [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
-        plain = not event.stored and not event.dependents
+        session.watched |= event.watched
+        plain = not (event.stored or event.dependents or event.takers)
         if not session.tasks.keys().isdisjoint(event.tasks):
             _merge(session, records, plain)
         session.tasks.update([(record.id, record) for record in records if record.state == WAITING])
         if parent is not None:
             parent.more().children.extend(event.tasks)
         if not plain:
-            self._needs(event, records)
+            for position in event.stored:
+                records[position].more().stored = True
+            self._outcomes.enter(session, event, records, now)
         self._enter([record for record in records if record.state == WAITING], now)
-
-    def _needs(self, event: Submit, records: list[TaskRecord]) -> None:
-        for position in event.stored:
-            records[position].more().stored = True
-        for position, need in zip(event.dependents, event.needs, strict=True):
-            if records[position].state != GONE:
-                self._outcomes.need(records[position], need)
 
     def _enter(self, records: list[TaskRecord], now: float) -> None:
         limit = self._state.config.max_number_of_tasks_waiting
@@ -83,7 +79,7 @@ class Intake:
             raise ProtocolError("a Submit holds tasks of one session")
         if not event.groups or max(event.task_groups, default=0) >= len(event.groups):
             raise ProtocolError("a task names a group that is not there")
-        if max(event.stored, default=0) >= len(event.tasks) or max(event.dependents, default=0) >= len(event.tasks):
+        if max(map(max, filter(None, (event.stored, event.dependents, event.inner))), default=0) >= len(event.tasks):
             raise ProtocolError("a Submit speaks of a task that is not in it")
         session = self._state.sessions.get(number)
         if session is not None and session.peer != peer:

@@ -6,11 +6,22 @@ from collections.abc import Iterable, Sequence
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import DeleteObjects, Done, NeedInputs, Release, Status
+from scaler_protocol.messages import DeleteObjects, Done, Ended, Release, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, PROFILE, profile_at
-from scaler_scheduler.records import ASSIGNED, DONE, GONE, HELD, WAITING, AgentRecord, SessionRecord, TaskRecord
+from scaler_scheduler.needs import Needs
+from scaler_scheduler.records import (
+    ASSIGNED,
+    DONE,
+    GONE,
+    HELD,
+    WAITING,
+    AgentRecord,
+    Outcome,
+    SessionRecord,
+    TaskRecord,
+)
 from scaler_scheduler.recovery import Recovery
 from scaler_scheduler.state import SchedulerState
 
@@ -32,6 +43,16 @@ class _Letter:
         self.stored: list[int] = []
         self.profiles: list[bytes] = []
 
+    def add(self, task: int, outcome: Outcome, profile: bytes) -> None:
+        """One more."""
+        status, payload, stored = outcome
+        if stored:
+            self.stored.append(len(self.tasks))
+        self.tasks.append(task)
+        self.statuses.append(status)
+        self.results.append(payload)
+        self.profiles.append(profile)
+
 
 class Outcomes:
     """Takes what agents report, decides what it means, and tells the owners."""
@@ -39,6 +60,7 @@ class Outcomes:
     def __init__(self, state: SchedulerState, recovery: Recovery) -> None:
         self._state = state
         self._recovery = recovery
+        self.needs = Needs(state, self._release, self.end_children)
         self._letters: dict[tuple[bytes, str], _Letter] = {}
         self._release_at: float | None = None
 
@@ -70,7 +92,23 @@ class Outcomes:
             return
         stored = set(report.stored)
         for position, record in enumerate(records):
-            self._one(agent, report, position, record, position in stored, now)
+            extra = record.extra if record is not None else None
+            if extra is not None and extra.inner and record.state == ASSIGNED and not report.statuses[position]:  # type: ignore[union-attr]
+                self._inner_value(record, (Status.VALUE, report.results[position], position in stored), now)  # type: ignore[arg-type]
+            else:
+                self._one(agent, report, position, record, position in stored, now)
+
+    def _inner_value(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
+        """What most nodes of graphs come to."""
+        record.state, record.call = DONE, b""
+        if record.extra is not None and record.extra.children:
+            self.end_children(record, now)
+        self.needs.ended(record, outcome, now)
+        session = record.group.session
+        if session.watched:
+            self._state.ended.setdefault(session, []).append(record.id)
+            if self._release_at is None:
+                self._release_at = now + RELEASE_SECONDS
 
     def _sample(self, records: Sequence[TaskRecord | None], report: Done) -> None:
         step = max(1, len(records) // _SAMPLES)
@@ -162,21 +200,32 @@ class Outcomes:
         worker: str = "",
     ) -> None:
         """The task has ended so: tell its owner and those that depend on it. Its own children die."""
+        outcome = (status, payload, stored)
+        self._end(record, outcome, now, profile, worker)
+        self._share(self.needs.ended(record, outcome, now), outcome, worker, now)
+
+    def _share(self, fated: list[TaskRecord], outcome: Outcome, worker: str, now: float) -> None:
+        """These end as what they need has ended, and so on. Their owner is told of those that it asked for."""
+        while fated:
+            record = fated.pop()
+            if record.state == HELD:
+                self._end(record, outcome, now, NO_PROFILE, worker, shared=True)
+                fated += self.needs.ended(record, outcome, now)
+
+    def _end(
+        self, record: TaskRecord, outcome: Outcome, now: float, profile: bytes, worker: str, *, shared: bool = False
+    ) -> None:
         record.state, record.call = DONE, b""
-        letter = self._letters.get((record.group.session.peer, worker))
-        if letter is None:
-            letter = self._letters[(record.group.session.peer, worker)] = _Letter()
-        if stored:
-            letter.stored.append(len(letter.tasks))
-        letter.tasks.append(record.id)
-        letter.statuses.append(status)
-        letter.results.append(payload)
-        letter.profiles.append(profile)
-        if record.extra is not None:
+        extra = record.extra
+        if extra is None or not extra.inner or (outcome[0] != Status.VALUE and not shared):
+            owner = record.group.session.peer
+            letter = self._letters.get((owner, worker))
+            if letter is None:
+                letter = self._letters[(owner, worker)] = _Letter()
+            letter.add(record.id, outcome, profile)
+        if extra is not None:
+            extra.lacking = 0
             self.end_children(record, now)
-            dependents, record.extra.dependents = record.extra.dependents, []
-            for dependent in dependents:
-                self.supply(dependent, record.id, status, payload, now, stored=stored)
 
     def fail(self, record: TaskRecord, error: ScalerError, now: float) -> None:
         """A task that is not on an agent ends with an error of ours."""
@@ -189,28 +238,17 @@ class Outcomes:
     ) -> None:
         """A task gets one of its inputs, or shares the fate of a task that gave none."""
         extra = dependent.extra
-        if dependent.state != HELD or extra is None or need in extra.inputs:
+        if dependent.state != HELD or extra is None or extra.inputs.get(need, ()) is not None:
             return
-        if status != Status.VALUE:
-            self.settle(dependent, status, payload, now, stored=stored)
-            return
-        extra.inputs[need] = (payload, stored)
-        extra.lacking.discard(need)
-        if not extra.lacking:
-            self._state.queue([dependent], now)
-
-    def need(self, dependent: TaskRecord, need: int) -> None:
-        """A task depends on another one: wait for its outcome, or ask the owner where it has ended."""
-        extra = dependent.more()
-        dependent.state = HELD
-        if need in extra.lacking or need in extra.inputs:
-            return
-        extra.lacking.add(need)
-        source = self._state.find(need)
-        if source is None or source.state in (DONE, GONE):
-            self._state.send(dependent.group.session.peer, NeedInputs((dependent.id,), (need,)))
+        if status == Status.VALUE:
+            self.needs.give(dependent, need, payload, stored=stored)
         else:
-            source.more().dependents.append(dependent)
+            self._share([dependent], (status, payload, stored), "", now)
+
+    def enter(self, session: SessionRecord, event: Submit, records: Sequence[TaskRecord], now: float) -> None:
+        """New tasks depend on others."""
+        for record, outcome in self.needs.enter(session, event, records):
+            self._share([record], outcome, "", now)
 
     def agent_lost(self, agent: AgentRecord, reason: str, now: float, *, charged: bool = True) -> None:
         """An agent is gone: its tasks run elsewhere; those that were on a worker are charged with a lost run."""
@@ -256,8 +294,8 @@ class Outcomes:
         self._state.drop(record)
         self.end_children(record, now)
         if record.extra is not None:
-            for dependent in record.extra.dependents:
-                self.supply(dependent, record.id, Status.CANCELLED, b"", now)
+            self._share(record.extra.dependents, (Status.CANCELLED, b"", False), "", now)
+            self.needs.let_go(record, now)
 
     def end_children(self, parent: TaskRecord, now: float) -> None:
         """A run is over: what it submitted and has not ended is cancelled, and nothing of it needs to be kept."""
@@ -277,9 +315,7 @@ class Outcomes:
 
     def release(self, record: TaskRecord, now: float) -> None:
         """The owner has the outcome: forget the task here and at its agent."""
-        del record.group.session.tasks[record.id]
-        if record.agent is not None:
-            self._release(record.agent, record.id, now)
+        self.needs.forget(record, now)
 
     def released(self, session: SessionRecord, tasks: Sequence[int], now: float) -> None:
         """The owner has these outcomes."""
@@ -288,8 +324,8 @@ class Outcomes:
             record = pop(task, None)
             if record is None:
                 continue
-            if record.state != DONE:
-                session.tasks[task] = record  # it can not have what has not ended
+            if record.state != DONE or self.needs.keeps(record):
+                session.tasks[task] = record  # it can not have what has not ended, or others take it
             elif record.agent is not None:
                 record.agent.released.append(task)
         self._state.forget_nested((session.number,))
@@ -307,6 +343,9 @@ class Outcomes:
 
     def post(self, now: float) -> None:
         """Say what has piled up."""
+        for session, objects in self._state.unwanted.items():
+            self._state.send(session.peer, DeleteObjects(objects, session.number))
+        self._state.unwanted.clear()
         if self._letters:
             letters, self._letters = self._letters, {}
             for (peer, worker), letter in letters.items():
@@ -323,6 +362,9 @@ class Outcomes:
                 )
         if self._release_at is not None and now >= self._release_at:
             self._release_at = None
+            for session, ended in self._state.ended.items():
+                self._state.send(session.peer, Ended(ended))
+            self._state.ended.clear()
             for agent in self._state.agents.values():
                 if agent.released:
                     tasks, agent.released = agent.released, []

@@ -32,6 +32,9 @@ class TaskState(IntEnum):
 # Plain integers: an enum member costs a look-up and a comparison in Python wherever it is touched.
 WAITING, HELD, ASSIGNED, DONE, GONE = (int(state) for state in TaskState)
 
+Outcome = tuple[int, bytes, bool]
+"""Status, payload, and whether that is a reference."""
+
 Runtime = tuple[str, str] | None
 """Python's and cloudpickle's versions (minor); None for calls that need neither."""
 
@@ -77,6 +80,8 @@ class SessionRecord:
     served: int = 0
     """Tasks of this root session dispatched so far: its place in the round."""
     waiting: int = 0
+    watched: bool = False
+    """Whether it is told of inner nodes that have ended."""
     groups: dict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=dict)
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
 
@@ -123,12 +128,20 @@ class TaskExtra:
     charged: int = 0
     """The run that was counted as lost with its agent, should the agent come back with it."""
     raised_runs: int = 0
-    lacking: set[int] = field(default_factory=set)
-    """Tasks whose results have not come."""
-    inputs: dict[int, tuple[bytes, bool]] = field(default_factory=dict)
+    lacking: int = 0
+    """How many results have not come."""
+    inputs: dict[int, tuple[bytes, bool] | None] = field(default_factory=dict)
+    """What it takes of which task, payload and whether that is a reference; None until it has come."""
     dependents: list[TaskRecord] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
-    parent: TaskRecord | None = None
+    takers: int = 0
+    """Tasks of its graph that take its result and have not ended."""
+    inner: bool = False
+    """Its owner never asked for the result."""
+    held: bool = True
+    """Whether the owner's word is awaited before the outcome is forgotten."""
+    outcome: Outcome | None = None
+    """How it ended, for as long as it has takers."""
 
 
 class TaskRecord:

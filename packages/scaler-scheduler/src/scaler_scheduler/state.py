@@ -37,6 +37,10 @@ class SchedulerState:
         self.waiting = WaitingRoom()
         self.out: list[Effect] = []
         self.withdrawn: dict[AgentRecord, list[int]] = {}
+        self.ended: dict[SessionRecord, list[int]] = {}
+        """Inner nodes of which sessions that watch are to be told."""
+        self.unwanted: dict[SessionRecord, list[bytes]] = {}
+        """Objects that only we know to be of no use to anybody."""
         self.freed: dict[AgentRecord, None] = {}
         """Agents that may have got room since the last dispatch."""
 
@@ -53,8 +57,8 @@ class SchedulerState:
         session = self.sessions.get(session_of(task))
         return session.tasks.get(task) if session else None
 
-    def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False) -> None:
-        """These tasks are ready to run."""
+    def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
+        """These tasks are ready to run; `first` and `soon` are as for the waiting room."""
         lanes: dict[LaneRecord, list[TaskRecord]] = {}
         for task in tasks:
             task.state, task.agent = WAITING, None
@@ -65,7 +69,7 @@ class SchedulerState:
                     task.state = HELD
                 self.send(lane.session.peer, NeedTasks([task.id for task in members]))
             else:
-                self.waiting.add(members, lane, now, first=first)
+                self.waiting.add(members, lane, now, first=first, soon=soon)
 
     def leave_agent(self, task: TaskRecord) -> None:
         """The task's run is over, or taken back: its agent has more room."""

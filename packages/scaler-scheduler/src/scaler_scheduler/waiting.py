@@ -13,7 +13,7 @@ Invariants: a lane with tasks is in the round of every offer that fits it; `coun
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from scaler_scheduler.records import WAITING, LaneRecord, Offer, Requirement, SessionRecord, TaskRecord
 
@@ -141,11 +141,16 @@ class WaitingRoom:
         """Whether some class of agents can take such a task."""
         return bool(self._requirements.get(requirement))
 
-    def add(self, tasks: Iterable[TaskRecord], lane: LaneRecord, now: float, *, first: bool = False) -> None:
-        """Tasks begin to wait in their lane: at its end, or before all others where they had been dispatched before."""
+    def add(
+        self, tasks: Sequence[TaskRecord], lane: LaneRecord, now: float, *, first: bool = False, soon: bool = False
+    ) -> None:
+        """Tasks begin to wait in their lane: at its end; `first`, before all others, where they had been dispatched
+        before; or `soon`, in front of their lane, whose turn is what it was."""
         queue, before = lane.tasks, len(lane.tasks)
         if first:
             queue.extendleft(tasks)
+        elif soon:
+            queue.extendleft(reversed(tasks))
         else:
             queue.extend(tasks)
         added = len(queue) - before

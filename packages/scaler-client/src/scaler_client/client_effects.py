@@ -1,0 +1,50 @@
+"""What the core of a client wants done. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scaler_client.records import Deliver, Discard
+from scaler_protocol.errors import ScalerError
+from scaler_protocol.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    """Give this to the transport, in order."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A Welcome, which names the address of object storage, or why there will be none."""
+
+    error: ScalerError | None
+    storage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Print:
+    """What tasks wrote: stream (1 or 2) and text, in order."""
+
+    texts: Sequence[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerShutdown:
+    """The scheduler's word on our Shutdown."""
+
+    accepted: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Everything before is performed: tell whoever waits for that."""
+
+    whom: Callable[[], object]
+
+
+ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown | Discard

@@ -1,0 +1,207 @@
+"""What the core keeps of a graph until its requested nodes have ended. Pure, no IO.
+
+A graph is sent in pieces, each a Submit. The outcomes of its inner nodes stay with the scheduler. Only after a restart,
+when the nodes that nobody holds are sent once more as tasks like any others, they come here, and are kept for nodes
+that take them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from scaler_client.records import CallAgain, CallGroup, Deliver, Dependency, FunctionBody, OutstandingCall
+from scaler_client.stored import stored_positions
+from scaler_protocol.messages import Status, Submit
+from scaler_protocol.payloads import Payloads
+
+F = TypeVar("F", bound=tuple[BaseException, Any])
+
+
+@dataclass(slots=True, eq=False)
+class GraphTasks:
+    """One graph: its nodes are consecutive tasks, each after those it needs."""
+
+    tasks: range
+    path: Callable[[int, Iterable[int]], str]
+    """How a task depends on one of these, in words; empty where it does not."""
+    asked: dict[int, OutstandingCall] = field(default_factory=dict)
+    """The requested nodes that have not ended."""
+    kept: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """Outcomes of inner nodes: failures, and values after a restart."""
+    loans: dict[int, Dependency] = field(default_factory=dict)
+    """Requested nodes that others take: objects of theirs are needed here."""
+    told_again: bool = False
+    watched: bool = False
+    ended: int = 0
+    """Inner nodes that have a value, where it is watched."""
+
+    def need(self, task: int) -> Dependency:
+        """One of its tasks as a need of another one."""
+        return self.loans.get(task) or NodeNeed(self, task)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNeed:
+    """An inner node whose result another one takes."""
+
+    graph: GraphTasks
+    task_id: int
+
+    def outcome(self) -> tuple[int, bytes] | None:
+        """Status and payload, None while they are not here."""
+        return self.graph.kept.get(self.task_id)
+
+
+class FailurePayload(bytes):
+    """The outcome of a failed node of a graph, with the way that leads from it to the one that failed first."""
+
+    path: Callable[[], str]
+
+
+@dataclass(slots=True, eq=False)
+class GraphPiece:
+    """Consecutive nodes of a graph. `needs` are tasks, `dependents` the positions of those that take them, in order."""
+
+    graph: GraphTasks
+    first: int
+    groups: list[CallGroup]
+    numbers: list[int]
+    """The group of each node."""
+    calls: list[bytes]
+    dependents: list[int]
+    needs: list[int]
+    takers: list[int]
+    inner: list[int]
+    others: Mapping[int, Sequence[Dependency]]
+    """By position, what nodes take besides nodes of this graph; they are among the needs, too."""
+    asked: Mapping[int, OutstandingCall]
+
+    weight = 0
+    task_id = 0
+    """It waits to be sent as a whole, whichever of its tasks is cancelled."""
+
+    @property
+    def tasks(self) -> range:
+        """The ids of its tasks."""
+        return range(self.first, self.first + len(self.calls))
+
+    @property
+    def group(self) -> CallGroup:
+        """One of its groups; see `groups`."""
+        return self.groups[0]
+
+    def call_of(self, task: int) -> bytes:
+        """The payload of one of its tasks."""
+        return self.calls[task - self.first]
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """What one of its tasks depends on."""
+        at = task - self.first
+        own = self.needs[bisect_left(self.dependents, at) : bisect_right(self.dependents, at)]
+        others = self.others.get(at, ())
+        return [*(self.graph.need(need) for need in own if need in self.graph.tasks), *others]
+
+    def again(self, task: int) -> CallAgain:
+        """One of its tasks, which nobody holds."""
+        self.graph.told_again = True
+        group = self.groups[self.numbers[task - self.first]]
+        return CallAgain(task, group, 0, self.call_of(task), self.needs_of(task))
+
+    def take(self, task: int, status: int, payload: bytes) -> bool:
+        """Note the outcome of an inner node; nobody waits for it here."""
+        self.graph.kept[task] = (status, payload)
+        return False
+
+    def message(self, bodies: Sequence[FunctionBody]) -> Submit:
+        """The Submit, with the bytes of functions that the scheduler has not got."""
+        written = [body.body for body in bodies]
+        return Submit(
+            groups=[group.wire for group in self.groups],
+            tasks=self.tasks,
+            calls=Payloads(self.calls),
+            task_groups=self.numbers if len(self.groups) > 1 else (),
+            stored=stored_positions(self.calls),
+            dependents=self.dependents,
+            needs=self.needs,
+            functions=[body.id for body in bodies],
+            names=[body.name for body in bodies],
+            bodies=Payloads(written),
+            parent=self.groups[0].parent,
+            bodies_stored=stored_positions(written),
+            takers=self.takers,
+            inner=self.inner,
+            watched=self.graph.watched,
+        )
+
+
+class GraphTable:
+    """The graphs of a client that have requested nodes left."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[int, GraphTasks] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._graphs)
+
+    def add(self, piece: GraphPiece) -> None:
+        """A piece is submitted."""
+        for task in piece.asked:
+            self._graphs[task] = piece.graph
+
+    def ended(self, tasks: Iterable[int]) -> list[GraphTasks]:
+        """These tasks have ended, or are not wanted any more; returns the graphs of which nothing is wanted now."""
+        over = []
+        for task in tasks:
+            graph = self._graphs.pop(task, None)
+            if graph is not None and graph.asked.pop(task, None) is not None and not graph.asked:
+                over.append(graph)
+        return over
+
+    @staticmethod
+    def count(calls: Iterable[OutstandingCall | None]) -> None:
+        """These nodes have a value."""
+        for call in calls:
+            if isinstance(call, GraphPiece):
+                call.graph.ended += 1
+
+    def explain(self, outcomes: Deliver) -> Sequence[bytes]:
+        """The results, those of failed nodes with what is known of why."""
+        statuses = list(outcomes.statuses)
+        if not any(statuses):
+            return outcomes.results
+        explained = list(outcomes.results)
+        for position, (task, status) in enumerate(zip(outcomes.tasks, statuses, strict=True)):
+            graph = self._graphs.get(task)
+            if graph is not None and status in (Status.RAISED, Status.FAILED):
+                payload = explained[position] = FailurePayload(explained[position])
+                payload.path = _Path(graph, task)
+        return explained
+
+    def clear(self) -> None:
+        """Nothing is wanted any more."""
+        self._graphs.clear()
+
+
+class _Path:
+    """Worked out when somebody looks at the exception."""
+
+    __slots__ = ("_graph", "_task")
+
+    def __init__(self, graph: GraphTasks, task: int) -> None:
+        self._graph, self._task = graph, task
+
+    def __call__(self) -> str:
+        failed = [task for task, (status, _) in self._graph.kept.items() if status != Status.VALUE]
+        return self._graph.path(self._task, failed)
+
+
+def noted(failure: F, payload: bytes) -> F:
+    """The failure, its exception with a note of how the node that was asked for depends on the one that failed."""
+    path = payload.path() if type(payload) is FailurePayload else ""
+    if path:
+        error: BaseException = failure[0]
+        error.__notes__ = [*getattr(error, "__notes__", ()), path]  # type: ignore[attr-defined]  # add_note is 3.11's
+    return failure

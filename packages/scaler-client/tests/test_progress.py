@@ -1,0 +1,43 @@
+"""The bar: what it counts and where it shows."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from scaler_client.client import Client
+from scaler_client.progress import ProgressBar
+
+
+def add_one(value: int) -> int:
+    return value + 1
+
+
+def test_the_last_word_is_how_it_ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with ProgressBar(lambda: (3, 4)):
+        pass
+    assert "3/4" in capsys.readouterr().err
+
+
+def test_where_nobody_looks_nothing_is_written(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    assert client.map(add_one, range(5), progress=True) == [1, 2, 3, 4, 5]
+    assert client.get({"a": (add_one, 1)}, ["a"], progress=True) == {"a": 2}
+    assert capsys.readouterr().err == ""
+
+
+def test_without_tqdm_it_says_what_to_install(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing: dict[str, Any] = {"tqdm": None, "tqdm.auto": None}
+    for name, module in missing.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(ImportError, match=r"pip install scaler\[progress\]"):
+        client.map(add_one, [1], progress=True)
+
+
+def test_there_is_no_bar_for_what_is_not_waited_for(client: Client) -> None:
+    with pytest.raises(ValueError, match="block=False"):
+        client.get({"a": 1}, ["a"], block=False, progress=True)

@@ -1,0 +1,126 @@
+"""Graphs in the scheduler: outcomes are kept for those who take them, and what nobody takes is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scaler_protocol import messages
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.messages import Group, Status, Submit
+from scaler_protocol.payloads import Payloads
+
+if TYPE_CHECKING:
+    from conftest import SchedulerDriver
+
+FIRST = (ord("c") << 32) + 1
+
+
+def piece(
+    count: int, needs: Sequence[tuple[int, int]], takers: Sequence[int], asked: Sequence[int], at: int = 0
+) -> Submit:
+    """Nodes `at` and following of a graph; `needs` are pairs of places in the whole graph."""
+    return Submit(
+        (Group(b"f" * 16),),
+        [FIRST + at + i for i in range(count)],
+        Payloads([b"call"] * count),
+        dependents=[dependent - at for dependent, _ in needs],
+        needs=[FIRST + need for _, need in needs],
+        functions=(b"f" * 16,),
+        names=("m:f",),
+        bodies=Payloads([b"body"]),
+        takers=takers,
+        inner=[i for i in range(count) if at + i not in asked],
+    )
+
+
+def test_an_inner_value_goes_to_its_takers_only_and_is_forgotten_after_the_last(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=4)
+    driver.feed(client, piece(3, [(1, 0), (2, 0)], [2, 0, 0], [1, 2]))
+    driver.done(agent, driver.runs(agent), result=b"42")
+    assert not driver.outcomes(client)
+    (run,) = driver.take(agent, messages.Run)
+    assert list(run.inputs) == [b"42", b"42"]
+    driver.done(agent, {FIRST + 1: run.first_run})
+    driver.later(0.1)
+    assert driver.core.state.find(FIRST) is not None and not driver.take(agent, messages.Release)
+    driver.done(agent, {FIRST + 2: run.first_run + 1})
+    assert list(driver.outcomes(client)) == [FIRST + 1, FIRST + 2] and driver.core.state.find(FIRST) is None
+    driver.later(0.1)
+    assert [tuple(release.tasks) for release in driver.take(agent, messages.Release)] == [(FIRST,)]
+
+
+def test_takers_may_come_later_and_a_requested_node_may_have_some(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=4)
+    driver.feed(client, piece(1, [], [1], [0, 1]))
+    driver.done(agent, driver.runs(agent), result=b"42")
+    driver.feed(client, messages.Release((FIRST,)))
+    driver.feed(client, piece(1, [(1, 0)], [0], [0, 1], at=1))
+    (run,) = driver.take(agent, messages.Run)
+    assert list(run.inputs) == [b"42"] and not driver.take(client, messages.NeedInputs)
+    driver.done(agent, {FIRST + 1: run.first_run})
+    assert driver.core.state.find(FIRST) is None
+    assert set(driver.outcomes(client)) == {FIRST, FIRST + 1}
+
+
+def test_an_object_of_an_inner_node_is_freed_with_its_last_taker(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.feed(client, piece(2, [(1, 0)], [1, 0], [1]))
+    ((task, run),) = driver.runs(agent).items()
+    reference = b"o" * 16 + (9).to_bytes(8, "little")
+    profile = bytes(32)
+    done = messages.Done((task,), (0,), Payloads((reference,)), runs=(run,), stored=(0,), profiles=profile)
+    driver.feed(agent, done)
+    (taking,) = driver.take(agent, messages.Run)
+    assert list(taking.inputs_stored) == [0] and not driver.take(client, messages.DeleteObjects)
+    driver.done(agent, {FIRST + 1: taking.first_run})
+    assert [tuple(m.objects) for m in driver.take(client, messages.DeleteObjects)] == [(b"o" * 16,)]
+
+
+def test_a_failure_is_shared_down_a_long_chain_and_what_only_it_needed_is_stopped(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=2)
+    size = 5_000
+    needs = [(2, 0), (2, 1), *((i, i - 1) for i in range(3, size))]
+    takers = [1] * (size - 1) + [0]
+    driver.feed(client, piece(size, needs, takers, [size - 1]))
+    runs = driver.runs(agent)
+    driver.done(agent, {FIRST: runs[FIRST]}, Status.RAISED, b"error")
+    assert driver.outcomes(client) == {FIRST: (Status.RAISED, b"error"), FIRST + size - 1: (Status.RAISED, b"error")}
+    assert [tuple(w.runs) for w in driver.take(agent, messages.Withdraw)] == [(runs[FIRST + 1],)]
+    driver.feed(client, messages.Release((FIRST, FIRST + size - 1)))
+    assert not driver.core.state.sessions[client[0]].tasks, "an id leaked"
+
+
+def test_a_cancelled_key_stops_what_only_it_needed(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=4)
+    driver.feed(client, piece(5, [(3, 0), (3, 1), (4, 1), (4, 2)], [1, 2, 1, 0, 0], [3, 4]))
+    runs = driver.runs(agent)
+    driver.feed(client, messages.Cancel((FIRST + 3,)))
+    assert [tuple(w.runs) for w in driver.take(agent, messages.Withdraw)] == [(runs[FIRST],)]
+    driver.done(agent, {task: runs[task] for task in (FIRST + 1, FIRST + 2)})
+    assert list(driver.runs(agent)) == [FIRST + 4]
+
+
+def test_ready_nodes_go_before_others_that_wait(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.feed(client, piece(4, [(1, 0)], [1, 0, 0, 0], [1, 2, 3]))
+    driver.done(agent, driver.runs(agent), seconds=1.0)
+    assert list(driver.runs(agent)) == [FIRST + 1]
+
+
+def test_an_inner_position_that_is_not_there_is_refused(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    with pytest.raises(ProtocolError, match="not in it"):
+        driver.feed(client, Submit((Group(b"f" * 16),), (FIRST,), Payloads((b"c",)), takers=(0,), inner=(1,)))
+
+
+def test_a_session_that_watches_hears_of_inner_nodes(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.feed(client, replace(piece(3, [(1, 0), (2, 1)], [1, 1, 0], [2]), watched=True))
+    for _ in range(3):
+        driver.done(agent, driver.runs(agent))
+    driver.later(0.1)
+    assert [tuple(ended.tasks) for ended in driver.take(client, messages.Ended)] == [(FIRST, FIRST + 1)]

@@ -1,0 +1,196 @@
+"""Graphs on a cluster: what they compute, how they fail, and what they leave behind."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaler import Client
+from support.clusters import LocalCluster
+from support.gates import SECONDS, Gate, wait_at
+from support.tasks import add, explode, pause_and_add, sizes, square, total
+
+
+@st.composite
+def dags(draw: st.DrawFn) -> dict[Any, Any]:
+    """A graph of sums: node 0 is data, each other one takes some that came before."""
+    graph: dict[Any, Any] = {"0": draw(st.integers(-9, 9))}
+    for key in range(1, draw(st.integers(2, 60))):
+        graph[str(key)] = (total, *draw(st.lists(st.sampled_from(list(graph)), min_size=1, max_size=4)))
+    return graph
+
+
+@given(dags())
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_cluster_gives_what_a_loop_gives(client: Client, graph: dict[Any, Any]) -> None:
+    values: dict[Any, Any] = {}
+    for key, node in graph.items():
+        values[key] = sum(values[need] for need in node[1:]) if isinstance(node, tuple) else node
+    keys = [key for key in graph if int(key) % 3 == 0 or int(key) == len(graph) - 1]
+    found = client.get(graph, keys)
+    assert found == {key: values[key] for key in keys} and list(found) == keys
+
+
+def test_what_may_stand_in_a_call(client: Client) -> None:
+    reference, future = client.send_object([5, 6]), client.submit(square, 3)
+    graph: dict[Any, Any] = {
+        ("x", 0): 1,
+        2.5: (add, ("x", 0), 10),
+        None: (total, [2.5, 1, ("x", 0)], {"a": 2.5}, (square, (add, ("x", 0), 1))),
+        frozenset("k"): (sum, reference),
+        "future": (square, future),
+        "data": future,
+        "held": reference,
+        "mixed": [reference, future],
+        "of data": (total, "data", "held"),
+        "of mixed": (lambda both: (both[0], both[1]), "mixed"),
+        "twice": (add, 2.5, 2.5),
+    }
+    assert client.get(graph, [None, frozenset("k"), "future", "data", "held"]) == {
+        None: 28,
+        frozenset("k"): 11,
+        "future": 81,
+        "data": 9,
+        "held": [5, 6],
+    }
+    assert client.get(graph, ["twice", "of data", "of mixed"]) == {
+        "twice": 22,
+        "of data": 20,
+        "of mixed": ([5, 6], 9),
+    }
+
+
+def test_big_results_inside_and_outside(client: Client) -> None:
+    big = 300_000
+    graph = {
+        "data": bytes(big),
+        "a": (bytes, big),
+        "b": (lambda a: a + b"1", "a"),
+        "n": (sizes, "a", "b", "data", "data"),
+        "m": (sizes, "b", "data"),
+    }
+    found = client.get(graph, ["n", "b", "m"])
+    assert (found["n"], len(found["b"]), found["m"]) == (4 * big + 1, big + 1, 2 * big + 1)
+
+
+def test_only_what_depends_on_a_failed_node_fails(client: Client) -> None:
+    graph = {
+        "text": "no such thing",
+        "bad": (explode, "text"),
+        "after": (square, "bad"),
+        "last": (add, "after", "good"),
+        "good": (square, 4),
+        "apart": (square, "good"),
+    }
+    futures = client.get(graph, ["last", "apart", "after"], block=False)
+    assert futures["apart"].result(SECONDS) == 256
+    for key, path in (("last", "'last' → 'after' → 'bad'"), ("after", "'after' → 'bad'")):
+        error = futures[key].exception(SECONDS)
+        assert isinstance(error, ValueError) and "no such thing" in str(error)
+        assert any(path in line for line in getattr(error, "__notes__", ())), key
+    with pytest.raises(ValueError, match="no such thing"):
+        client.get(graph, ["apart", "last"])
+    assert client.get(graph, ["apart"]) == {"apart": 256}
+
+
+def test_a_future_that_failed_fails_what_takes_it(client: Client) -> None:
+    failed = client.submit(explode, "before")
+    assert failed.exception(SECONDS) is not None
+    graph = {"x": (square, failed), "y": (add, "x", 1), "z": (square, 2), "l": (total, [failed, 1])}
+    futures = client.get(graph, ["y", "z", "l"], block=False)
+    assert futures["z"].result(SECONDS) == 4
+    assert isinstance(futures["y"].exception(SECONDS), ValueError)
+    assert isinstance(futures["l"].exception(SECONDS), ValueError)
+
+
+def test_what_nobody_needs_any_more_is_stopped(client: Client, gate: Gate) -> None:
+    graph = {
+        "wait": (wait_at, gate.port, 1),
+        "text": "fails beside it",
+        "bad": (explode, "text"),
+        "both": (add, "wait", "bad"),
+    }
+    futures = client.get(graph, ["both"], block=False)
+    assert isinstance(futures["both"].exception(SECONDS), ValueError)
+    assert client.map(square, range(8)) == [i * i for i in range(8)], "both workers are free"
+    other = client.get({"wait": (wait_at, gate.port, 2), "more": (add, "wait", 1)}, ["more"], block=False)
+    other["more"].cancel()
+    with pytest.raises(CancelledError):
+        other["more"].result(SECONDS)
+    assert client.map(square, range(8)) == [i * i for i in range(8)]
+
+
+def test_one_key_is_cancelled_and_another_goes_on(client: Client, gate: Gate) -> None:
+    graph = {"w": (wait_at, gate.port, 3), "a": (add, "w", 1), "b": (add, "w", 2)}
+    futures = client.get(graph, ["a", "b"], block=False)
+    futures["a"].cancel()
+    gate.arrive().let_go()
+    assert futures["b"].result(SECONDS) == 5
+    assert futures["a"].cancelled()
+
+
+def test_requested_nodes_that_others_take(client: Client) -> None:
+    graph: dict[Any, Any] = {
+        "a": (add, 1, 2),
+        **{("n", i): (add, "a", i) for i in range(50)},
+        "all": (total, [("n", i) for i in range(50)]),
+    }
+    futures = client.get(graph, ["a", ("n", 7), "all"], block=False)
+    assert [future.result(SECONDS) for future in futures.values()] == [3, 10, 50 * 3 + sum(range(50))]
+    assert client.submit(add, futures["a"], futures["n", 7]).result(SECONDS) == 13
+
+
+def test_a_graph_that_waits_for_workers(cluster: LocalCluster) -> None:
+    with Client(address=cluster.address) as client:
+        futures = client.get({"a": (square, 2), "b": (add, "a", 1)}, ["b"], False, {"nowhere": -1})
+        assert not futures["b"].done()
+        futures["b"].cancel()
+        assert client.submit(square, 5).result(SECONDS) == 25
+
+
+def test_wide_and_long(client: Client) -> None:
+    wide = {("n", i): (square, i) for i in range(5_000)}
+    assert client.get({**wide, "all": (total, list(wide))}, ["all"]) == {"all": sum(i * i for i in range(5_000))}
+    chain = {("c", i): (add, ("c", i - 1), 1) for i in range(1, 3_000)}
+    assert client.get({**chain, ("c", 0): 1}, [("c", 2_999)]) == {("c", 2_999): 3_000}
+    bad = {("c", i): (add, ("c", i - 1), 1) for i in range(1, 20_000)}
+    with pytest.raises(ValueError, match="way"):
+        client.get({**bad, ("c", 0): (explode, ("long", "way"))}, [("c", 19_999)])
+
+
+def test_retries_and_threads(client: Client) -> None:
+    found: list[Any] = []
+
+    def one(offset: int) -> None:
+        graph = {"n0": offset, **{f"n{i}": (add, f"n{i - 1}", 1) for i in range(1, 40)}}
+        found.append((offset, client.get(graph, ["n39"], priority=offset % 2, retries=1)["n39"]))
+
+    threads = [threading.Thread(target=one, args=(offset,)) for offset in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert sorted(found) == [(offset, offset + 39) for offset in range(6)]
+
+
+def test_progress_counts_inner_nodes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scaler_client import progress
+
+    counted: list[tuple[int, int]] = []
+
+    class Bar(progress.ProgressBar):
+        def _refresh(self) -> None:
+            counted.append(self._count())
+
+    monkeypatch.setattr(progress, "ProgressBar", Bar)
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 0.01)
+    graph = {"n0": 0, **{f"n{i}": (pause_and_add, f"n{i - 1}", 1) for i in range(1, 41)}}
+    assert client.get(graph, ["n40"], progress=True) == {"n40": 40}
+    assert counted[-1] == (40, 40) and any(0 < done < 40 for done, _ in counted), counted
+    assert client.map(square, range(100), progress=True) == [i * i for i in range(100)]
+    assert counted[-1] == (100, 100)
