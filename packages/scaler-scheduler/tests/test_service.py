@@ -80,6 +80,7 @@ def test_the_start_is_told_line_by_line() -> None:
     port = free_port()
     with scheduler(f"tcp://127.0.0.1:{port}", "-osa", f"tcp://127.0.0.1:{port + 1}") as started:
         started.read_until("monitor address")
+        started.read_until("monitor address")
         assert started.end() == (0, "")
     expected = [
         r"logging to \('/dev/stdout',\)",
@@ -87,6 +88,7 @@ def test_the_start_is_told_line_by_line() -> None:
         f"Scheduler: listen to scheduler address tcp://127.0.0.1:{port}",
         f"Scheduler: connect to object storage server tcp://127.0.0.1:{port + 1}",
         f"Scheduler: listen to scheduler monitor address tcp://127.0.0.1:{port + 2}",
+        f"Scheduler: listen to scheduler monitor address ipc:///tmp/127.0.0.1_{port}_monitor",
     ]
     for line, text in zip(started.lines, expected, strict=True):
         assert re.fullmatch(rf"\[INFO\]\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{{4}}: {text}\n", line), line
@@ -98,6 +100,23 @@ def test_uvloop_is_used_and_said() -> None:
         assert "use event loop: uvloop" in started.read_until("event loop")
         started.read_until("monitor address")
         assert started.end(signal.SIGINT) == (0, "")
+
+
+def test_a_monitor_address_that_cannot_be_had_is_one_line_and_no_end() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monitor = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with scheduler("tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1", "-ma", monitor) as started:
+            line = started.read_until("monitor")
+            assert "[WARNING]" in line
+            assert line.endswith(
+                f"no monitor can subscribe at {monitor}: cannot listen to {monitor}: Address already in use\n"
+            )
+            path = Path(started.read_until("monitor address").rpartition("ipc://")[2].strip())
+            assert path.is_socket() and path.stat().st_mode & 0o777 == 0o700
+            assert started.end() == (0, "")
+    assert not path.exists() and not path.with_name(f"{path.name}.lock").exists()
 
 
 def test_a_port_in_use_is_one_line_and_exit_code_2_or_1() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from scaler_protocol.handshake import LinkMessage
+from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.payloads import Payloads
 
 MESSAGE_LIMIT = 1024 * 1024
@@ -369,4 +370,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
     | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
+    | MonitorStatus | TaskEvents
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
@@ -67,6 +68,10 @@ class Outcomes:
                 record.state = DONE  # type: ignore[union-attr]
                 record.call = b""  # type: ignore[union-attr]
             self._state.send(owner.peer, report)
+            chronicle = self._state.chronicle
+            chronicle.ended[Status.VALUE] += len(records)
+            if chronicle.listening:
+                chronicle.done(agent, report.tasks, report.statuses, report.profiles)
             return
         stored = set(report.stored)
         for position, record in enumerate(records):
@@ -84,6 +89,8 @@ class Outcomes:
         self, agent: AgentRecord, report: Done, position: int, record: TaskRecord | None, stored: bool, now: float
     ) -> None:
         status, task = report.statuses[position], report.tasks[position]
+        if status == Status.LOST and self._state.chronicle.listening:
+            self._state.chronicle.say(logging.WARNING, f"a run was lost: {restore(report.results[position])}", task)
         if record is None:
             if self._recovery.keeps(agent, task, status):
                 return
@@ -132,6 +139,7 @@ class Outcomes:
         if status == Status.LOST:
             extra = record.more()
             extra.lost_runs += 1
+            self._state.chronicle.lost_runs += 1
             again = extra.lost_runs < self._state.config.lost_run_limit
         elif status == Status.RAISED:
             extra = record.more() if record.group.group.retries else record.extra  # type: ignore[assignment]
@@ -163,6 +171,12 @@ class Outcomes:
     ) -> None:
         """The task has ended so: tell its owner and those that depend on it. Its own children die."""
         record.state, record.call = DONE, b""
+        chronicle = self._state.chronicle
+        chronicle.ended[status] += 1
+        if chronicle.listening:
+            chronicle.done(record.agent, (record.id,), (status,), profile)
+            if status == Status.FAILED:
+                chronicle.say(logging.WARNING, str(restore(payload)), record.id)
         letter = self._letters.get((record.group.session.peer, worker))
         if letter is None:
             letter = self._letters[(record.group.session.peer, worker)] = _Letter()
@@ -206,6 +220,8 @@ class Outcomes:
         if need in extra.lacking or need in extra.inputs:
             return
         extra.lacking.add(need)
+        if self._state.chronicle.listening:
+            self._state.chronicle.stand(HELD, (dependent,))
         source = self._state.find(need)
         if source is None or source.state in (DONE, GONE):
             self._state.send(dependent.group.session.peer, NeedInputs((dependent.id,), (need,)))
@@ -225,6 +241,7 @@ class Outcomes:
             extra = record.more()
             if record.run in running:
                 extra.lost_runs += 1
+                self._state.chronicle.lost_runs += 1
                 extra.charged = record.run
             if extra.lost_runs < self._state.config.lost_run_limit:
                 again.append(record)

@@ -20,6 +20,7 @@ from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
 from scaler_scheduler.options import SchedulerOptions
+from scaler_scheduler.publication import FigureTaker, Publication, local_monitor
 
 LOGGER = logging.getLogger("scaler")
 STORAGE_WAIT_SECONDS = 2.0
@@ -47,11 +48,13 @@ class SchedulerService:
         monitor = self._options.monitor_address or listener.address.beside(2)
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
-        LOGGER.info("Scheduler: listen to scheduler monitor address %s", monitor)
         # Tasks come and go without cycles: to look at all that wait, again and again, would cost more than they do.
         gc.freeze()
         gc.set_threshold(*_COLLECTOR_THRESHOLDS)
-        reception = self._reception(listener, storage, monitor)
+        core, hub = self._engine(storage, monitor)
+        figures = FigureTaker(core.state, hub, listener.address)
+        publication = Publication(core.state, figures, monitor, local_monitor(listener.address))
+        reception = Reception("Scheduler", listener, hub, core, self._stop.set)
         self._say_ready(listener.address)
         keeping = asyncio.ensure_future(self._keep_storage(storage))
         try:
@@ -59,10 +62,11 @@ class SchedulerService:
         finally:
             keeping.cancel()
             reception.close()
+            publication.close()
             self._end_storage()
         LOGGER.info("Scheduler: ended")
 
-    def _reception(self, listener: Listener, storage: Address, monitor: Address) -> Reception:
+    def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options
         config = SchedulerConfig(
             protected=options.protected,
@@ -80,8 +84,7 @@ class SchedulerService:
                 return Patience(config.agent_grace_seconds, config.worker_timeout_seconds)
             return Patience(config.client_timeout_seconds, config.client_timeout_seconds)
 
-        hub = Hub(core.state.incarnation, admit=core.admit, patience=patience)
-        return Reception("Scheduler", listener, hub, core, self._stop.set)
+        return core, Hub(core.state.incarnation, admit=core.admit, patience=patience)
 
     def _say_ready(self, address: Address) -> None:
         """Tell the process that started us where we listen."""

@@ -1,0 +1,212 @@
+"""TaskTable: the last tasks in columns, one row each, found by id while they have not ended. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import TaskStep
+from scaler_protocol.profiles import PROFILE, Profile
+
+TASKS = 1_000_000
+UNKNOWN = 5
+"""A step of our own: the task ended while nobody listened."""
+STATES = {
+    TaskStep.WAITING: "waiting",
+    TaskStep.HELD: "held",
+    TaskStep.ASSIGNED: "assigned",
+    TaskStep.GONE: "cancelled",
+    UNKNOWN: "unknown",
+}
+ENDINGS = {
+    Status.VALUE: "success",
+    Status.RAISED: "raised",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+    Status.LOST: "lost",
+}
+_COLUMNS = {
+    "id": "Q", "group": "Q", "function": "I", "session": "I", "step": "B", "status": "B", "agent": "I", "run": "Q",
+    "pid": "I", "worker": "H", "attempt": "H", "since": "d", "assigned": "d", "ended": "d", "duration": "Q",
+    "cpu": "Q", "memory": "Q",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One task as screens show it; times in seconds since 1970 (0: not yet), duration and cpu in seconds, bytes."""
+
+    id: int
+    function: str
+    session: int
+    state: str
+    agent: int
+    worker: int
+    pid: int
+    attempt: int
+    since: float
+    assigned: float
+    ended: float
+    duration: float
+    cpu: float
+    memory: int
+
+
+class TaskTable:
+    """Up to `capacity` tasks; the oldest rows are written over."""
+
+    def __init__(self, capacity: int = TASKS) -> None:
+        self._capacity = capacity
+        self._columns: dict[str, array[Any]] = {name: array(code) for name, code in _COLUMNS.items()}
+        self._zero = dict.fromkeys(_COLUMNS, 0)
+        self._next = 0
+        """The row that is written next, once all are taken."""
+        self._live: dict[int, int] = {}
+        self._before: dict[int, int] = {}
+        self._names: list[str] = [""]
+        self._numbers: dict[str, int] = {"": 0}
+
+    def __len__(self) -> int:
+        return len(self._columns["id"])
+
+    @property
+    def live(self) -> int:
+        """Tasks that have not ended."""
+        return len(self._live)
+
+    def function_number(self, name: str) -> int:
+        """What stands for this name in a row."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self._names)
+            self._names.append(name)
+        return number
+
+    def function_name(self, row: int) -> str:
+        """The name of the function that the task in this row calls."""
+        return self._names[self._columns["function"][row]]
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """All that has not ended is about to be told again."""
+        self._before.update(self._live)
+        self._live = {}
+
+    def begun(self) -> None:
+        """It was told: what was left out ended while nobody listened."""
+        for row in self._before.values():
+            self._columns["step"][row] = UNKNOWN
+        self._before = {}
+
+    def stand(self, tasks: Iterable[int], step: int, group: int, function: int, session: int, time: float) -> None:
+        """These tasks wait, or are held."""
+        columns = self._columns
+        for task in tasks:
+            row = self._row(task, time)
+            columns["step"][row], columns["group"][row] = step, group
+            columns["function"][row], columns["session"][row] = function, session
+
+    def assign(self, tasks: Iterable[int], agent: int, first_run: int, time: float) -> None:
+        """An agent has these."""
+        columns = self._columns
+        for run, task in enumerate(tasks, first_run):
+            row = self._row(task, time)
+            columns["step"][row], columns["agent"][row], columns["run"][row] = TaskStep.ASSIGNED, agent, run
+            columns["assigned"][row] = time
+
+    def end(
+        self, tasks: Iterable[int], agent: int, statuses: Iterable[int], profiles: bytes, time: float
+    ) -> Iterator[tuple[int, int, Profile]]:
+        """These have ended; yields the row, status and profile of each."""
+        columns = self._columns
+        for task, status, record in zip(tasks, statuses, PROFILE.iter_unpack(profiles), strict=True):
+            row = self._row(task, time)
+            del self._live[task]
+            profile = Profile._make(record)
+            columns["step"][row], columns["status"][row], columns["ended"][row] = TaskStep.ENDED, status, time
+            columns["agent"][row] = agent
+            columns["duration"][row], columns["cpu"][row], columns["memory"][row] = profile[:3]
+            columns["pid"][row], columns["worker"][row], columns["attempt"][row] = profile[3:]
+            yield row, status, profile
+
+    def leave(self, tasks: Iterable[int], time: float) -> None:
+        """Nobody wants these any more."""
+        for task in tasks:
+            row = self._row(task, time)
+            del self._live[task]
+            self._columns["step"][row], self._columns["ended"][row] = TaskStep.GONE, time
+
+    def _row(self, task: int, time: float) -> int:
+        """The row of a task that has not ended; a new one where it is not known."""
+        row = self._live.get(task)
+        if row is not None:
+            return row
+        row = self._before.pop(task, None)
+        if row is None:
+            row = self._new_row(task, time)
+        self._live[task] = row
+        return row
+
+    def _new_row(self, task: int, time: float) -> int:
+        columns, row = self._columns, len(self)
+        if row < self._capacity:
+            for name, column in columns.items():
+                column.append(self._zero[name])
+        else:
+            row, self._next = self._next, (self._next + 1) % self._capacity
+            evicted = columns["id"][row]
+            for known in (self._live, self._before):
+                if known.get(evicted) == row:
+                    del known[evicted]
+            for name, column in columns.items():
+                column[row] = self._zero[name]
+        columns["id"][row], columns["since"][row] = task, time
+        return row
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def find(self, task: int) -> int | None:
+        """The newest row of a task."""
+        if (row := self._live.get(task)) is not None:
+            return row
+        return max((row for row, known in enumerate(self._columns["id"]) if known == task), default=None)
+
+    def state(self, row: int) -> str:
+        """Where the task of a row stands, in a word."""
+        step = self._columns["step"][row]
+        return ENDINGS[self._columns["status"][row]] if step == TaskStep.ENDED else STATES[step]
+
+    def value(self, name: str, row: int) -> Any:
+        """A figure of a row as it is kept."""
+        return self._columns[name][row]
+
+    def row(self, row: int) -> TaskRow:
+        """The task in this row."""
+        get = {name: column[row] for name, column in self._columns.items()}
+        return TaskRow(
+            get["id"], self.function_name(row), get["session"], self.state(row), get["agent"], get["worker"],
+            get["pid"], get["attempt"], get["since"], get["assigned"], get["ended"], get["duration"] / 1e6,
+            get["cpu"] / 1e6, get["memory"],
+        )  # fmt: skip
+
+    def live_rows(self) -> Iterable[int]:
+        """The rows of tasks that have not ended."""
+        return self._live.values()
+
+    def page(
+        self, order: str, *, descending: bool, first: int, count: int, keep: Callable[[int], bool] | None = None
+    ) -> tuple[list[TaskRow], int]:
+        """Rows `first` and on in the order of a column (as kept), of those to keep, and how many these are."""
+        column = self._columns[order]
+        rows: Iterable[int] = range(len(self))
+        if keep is not None:
+            rows = [row for row in rows if keep(row)]
+        size = len(self) if keep is None else len(rows)  # type: ignore[arg-type]
+        choose = heapq.nlargest if descending else heapq.nsmallest
+        chosen = choose(first + count, rows, key=column.__getitem__)[first:]
+        return [self.row(row) for row in chosen], size
