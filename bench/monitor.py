@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 import probe
+
 from scaler import Client, SchedulerClusterCombo
 
 SUBSCRIBER = """
@@ -84,28 +85,30 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=8)
     arguments = parser.parse_args()
-    with SchedulerClusterCombo(n_workers=2, logging_paths=("/dev/null",)) as cluster:
-        with Client(address=cluster.get_address()) as client:
-            started = [seen.pid for seen in probe.descendants(os.getpid())]
-            scheduler = next(pid for pid in started if "scaler_scheduler" in probe.read_text(f"/proc/{pid}/cmdline"))
-            monitor = cluster.get_address().rpartition(":")
-            address = f"{monitor[0]}:{int(monitor[2]) + 2}"
-            for case in CASES:
-                measure(client, scheduler, case, arguments.tasks)
-            for case in CASES:
-                figures: dict[bool, list[float]] = {False: [], True: []}
-                for _ in range(arguments.rounds):
-                    figures[False].append(measure(client, scheduler, case, arguments.tasks))
-                    with subprocess.Popen(
-                        [sys.executable, "-c", SUBSCRIBER, address], stdout=subprocess.PIPE
-                    ) as subscriber:
-                        assert subscriber.stdout is not None and subscriber.stdout.readline() == b"hears\n"
-                        figures[True].append(measure(client, scheduler, case, arguments.tasks))
-                        subscriber.kill()
-                        subscriber.wait()
-                    time.sleep(0.3)
-                without, with_one = (statistics.median(figures[listening]) for listening in (False, True))
-                print(f"{case:>10}: {without:6.2f} us without, {with_one:6.2f} us with one: {with_one / without:.3f}")
+    with (
+        SchedulerClusterCombo(n_workers=2, logging_paths=("/dev/null",)) as cluster,
+        Client(address=cluster.get_address()) as client,
+    ):
+        started = [seen.pid for seen in probe.descendants(os.getpid())]
+        scheduler = next(pid for pid in started if "scaler_scheduler" in probe.read_text(f"/proc/{pid}/cmdline"))
+        monitor = cluster.get_address().rpartition(":")
+        address = f"{monitor[0]}:{int(monitor[2]) + 2}"
+        for case in CASES:
+            measure(client, scheduler, case, arguments.tasks)
+        for case in CASES:
+            figures: dict[bool, list[float]] = {False: [], True: []}
+            for _ in range(arguments.rounds):
+                figures[False].append(measure(client, scheduler, case, arguments.tasks))
+                with subprocess.Popen(
+                    [sys.executable, "-c", SUBSCRIBER, address], stdout=subprocess.PIPE
+                ) as subscriber:
+                    assert subscriber.stdout is not None and subscriber.stdout.readline() == b"hears\n"
+                    figures[True].append(measure(client, scheduler, case, arguments.tasks))
+                    subscriber.kill()
+                    subscriber.wait()
+                time.sleep(0.3)
+            without, with_one = (statistics.median(figures[listening]) for listening in (False, True))
+            print(f"{case:>10}: {without:6.2f} us without, {with_one:6.2f} us with one: {with_one / without:.3f}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from scaler_scheduler.census import ProcessFigures, census
 from scaler_scheduler.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_ui.feed import Feed
 from scaler_ui.model import MonitorModel
+from world.callers import WorldFuture
 from world.cluster import World, plans
 from world.plans import Plan
 
@@ -136,44 +137,56 @@ def test_nothing_is_kept_where_nobody_listens() -> None:
     assert chronicle.ended[Status.VALUE] == 100
 
 
-MOVES = st.lists(
-    st.sampled_from(
-        ["work", "work", "nested", "raise", "kill", "run", "run", "look", "lose", "late", "cancel", "host", "restart"]
-    ),
-    min_size=3,
-    max_size=14,
-)
+class Moves:
+    """What may happen to a world with a monitor."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed, hosts=[2, 1])
+        self.monitor = WorldMonitor(self.world)
+        self._futures: list[WorldFuture] = []
+
+    def work(self) -> None:
+        self._futures += self.world.client.submit(*plans(20, 0.02))
+
+    def nested(self) -> None:
+        self._futures += self.world.client.submit(Plan(0.01, children=(Plan(0.05),) * 3))
+
+    def fail(self) -> None:
+        self._futures += self.world.client.submit(Plan(0.01, raises=1000), Plan(0.01, kills_worker=1))
+
+    def kill(self) -> None:
+        self.world.kill_worker(self.world.hosts[0])
+
+    def run(self) -> None:
+        self.world.run(0.03)
+
+    def lose(self) -> None:
+        self.monitor.lose()
+
+    def late(self) -> None:
+        self.monitor = WorldMonitor(self.world)
+
+    def cancel(self) -> None:
+        self.world.client.cancel(*self._futures[:5])
+
+    def host(self) -> None:
+        self.world.add_host(1)
+
+    def restart(self) -> None:
+        self.world.restart_scheduler()
+        self.monitor.listen_anew()
+
+
+MOVES = [name for name in vars(Moves) if not name.startswith("_")]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 99), moves=MOVES)
+@given(seed=st.integers(0, 99), moves=st.lists(st.sampled_from([*MOVES, "run", "work"]), min_size=3, max_size=14))
 def test_any_order(seed: int, moves: list[str]) -> None:
-    world = World(seed, hosts=[2, 1])
-    monitor = WorldMonitor(world)
-    futures = []
+    happening = Moves(seed)
     for move in moves:
-        if move == "work":
-            futures += world.client.submit(*plans(20, 0.02))
-        elif move == "nested":
-            futures += world.client.submit(Plan(0.01, children=(Plan(0.05),) * 3))
-        elif move == "raise":
-            futures += world.client.submit(Plan(0.01, raises=1000), Plan(0.01, kills_worker=1))
-        elif move == "kill":
-            world.kill_worker(world.hosts[0])
-        elif move == "run":
-            world.run(0.03)
-        elif move == "lose":
-            monitor.lose()
-        elif move == "late":
-            monitor = WorldMonitor(world)
-        elif move == "cancel" and futures:
-            world.client.cancel(*futures[:5])
-        elif move == "host":
-            world.add_host(1)
-        elif move == "restart":
-            world.restart_scheduler()
-            monitor.listen_anew()
-        monitor.look()
-    world.finish()
-    monitor.look()
-    assert monitor.model.tasks.live == 0
+        getattr(happening, move)()
+        happening.monitor.look()
+    happening.world.finish()
+    happening.monitor.look()
+    assert happening.monitor.model.tasks.live == 0

@@ -126,7 +126,8 @@ class Chronicle:
             self._tell_runs(agent)
 
     def _tell_runs(self, agent: AgentRecord) -> None:
-        first, ids = 0, []
+        first = 0
+        ids: list[int] = []
         for run, task in agent.runs.items():
             if task.state != ASSIGNED:
                 continue

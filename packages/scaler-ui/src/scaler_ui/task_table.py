@@ -88,7 +88,8 @@ class TaskTable:
 
     def function_name(self, row: int) -> str:
         """The name of the function that the task in this row calls."""
-        return self._names[self._columns["function"][row]]
+        number: int = self._columns["function"][row]
+        return self._names[number]
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
