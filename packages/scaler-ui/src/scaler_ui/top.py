@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -51,6 +52,18 @@ COMMAND = Command(
 )
 
 
+class WorkerArea(Static):
+    """Where workers are listed: as many as there is room for, which the terminal and the other parts leave."""
+
+    def __init__(self, draw: Callable[[], None], **settings: Any) -> None:
+        super().__init__(markup=False, **settings)
+        self._draw = draw
+
+    def on_resize(self) -> None:
+        """There is more room, or less."""
+        self._draw()
+
+
 class TopApp(App[None]):
     """The screen. Everything it shows comes from the fields that `--once --json` prints."""
 
@@ -66,6 +79,7 @@ class TopApp(App[None]):
     #filter { display: none; dock: bottom; }
     #filter.open { display: block; }
     """
+    AUTO_FOCUS = ""
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"order('{key}')", name) for name, key in COLUMNS),
@@ -87,20 +101,16 @@ class TopApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """The parts of the screen, from top to bottom."""
-        for name in ("note", "summary", "keys", "total", "header", "body", "details"):
+        for name in ("note", "summary", "keys", "total", "header"):
             yield Static(id=name, markup=False)
+        yield WorkerArea(self.draw, id="body")
+        yield Static(id="details", markup=False)
         yield Input(placeholder="show workers with this in their name, agent, state or capabilities", id="filter")
 
     def on_mount(self) -> None:
         """Begin to look and to draw."""
-        self.screen.set_focus(None)
         self.set_interval(LOOK_SECONDS, self._listening.look)
         self.set_interval(DRAW_SECONDS, self.draw)
-        self.draw()
-
-    def on_resize(self) -> None:
-        """The terminal has another size."""
-        self.draw()
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
