@@ -45,17 +45,20 @@ class FigureTaker:
         self._address = str(address)
         self._started = self._at = time.monotonic()
         self._spent = cpu_seconds(os.getpid())
+        self._cpu = 0.0
 
     def status(self, *, snapshot: bool = False) -> MonitorStatus:
         """The figures of now; CPU is the mean since the last time."""
-        now, spent = time.monotonic(), cpu_seconds(os.getpid())
-        cpu = (spent - self._spent) / max(now - self._at, 1e-3)
-        self._at, self._spent = now, spent
+        now = time.monotonic()
+        if now >= self._at + STATUS_SECONDS / 2:  # of a shorter time the mean says nothing
+            spent = cpu_seconds(os.getpid())
+            self._cpu = (spent - self._spent) / (now - self._at)
+            self._at, self._spent = now, spent
         figures = ProcessFigures(
             self._address,
             time.time(),
             now - self._started,
-            cpu,
+            self._cpu,
             resident_bytes(os.getpid()),
             self._hub.sent,
             self._hub.received,

@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 from scaler_io.lifecycle import end_with, terminate_on_signals
 from scaler_io.links import Hub, Patience
@@ -21,6 +22,9 @@ from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
 from scaler_scheduler.options import SchedulerOptions
 from scaler_scheduler.publication import FigureTaker, Publication, local_monitor
+
+if TYPE_CHECKING:
+    from scaler_scheduler.metrics import Metrics
 
 LOGGER = logging.getLogger("scaler")
 STORAGE_WAIT_SECONDS = 2.0
@@ -54,6 +58,7 @@ class SchedulerService:
         core, hub = self._engine(storage, monitor)
         figures = FigureTaker(core.state, hub, listener.address)
         publication = Publication(core.state, figures, monitor, local_monitor(listener.address))
+        metrics = self._metrics(figures)
         reception = Reception("Scheduler", listener, hub, core, self._stop.set)
         self._say_ready(listener.address)
         keeping = asyncio.ensure_future(self._keep_storage(storage))
@@ -63,8 +68,17 @@ class SchedulerService:
             keeping.cancel()
             reception.close()
             publication.close()
+            if metrics is not None:
+                metrics.close()
             self._end_storage()
         LOGGER.info("Scheduler: ended")
+
+    def _metrics(self, figures: FigureTaker) -> Metrics | None:
+        if self._options.metrics_address is None:
+            return None
+        from scaler_scheduler.metrics import Metrics
+
+        return Metrics(figures, self._options.metrics_address)
 
     def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options
