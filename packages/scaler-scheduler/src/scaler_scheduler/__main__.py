@@ -23,7 +23,7 @@ def _main() -> None:
     for address in (options.address, options.metrics_address):
         if address is not None:
             refuse_exposed(address, options.insecure)
-    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file)
+    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
     event_loops.run(lambda: SchedulerService(options).run(), options.event_loop)
 

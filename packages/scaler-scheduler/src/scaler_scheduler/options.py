@@ -39,6 +39,7 @@ class SchedulerOptions:
     event_loop: str
     logging_paths: tuple[str, ...]
     logging_level: str
+    log_format: str
     logging_config_file: str | None
     parent_pid: int | None
     ready_fd: int | None

@@ -129,7 +129,8 @@ class SchedulerService:
         command = [sys.executable, "-m", "scaler_storage", str(address), "--parent-pid", str(os.getpid())]
         if self._options.insecure:
             command.append("--insecure")
-        logging = ["--logging-level", self._options.logging_level, "--logging-paths", *self._options.logging_paths]
+        logging = ["--logging-level", self._options.logging_level, "--log-format", self._options.log_format]
+        logging += ["--logging-paths", *self._options.logging_paths]
         self._storage = subprocess.Popen([*command, *logging], stdin=subprocess.DEVNULL)
 
     def _end_storage(self) -> None:

@@ -22,7 +22,7 @@ def _main() -> None:
     from scaler_storage.service import StorageService
 
     refuse_exposed(options.address, options.insecure)
-    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file)
+    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
     # In the middle of the loop's constructor an exception would leave a traceback: signals wait until it runs.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
