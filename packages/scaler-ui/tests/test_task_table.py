@@ -32,10 +32,13 @@ def test_a_page_is_sorted_filtered_and_counted() -> None:
         list(table.end([task], 1, [task % 2], PROFILE.pack(task, 0, 0, 1, 0, 1), 2.0))
     rows, size = table.page("duration", descending=True, first=0, count=3)
     assert size == 100 and [row.duration for row in rows] == [50e-6, 49e-6, 48e-6]
-    rows, size = table.page(
-        "duration", descending=False, first=0, count=2, keep=lambda row: table.state(row) == "raised"
-    )
+    rows, size = table.page("duration", descending=False, first=0, count=2, state="raised")
     assert size == 25 and [row.id for row in rows] == [1, 3]
+    rows, size = table.page("id", descending=False, first=49, count=2, text="F", state="waiting")
+    assert size == 50 and [row.id for row in rows] == [100]
+    assert table.page("id", descending=False, first=0, count=2, text="1f")[1] == 1
+    assert table.page("id", descending=False, first=0, count=2, text="nothing") == ([], 0)
+    assert list(table.newest(3)) == [99, 98, 97]
 
 
 @given(st.lists(STEPS, max_size=40))

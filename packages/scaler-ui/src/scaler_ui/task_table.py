@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from scaler_protocol.messages import Status
@@ -34,6 +36,15 @@ _COLUMNS = {
     "pid": "I", "worker": "H", "attempt": "H", "since": "d", "assigned": "d", "ended": "d", "duration": "Q",
     "cpu": "Q", "memory": "Q",
 }  # fmt: skip
+
+
+_FEW = 5000
+"""Rows that are found faster by a heap than by sorting all."""
+
+
+def _hits(values: bytes, wanted: set[int]) -> int:
+    """A byte for each value, 1 where it is wanted, as one number."""
+    return int.from_bytes(values.translate(bytes(value in wanted for value in range(256))), "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +211,45 @@ class TaskTable:
         return self._live.values()
 
     def page(
-        self, order: str, *, descending: bool, first: int, count: int, keep: Callable[[int], bool] | None = None
+        self, order: str, *, descending: bool, first: int, count: int, text: str = "", state: str = ""
     ) -> tuple[list[TaskRow], int]:
-        """Rows `first` and on in the order of a column (as kept), of those to keep, and how many these are."""
+        """Rows `first` and on in the order of a column (as kept), of those wanted, and how many these are.
+
+        Wanted are tasks in this state, of functions with the text in their name, or with the text as their id.
+        """
         column = self._columns[order]
-        rows: Iterable[int] = range(len(self))
-        if keep is not None:
-            rows = [row for row in rows if keep(row)]
-        size = len(self) if keep is None else len(rows)  # type: ignore[arg-type]
-        choose = heapq.nlargest if descending else heapq.nsmallest
-        chosen = choose(first + count, rows, key=column.__getitem__)[first:]
-        return [self.row(row) for row in chosen], size
+        rows: Sequence[int] = range(len(self))
+        if text:
+            rows = self._with_text(text.lower())
+        if state:
+            mask = self._mask(state)
+            rows = [row for row in rows if mask[row]] if text else list(compress(rows, mask))
+        if first + count > _FEW:
+            chosen = sorted(rows, key=column.__getitem__, reverse=descending)[first : first + count]
+        else:
+            choose = heapq.nlargest if descending else heapq.nsmallest
+            chosen = choose(first + count, rows, key=column.__getitem__)[first:]
+        return [self.row(row) for row in chosen], len(rows)
+
+    def _mask(self, state: str) -> bytes:
+        """For each row, whether its task is in this state: in bytes, because a loop over all rows takes too long."""
+        steps = {step for step, word in STATES.items() if word == state}
+        statuses = {status for status, word in ENDINGS.items() if word == state}
+        step, status = self._columns["step"].tobytes(), self._columns["status"].tobytes()
+        standing, ended = _hits(step, steps), _hits(step, {TaskStep.ENDED} if statuses else set())
+        mask = standing | (ended & _hits(status, statuses))
+        return mask.to_bytes(len(self), "little")
+
+    def _with_text(self, text: str) -> Sequence[int]:
+        wanted = {number for number, name in enumerate(self._names) if text in name.lower()}
+        if wanted:
+            return [row for row, number in enumerate(self._columns["function"]) if number in wanted]
+        with contextlib.suppress(ValueError, OverflowError):
+            return [self._columns["id"].index(int(text, 16))]
+        return []
+
+    def newest(self, count: int) -> Iterator[int]:
+        """So many rows, those that were begun last first."""
+        size = len(self)
+        for back in range(1, min(count, size) + 1):
+            yield (self._next - back) % size
