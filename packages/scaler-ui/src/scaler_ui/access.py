@@ -56,11 +56,12 @@ class AccessGuard:
 
 def _cookie(header: str) -> str:
     found = SimpleCookie(header).get(COOKIE)
-    return found.value if found is not None else ""
+    return str(found.value) if found is not None else ""
 
 
 def _query(scope: Scope) -> str:
-    return parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+    query: str = scope["query_string"].decode("latin-1")
+    return parse_qs(query).get("token", [""])[0]
 
 
 async def _answer(

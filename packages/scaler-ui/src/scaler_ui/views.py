@@ -1,7 +1,8 @@
-"""What pages show: rows in pages, sorted and filtered here and not in the browser, and the bars of the timeline. Pure."""
+"""What pages show: rows, sorted and filtered here and not in the browser, and the bars of the timeline. Pure."""
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,11 +13,12 @@ from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model import MonitorModel
 from scaler_ui.screen import duration, size
 from scaler_ui.tables import worker_rows
-from scaler_ui.task_table import ENDINGS, TaskRow
+from scaler_ui.task_table import ENDINGS, STATES, TaskRow
 
 Row = dict[str, Any]
 BARS = 500
-"""Tasks in the timeline: the newest of its window."""
+"""Tasks in the timeline: the longest of its window, looked for among the last RECENT ones."""
+RECENT = 20_000
 POINTS = 120
 """Points of a line over time."""
 
@@ -171,6 +173,13 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
     return page
 
 
+FIGURES = (
+    "tasks/s", "waiting", "running", "success", "failed", "cancelled", "lost runs", "workers", "agents", "clients",
+    "cluster cpu", "cluster memory", "lag", "scheduler cpu", "scheduler memory",
+)  # fmt: skip
+"""What the overview shows in numbers."""
+
+
 def figures(model: MonitorModel) -> dict[str, str]:
     """The numbers of the overview, ready to be shown."""
     status = model.status
@@ -217,15 +226,20 @@ def bars(model: MonitorModel, seconds: float) -> tuple[list[str], list[list[Any]
     if model.status is None:
         return [], []
     now, agents = model.status.at, _agents(model.status)
+    value = model.tasks.value
+    recent = [row for row in model.tasks.newest(RECENT) if value("pid", row) and value("ended", row) >= now - seconds]
     found = []
-    for row in model.tasks.newest(BARS):
+    for row in heapq.nlargest(BARS, recent, key=lambda row: value("duration", row)):
         task = model.tasks.row(row)
-        if task.pid and task.ended >= now - seconds:
-            where = f"{agents.get(task.agent, 'gone')}/{task.worker}"
-            found.append((where, task.ended - task.duration, task.ended, task.function, task.state, task.id))
+        where = f"{agents.get(task.agent, 'gone')}/{task.worker}"
+        found.append((where, task.ended - task.duration, task.ended, task.function, task.state, task.id))
     names = sorted({bar[0] for bar in found})
     places = {name: place for place, name in enumerate(names)}
     return names, [
         [places[name], round(begin * 1000), round(end * 1000), function, state, f"{task:x}"]
         for name, begin, end, function, state, task in found
     ]
+
+
+TASK_STATES = tuple(dict.fromkeys([*STATES.values(), *ENDINGS.values()]))
+"""Words that a task's state may be."""
