@@ -18,7 +18,8 @@ from scaler_ui import screen
 from scaler_ui.listening import Listening, NoStatusError
 from scaler_ui.screen import COLUMNS, View
 from scaler_ui.tables import fields
-from scaler_ui.top import TopApp, TopOptions, once
+from scaler_ui.top import TopOptions, once
+from scaler_ui.top_screen import TopApp
 
 if TYPE_CHECKING:
     from conftest import Publications
