@@ -1,4 +1,4 @@
-"""What pages show: rows, sorted and filtered here and not in the browser, and the bars of the timeline. Pure."""
+"""What pages show: rows, sorted and filtered here and not in the browser, and the bars of the timeline."""
 
 from __future__ import annotations
 
