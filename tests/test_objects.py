@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, as_completed, wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scaler import Client, ScalerFuture
@@ -21,14 +22,17 @@ from support.faults import TESTS, Service, Services, resident, wait_until
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import (
     BytesSerializer,
+    describe_array,
     doubled,
     explode_big,
     fan_out,
     first,
     give,
+    give_array,
     nested_sizes,
     same,
     size_of,
+    spoil,
     total,
 )
 from support.processes import free_ports
@@ -171,6 +175,56 @@ def test_two_clients_with_the_same_big_function(client: Client, services: Servic
     assert client.submit(lambda: len(table)).result(SECONDS) == MIB
 
 
+# --- arrays, and arguments that are given often ----------------------------------------------------------------------
+
+
+def test_arrays_arrive_as_read_only_views(client: Client, storage: WatchedStorage) -> None:
+    array = np.arange(BIG, dtype=np.float64)
+    total, writeable, astray = client.submit(describe_array, array).result(SECONDS)
+    assert (total, writeable) == (array.sum(), False) and astray in range(64)
+    back = client.submit(give_array, BIG).result(SECONDS)
+    assert np.array_equal(back, array) and not back.flags.writeable
+    table = {"x": array, "y": [array[:10]]}
+    again = client.submit(same, table).result(SECONDS)
+    assert np.array_equal(again["x"], array) and again["y"][0].flags.writeable
+    assert np.array_equal(client.map(give_array, [BIG])[0], array)
+    del array, back, again, table
+    storage.wait_empty()
+
+
+def test_twelve_tasks_with_the_same_array_move_it_once(client: Client, storage: WatchedStorage) -> None:
+    array = np.random.default_rng(1).random(MIB)
+    size = array.nbytes
+    futures = [client.submit(describe_array, array) for _ in range(12)]
+    assert {future.result(SECONDS)[0] for future in futures} == {array.sum()}
+    assert size <= storage.bytes_put < size + 1000
+    assert len(client.map(describe_array, [array] * 12)) == len(client.starmap(describe_array, [(array,)] * 12))
+    equal = array.copy()
+    client.submit(describe_array, array=equal).result(SECONDS)
+    puts, _, _, gets = storage.counts
+    assert puts == 1 and gets <= 2 and storage.bytes_put < size + 1000
+    array[0] = 2.0
+    assert client.submit(describe_array, array).result(SECONDS)[0] == equal.sum()  # as it was
+    (renewed, _, _), *_ = client.map(describe_array, [array] * 3, reserialize=True)
+    assert renewed == array.sum() == client.submit(describe_array, array).result(SECONDS)[0]
+    assert client.submit_verbose(describe_array, (array,), {}, reserialize=True).result(SECONDS)[0] == array.sum()
+    assert storage.counts[0] == 3
+    del array, equal, futures
+    storage.wait_empty()
+
+
+@pytest.mark.parametrize("kind", [bytes, str, list, bytearray, np.asarray])
+def test_a_task_that_changes_its_argument_harms_no_other(client: Client, storage: WatchedStorage, kind: Any) -> None:
+    value = "5" * BIG if kind is str else kind(b"5" * BIG) if kind is not np.asarray else np.full(BIG, 5)
+    assert client.map(spoil, [value] * 20) == [repr(value[:2])] * 20
+    made = client.submit(same, value)
+    takers = [client.submit(spoil, made) for _ in range(10)]
+    assert {future.result(SECONDS) for future in takers} == {repr(value[:2])}
+    assert storage.counts[0] <= 2 and storage.counts[1] == 0  # nothing came to the client
+    del value, made, takers
+    storage.wait_empty()
+
+
 # --- results as arguments --------------------------------------------------------------------------------------------
 
 
@@ -288,7 +342,7 @@ def test_an_object_that_is_gone(client: Client, storage: WatchedStorage) -> None
 
 def test_objects_live_until_the_client_leaves(services: Services, storage: WatchedStorage) -> None:
     with Client(services.address) as client:
-        references = [client.send_object(bytes(BIG)) for _ in range(3)]
+        references = [client.send_object(bytes([number]) * BIG) for number in range(3)]
         del references
         assert storage.objects == 3
     storage.wait_empty()
@@ -392,14 +446,14 @@ def test_a_killed_storage(tmp_path: Path) -> None:
         with Services(tmp_path, "--object-storage-address", address) as services:
             services.add_agent(2)
             with Client(services.address, timeout_seconds=2) as client, Gate() as gate:
-                reference = client.send_object(bytes(BIG))
+                reference = client.send_object(b"sent" * BIG)
                 kept = client.submit(give, BIG)
                 wait([kept], SECONDS)
                 held = client.submit(wait_at, gate.port, bytes(BIG))
                 arrival = gate.arrive()
                 server.kill()
                 arrival.let_go()
-                late = client.submit(size_of, bytes(BIG))
+                late = client.submit(size_of, b"late" * BIG)
                 named = client.submit(size_of, reference)
                 assert client.map(size_of, [b"1"] * 100) == [1] * 100
                 for future in (kept, held, late, named):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import wait
 from typing import Any
 
+import numpy as np
+
 from scaler import Client
 from support.gates import SECONDS
 from support.tasks import TaggedSerializer
@@ -86,3 +88,23 @@ def fan_out(client: Client, size: int, width: int) -> bytes:
 
 class BytesSerializer(TaggedSerializer):
     """Another class of the same kind."""
+
+
+def describe_array(array: np.ndarray[Any, Any]) -> tuple[float, bool, int]:
+    """Its sum, whether it may be changed, and how far from a multiple of 64 it begins."""
+    return float(array.sum()), array.flags.writeable, array.__array_interface__["data"][0] % 64
+
+
+def give_array(size: int) -> np.ndarray[Any, Any]:
+    """So many numbers."""
+    return np.arange(size, dtype=np.float64)
+
+
+def spoil(value: Any) -> Any:
+    """Changes its argument as far as it can be changed, and gives back what it was before."""
+    before = repr(value[:2])
+    try:
+        value[0] = -1
+    except (TypeError, ValueError):
+        value = b""
+    return before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import threading
 from collections import Counter
@@ -16,7 +17,11 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.messages import GetObject, PutObject
+from scaler_protocol.segments import AllocateObject, MapObject
 from scaler_storage.core import StorageCore
+from scaler_storage.directories import OwnDirectory
+from scaler_storage.files import FileSegments
+from scaler_storage.places import MEMORY
 from scaler_storage.records import StorageStatus
 from support.faults import wait_until
 from support.gates import SECONDS
@@ -27,17 +32,19 @@ T = TypeVar("T")
 class CountingCore(StorageCore):
     """Counts objects that are put and read, by the role of who asks."""
 
-    def __init__(self, memory_limit: int, retention_seconds: float) -> None:
-        super().__init__(new_incarnation(), memory_limit, retention_seconds)
+    def __init__(self, segments: FileSegments, memory_limit: int, retention_seconds: float) -> None:
+        super().__init__(new_incarnation(), segments, memory_limit, retention_seconds)
         self.puts: Counter[int] = Counter()
         self.gets: Counter[int] = Counter()
+        self.bytes_put = 0
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
-        """Count the first part of each."""
-        if isinstance(event, PutObject) and not event.offset:
-            self.puts[self._peers[peer].role] += 1
-        elif isinstance(event, GetObject) and not event.offset:
-            self.gets[self._peers[peer].role] += 1
+        """Count the first request for each."""
+        if isinstance(event, AllocateObject) or (isinstance(event, PutObject) and not event.offset):
+            self.puts[self._state.peers[peer].role] += 1
+            self.bytes_put += event.size
+        elif isinstance(event, MapObject) or (isinstance(event, GetObject) and not event.offset):
+            self.gets[self._state.peers[peer].role] += 1
         super().handle(peer, event, now)
 
 
@@ -45,7 +52,10 @@ class WatchedStorage:
     """A running server. Who is gone for `grace_seconds` loses what it owned."""
 
     def __init__(self, *, grace_seconds: float = 1.0, retention_seconds: float = 60.0) -> None:
-        self._core = CountingCore(8 * 1024**3, retention_seconds)
+        self._stack = contextlib.ExitStack()
+        directory = self._stack.enter_context(OwnDirectory(MEMORY)).path
+        segments = self._stack.enter_context(contextlib.closing(FileSegments(directory, None)))
+        self._core = CountingCore(segments, 8 * 1024**3, retention_seconds)
         self._grace = grace_seconds
         self._listener = Listener(Address.parse("tcp://127.0.0.1:0"))
         self.address = str(self._listener.address)
@@ -88,8 +98,15 @@ class WatchedStorage:
         puts, gets = self._core.puts, self._core.gets
         return puts[Role.CLIENT], gets[Role.CLIENT], puts[Role.AGENT], gets[Role.AGENT]
 
+    @property
+    def bytes_put(self) -> int:
+        """Bytes of the objects put."""
+        self._status()
+        return self._core.bytes_put
+
     def forget_counts(self) -> None:
         """Count from here."""
+        self._core.bytes_put = 0
         self._core.puts.clear()
         self._core.gets.clear()
 
@@ -104,3 +121,4 @@ class WatchedStorage:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(SECONDS)
+        self._stack.close()

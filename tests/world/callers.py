@@ -9,7 +9,7 @@ from random import Random
 import cloudpickle
 
 from scaler_client.core import AnswerShutdown, Call, ClientCore, Connected, Print, Transmit
-from scaler_client.records import CallBlock, CallGroup, Deliver, FunctionBody
+from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
 from scaler_io.links import Uplink, UplinkEvent
 from scaler_io.memory import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
@@ -125,7 +125,7 @@ class Caller:
         ]
         for future in futures:
             future.mates = futures
-        needed = {last: needs} if needs else {}
+        needed: dict[int, Sequence[Dependency]] = {last: needs} if needs else {}
         block = CallBlock(first, shared, [future.call for future in futures], lambda: None, needed)
         self._note(futures)
         self.ask(lambda: self.core.submit_block(block))

@@ -9,6 +9,7 @@ from typing import Any
 
 import cloudpickle
 
+from scaler_io.effects import Log
 from scaler_io.links import LinkState, Uplink, UplinkEvent
 from scaler_io.memory import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
@@ -78,7 +79,7 @@ class SimulatedHost:
             events.ReadCpu: self._read_cpu,
             events.KillWorker: self._kill_worker,
             events.EndWorker: lambda effect: self.workers[effect.worker].end(),
-            events.LogLine: lambda effect: self.logs.append(effect.text),
+            Log: lambda effect: self.logs.append(effect.text),
             events.EndAgent: lambda effect: self._end(effect.reasons),
         }
         self.shell = network.attach(self.turn, self.dialer)

@@ -50,13 +50,16 @@ class InputsOnly:
     session = 0
     storage = StorageDoor(str, lambda address: ObjectConnection(address, session=1))
 
-    def __init__(self, inputs: Mapping[int, tuple[int, bytes]]) -> None:
+    def __init__(self, inputs: Mapping[int, tuple[bool, bytes]]) -> None:
         self.inputs = inputs
 
     def current(self) -> CurrentTask | None:
         return None
 
     def fetch(self, reference: bytes) -> bytes:
+        raise AssertionError("not here")
+
+    def load(self, reference: bytes) -> Any:
         raise AssertionError("not here")
 
     def connect(self) -> Transport:
@@ -238,9 +241,9 @@ class FakeCluster:
             self._hub.send(peer, message)
         return bool(done)
 
-    def _run(self, group: Group, call: bytes, inputs: Mapping[int, tuple[int, bytes]]) -> tuple[int, bytes]:
+    def _run(self, group: Group, call: bytes, inputs: Mapping[int, tuple[bool, bytes]]) -> tuple[int, bytes]:
         installed = task_context.runtime()
-        task_context._runtime = InputsOnly(inputs)
+        task_context._runtime = InputsOnly({task: (False, payload) for task, (_, payload) in inputs.items()})
         try:
             body = self._functions[group.function][1]
             if group.encoding == Encoding.PARTS:

@@ -15,6 +15,8 @@ from scaler_client.calls import Callees, FailedArgumentError, PartCalls, WholeCa
 from scaler_client.objects import KeptObjects, ObjectReference
 from scaler_client.parts import read_parts
 from scaler_client.serializers import DefaultSerializer
+from scaler_client.uploads import Uploads
+from scaler_protocol.buffers import Payload
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Encoding
 from scaler_protocol.serializer import Serializer
@@ -29,7 +31,16 @@ class Nobody:
     def call_soon(self, work: Any) -> None: ...
 
 
-WRITER = WholeCalls(Nobody())
+class Nowhere:
+    """No storage: everything travels inline."""
+
+    losses = 0
+
+    def place(self, payload: Payload) -> bytes:
+        return bytes(payload)
+
+
+WRITER = WholeCalls(Nobody(), Uploads(Nobody(), Nowhere()))
 
 
 @pytest.mark.parametrize(
@@ -48,13 +59,13 @@ def test_plain_values(value: object, plain: bool) -> None:
 )
 def test_a_call_is_one_pickle(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     call, needs = WRITER.write(args, kwargs)
-    assert pickle.loads(call) == (args, kwargs) and not needs
+    assert pickle.loads(bytes(call)) == (args, kwargs) and not needs
 
 
 def test_rows() -> None:
     for rows in ([(1,), (2,)], [([1],), (2, 3)], [((1,),)]):
         calls, needs = WRITER.write_rows(rows)
-        assert [pickle.loads(call) for call in calls] == [(row, {}) for row in rows] and not needs
+        assert [pickle.loads(bytes(call)) for call in calls] == [(row, {}) for row in rows] and not needs
 
 
 def test_lambdas_and_local_classes_as_arguments() -> None:
@@ -63,7 +74,7 @@ def test_lambdas_and_local_classes_as_arguments() -> None:
             self.fn = lambda x: x + 1
 
     call, _ = WRITER.write((Local(),), {})
-    assert pickle.loads(call)[0][0].fn(1) == 2
+    assert pickle.loads(bytes(call))[0][0].fn(1) == 2
 
 
 # --- functions ------------------------------------------------------------------------------------------------------
@@ -180,7 +191,7 @@ class TextSerializer(Serializer):
 def test_parts() -> None:
     writer = PartCalls(Nobody(), TextSerializer)
     call, needs = writer.write((1, "a"), {"key": [2]})
-    assert read_parts(call, TextSerializer.deserialize) == ((1, "a"), {"key": [2]}) and not needs
+    assert read_parts(bytes(call), TextSerializer.deserialize) == ((1, "a"), {"key": [2]}) and not needs
     assert writer.serializer is not None and pickle.loads(writer.serializer.body) is TextSerializer
     assert writer.write_rows([(1,), (2,)])[0] == [writer.write((1,), {})[0], writer.write((2,), {})[0]]
 
@@ -192,7 +203,7 @@ def test_references_among_parts() -> None:
         b"", 1, store.put(DefaultSerializer.serialize([2])), store, pickle.loads
     )
     call, _ = PartCalls(Nobody(), TextSerializer).write((ours, theirs), {})
-    assert read_parts(call, TextSerializer.deserialize) == (([1], [2]), {})
+    assert read_parts(bytes(call), TextSerializer.deserialize) == (([1], [2]), {})
 
 
 def test_a_failed_argument_is_named() -> None:

@@ -74,7 +74,7 @@ class FakeRuntime:
         self.channel = ScriptedChannel()
         self.connections = 0
         self.run = 77
-        self.inputs: Mapping[int, tuple[int, bytes]] = {}
+        self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self.session = new_session()
         self.storage = StorageDoor(str, lambda address: ObjectConnection(address, session=self.session))
         self.objects: dict[bytes, bytes] = {}
@@ -84,6 +84,9 @@ class FakeRuntime:
 
     def fetch(self, reference: bytes) -> bytes:
         return self.objects[reference]
+
+    def load(self, reference: bytes) -> Any:
+        return pickle.loads(self.objects[reference])
 
     def connect(self) -> Transport:
         self.connections += 1
@@ -207,7 +210,10 @@ def test_a_client_pickled_outside_keeps_its_settings(cluster: Any, runtime: Fake
 
 
 def test_inputs_are_looked_up_where_the_call_runs(runtime: FakeRuntime) -> None:
-    runtime.inputs = {9: (0, pickle.dumps("input"))}
-    assert task_context.load_input(9) == "input"
+    runtime.objects[b"reference"] = pickle.dumps("stored")
+    runtime.inputs = {9: (False, pickle.dumps("input")), 11: (True, b"reference")}
+    assert (task_context.load_input(9), task_context.load_input(11)) == ("input", "stored")
+    assert task_context.input_payload(9) == runtime.inputs[9][1]
+    assert task_context.input_payload(11) == runtime.objects[b"reference"]
     with pytest.raises(LookupError, match="did not come"):
         task_context.load_input(10)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pickle import PickleBuffer
 from typing import Any
 
 import pytest
 
-from scaler_client import task_context
+from scaler_client import pickles, task_context
 from scaler_client.calls import Callees, PartCalls, WholeCalls
 from scaler_client.core import ClientCore, Transmit
 from scaler_client.dependencies import Collector
@@ -20,7 +21,9 @@ from scaler_client.records import CallBlock, CallGroup, Deliver, Discard, Functi
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.storage import ClientStorage, StorageDoor
 from scaler_client.stored import StoredPayload, fetched, stored_positions, true_size
+from scaler_client.uploads import Uploads
 from scaler_io.links import LinkUp
+from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import ClientForkedError, ObjectNotFoundError, StorageLostError, restore
 from scaler_protocol.handshake import INLINE_LIMIT, Welcome
 from scaler_protocol.ids import function_id
@@ -29,7 +32,7 @@ from scaler_protocol.objects import Reference, new_object_id
 from scaler_protocol.payloads import Payloads
 
 BIG = bytes(INLINE_LIMIT + 1)
-GROUP = CallGroup(Group(b"f"), (), pickle.loads, pickle.dumps)
+GROUP = CallGroup(Group(b"f"), (), pickles.load, pickle.dumps)
 
 
 class Shelf:
@@ -40,14 +43,12 @@ class Shelf:
         self.deleted: list[bytes] = []
         self.opened = 0
 
-    def put(self, payload: bytes, *, session: int) -> Reference:
-        return self.put_each([payload], session=session)[0]
-
-    def put_each(self, payloads: Sequence[bytes], *, session: int) -> list[Reference]:
+    def put(self, payload: bytes | Sequence[Buffer], *, session: int) -> Reference:
         assert session == 5
-        references = [Reference(new_object_id(), len(payload)) for payload in payloads]
-        self.objects.update(zip((reference.object for reference in references), payloads, strict=True))
-        return references
+        content = payload if isinstance(payload, bytes) else b"".join(payload)
+        reference = Reference(new_object_id(), len(content))
+        self.objects[reference.object] = content
+        return reference
 
     def get(self, reference: Reference) -> bytes:
         if reference.object not in self.objects:
@@ -116,10 +117,17 @@ def test_an_object_lives_as_long_as_anything_stands_for_it(storage: ClientStorag
     assert not shelf.objects
 
 
-def test_many_are_placed_at_once(storage: ClientStorage, shelf: Shelf) -> None:
-    placed = storage.place_each([b"small", BIG, b"small", BIG + b"!"])
+def test_what_stands_for_objects_is_found(storage: ClientStorage) -> None:
+    placed = list(map(storage.place, [b"small", BIG, b"small", BIG + b"!"]))
     assert stored_positions(placed) == [1, 3] and list(map(fetched, placed)) == [b"small", BIG, b"small", BIG + b"!"]
     assert stored_positions([b"a", b"b"]) == ()
+
+
+def test_a_pickle_with_buffers_is_put_as_it_lies(storage: ClientStorage, shelf: Shelf) -> None:
+    written = pickles.dump({"big": PickleBuffer(BIG), "small": PickleBuffer(b"small")})
+    placed = storage.place(written)
+    assert true_size(placed) == len(written) and list(shelf.objects.values()) == [bytes(written)]
+    assert pickles.load(fetched(placed)) == {"big": BIG, "small": b"small"}
 
 
 def test_what_nobody_knows_is_deleted_and_what_somebody_knows_is_not(storage: ClientStorage, shelf: Shelf) -> None:
@@ -141,7 +149,8 @@ def test_after_the_end_nothing_is_done_and_nothing_is_broken(storage: ClientStor
 
 def test_without_a_server_everything_travels_inline() -> None:
     nowhere = ClientStorage(StorageDoor(str, lambda address: pytest.fail("not here")), 5)
-    assert nowhere.place(BIG) is BIG and nowhere.place_each([BIG]) == [BIG]
+    assert nowhere.place(BIG) is BIG
+    assert pickles.load(nowhere.place(pickles.dump(BIG))) == BIG
     with pytest.raises(StorageLostError, match="names no"):
         nowhere.fetch(Reference(b"o" * 16, 1).pack())
 
@@ -316,8 +325,11 @@ class FakeWorker:
     storage = StorageDoor(str, lambda address: pytest.fail("not here"))
 
     def __init__(self, storage: ClientStorage) -> None:
-        self.inputs: dict[int, tuple[int, bytes]] = {}
+        self.inputs: dict[int, tuple[bool, bytes]] = {}
         self.fetch = storage.fetch
+
+    def load(self, reference: bytes) -> Any:
+        return pickles.load(self.fetch(reference))
 
     def current(self) -> None:
         return None
@@ -335,21 +347,21 @@ def test_references_are_loaded_where_the_call_is_run(
     storage: ClientStorage, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects, reference = references(storage, pickle.dumps, pickle.loads)
-    call, needs = WholeCalls(DESK).write(([reference, {"x": reference}],), {})
+    call, needs = WholeCalls(DESK, Uploads(DESK, storage)).write(([reference, {"x": reference}],), {})
     assert len(call) < 1000 and [need.task_id for need in needs] == [0]
     assert needs[0].outcome() is None
     objects.clear()
     assert len(shelf.objects) == 1  # the call keeps it
     with pytest.raises(LookupError):
-        pickle.loads(call)
+        pickle.loads(bytes(call))
     monkeypatch.setattr(task_context, "_runtime", FakeWorker(storage))
-    assert pickle.loads(call) == (([BIG, {"x": BIG}],), {})
+    assert pickle.loads(bytes(call)) == (([BIG, {"x": BIG}],), {})
     del needs
     assert not shelf.objects
     with pytest.raises(ObjectNotFoundError):
-        pickle.loads(call)
+        pickle.loads(bytes(call))
     with pytest.raises(ObjectNotFoundError):
-        WholeCalls(DESK).write((reference,), {})
+        WholeCalls(DESK, Uploads(DESK, storage)).write((reference,), {})
 
 
 def test_references_among_parts(storage: ClientStorage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,12 +370,12 @@ def test_references_among_parts(storage: ClientStorage, monkeypatch: pytest.Monk
     call, needs = writer.write((1, reference), {"key": reference})
     assert len(call) < 1000 and len(needs) == 2
     monkeypatch.setattr(task_context, "_runtime", FakeWorker(storage))
-    assert read_parts(call, writer.load) == ((1, BIG), {"key": BIG})
-    assert objects.get(reference.object_id) and reference.payload() == writer.dump(BIG)
+    assert read_parts(bytes(call), writer.load) == ((1, BIG), {"key": BIG})
+    assert objects.get(reference.object_id) and reference.value() == BIG
 
 
 def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientStorage, shelf: Shelf) -> None:
-    callees = Callees(WholeCalls(DESK), stream_output=False, place=storage.place)
+    callees = Callees(WholeCalls(DESK, Uploads(DESK, storage)), stream_output=False, place=storage.place)
     table = BIG
 
     def big() -> int:

@@ -17,8 +17,9 @@ from itertools import pairwise
 
 import pytest
 
-from scaler_io import objects
+from scaler_io import traffic
 from scaler_io.objects import ObjectConnection
+from scaler_io.traffic import Traffic
 from scaler_io.transfers import Download, Transfer, Upload
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import (
@@ -35,7 +36,7 @@ from scaler_protocol.errors import (
 )
 from scaler_protocol.handshake import Role
 from scaler_protocol.messages import Message, ObjectPart, ObjectStored, PutObject
-from scaler_protocol.objects import PART_BYTES, Reference, new_object_id
+from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id
 from scaler_protocol.payloads import Payloads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
@@ -92,6 +93,15 @@ def connect() -> Iterator[Connect]:
 
 
 @pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the server were on another host."""
+    monkeypatch.setattr(traffic, "read_token", lambda directory: b"")
+
+
+on_another_host = pytest.mark.usefixtures("far")
+
+
+@pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(4) as pool:
         yield pool
@@ -116,13 +126,22 @@ class Sent:
         assert self._events[index].wait(DEADLINE)
 
 
-@pytest.mark.parametrize("size", [0, 1, 70_000, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 64 * MIB])
+@pytest.mark.parametrize("size", [0, 1, 70_000, SHARED_BYTES - 1, SHARED_BYTES, PART_BYTES, PART_BYTES + 1, 64 * MIB])
 def test_what_is_put_comes_back(server: Server, connect: Connect, size: int) -> None:
     content = pattern(size)
     writer, reader = connect(server.address), connect(server.address, session=2)
     reference = writer.put(content)
     assert reference.size == size
     assert reader.get(reference) == content
+
+
+@on_another_host
+@pytest.mark.parametrize("size", [SHARED_BYTES, PART_BYTES + 1, 16 * MIB])
+def test_other_hosts_write_and_read_segments_in_parts(server: Server, connect: Connect, size: int) -> None:
+    content = pattern(size)
+    reference = connect(server.address).put(content)
+    got = connect(server.address, session=2).get(reference)
+    assert isinstance(got, bytes) and got == content
 
 
 def test_many_are_put_at_once(server: Server, connect: Connect) -> None:
@@ -238,6 +257,7 @@ def test_three_clients_at_once(server: Server, connect: Connect, pool: ThreadPoo
     list(pool.map(work, range(1, 4)))
 
 
+@on_another_host
 def test_a_small_object_does_not_wait_for_a_big_one(
     server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,24 +266,25 @@ def test_a_small_object_does_not_wait_for_a_big_one(
     sent = Sent(monkeypatch, Upload)
     server.process.send_signal(signal.SIGSTOP)
     big = pool.submit(connection.put, pattern(32 * MIB))
-    sent.at(objects.WINDOW_BYTES // PART_BYTES - 1)
+    sent.at(traffic.WINDOW_BYTES // PART_BYTES - 1)
     taken = threading.Event()
-    start = objects._Traffic.start
+    start = Traffic.start
 
-    def watched(traffic: objects._Traffic, transfer: Transfer) -> bool:
-        started = start(traffic, transfer)
+    def watched(carrier: Traffic, transfer: Transfer) -> bool:
+        started = start(carrier, transfer)
         taken.set()
         return started
 
-    monkeypatch.setattr(objects._Traffic, "start", watched)
+    monkeypatch.setattr(Traffic, "start", watched)
     small = pool.submit(connection.put, b"small")
     assert taken.wait(DEADLINE)
     server.process.send_signal(signal.SIGCONT)
     name = small.result(DEADLINE).object
     assert big.result(DEADLINE).size == 32 * MIB
-    assert sent.order.index(name) <= 2 * objects.WINDOW_BYTES // PART_BYTES
+    assert sent.order.index(name) <= 2 * traffic.WINDOW_BYTES // PART_BYTES
 
 
+@on_another_host
 def test_a_server_killed_under_a_put_is_a_clear_error(
     server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +300,7 @@ def test_a_server_killed_under_a_put_is_a_clear_error(
     assert f"object {sent.order[0].hex()} of 33,554,432 bytes: object storage server {server.address}" in str(error)
 
 
+@on_another_host
 def test_a_server_killed_under_a_get_is_a_clear_error(
     server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +308,7 @@ def test_a_server_killed_under_a_get_is_a_clear_error(
     reference = connection.put(pattern(32 * MIB))
     sent = Sent(monkeypatch, Download)
     server.process.send_signal(signal.SIGSTOP)
-    got: Future[bytes] = pool.submit(connection.get, reference)
+    got: Future[bytes | memoryview] = pool.submit(connection.get, reference)
     sent.at(3)
     server.kill()
     error = got.exception(DEADLINE)
@@ -309,6 +331,7 @@ def test_the_next_operation_after_a_loss_tries_anew(server: Server, connect: Con
         again.kill()
 
 
+@on_another_host
 def test_an_upload_begins_anew_with_a_server_that_came_back(
     server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +399,7 @@ def hang_up(end: socket.socket) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
+@on_another_host
 def test_a_cut_connection_is_resumed(
     server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +425,7 @@ def test_a_cut_connection_is_resumed(
         cable.close()
 
 
+@on_another_host
 def test_a_closed_connection_is_closed_for_everybody(
     server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,10 +492,12 @@ def test_an_interrupted_put_leaves_nothing_and_breaks_nothing() -> None:
     server = Server("tcp://127.0.0.1:0", "--memory-limit", str(50 * MIB))
     script = """
         import os, signal, sys
+        from scaler_io import traffic
         from scaler_io.objects import ObjectConnection
         from scaler_io.transfers import Upload
         from scaler_protocol.addresses import Address
 
+        traffic.read_token = lambda directory: b""  # parts are sent to other hosts only
         connection = ObjectConnection(Address.parse(sys.argv[1]), session=1)
         request = Upload.request
 

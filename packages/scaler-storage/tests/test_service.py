@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
@@ -84,9 +85,10 @@ both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM]
 
 
 @both_signals
-def test_its_lines_from_start_to_end(start: Start, number: int) -> None:
-    server = start(LOCAL, "--memory-limit", "1000000")
+def test_its_lines_from_start_to_end(start: Start, number: int, tmp_path: Path) -> None:
+    server = start(LOCAL, "--memory-limit", "1000000", "--segment-directory", str(tmp_path))
     address = server.address
+    [directory] = tmp_path.iterdir()
     server.process.send_signal(number)
     assert server.ends() == (
         0,
@@ -94,11 +96,14 @@ def test_its_lines_from_start_to_end(start: Start, number: int) -> None:
             "logging to ('/dev/stdout',)",
             "use event loop: builtin",
             f"ObjectStorageServer: listen to object storage address {address}",
-            "ObjectStorageServer: keep up to 1,000,000 bytes in memory",
+            f"ObjectStorageServer: keep up to 1,000,000 bytes in {directory}",
+            "ObjectStorageServer: leave 0 objects, 0 bytes in memory and 0 on disk; 0 reads from memory, 0 from disk, "
+            "0 of unknown objects; 0 bytes went to disk, 0 came back",
             "ObjectStorageServer: ended",
         ],
         [],
     )
+    assert not list(tmp_path.iterdir())
 
 
 @both_signals
@@ -131,7 +136,7 @@ def test_its_limit_is_kept_and_told(start: Start) -> None:
     connection.put(bytes(90_000))
     connection.close()
     server.process.terminate()
-    assert "storage is full: 100,000 bytes do not fit" in server.ends()[1][-2]
+    assert re.search("storage is full: object .*: 100,000 bytes do not fit", server.ends()[1][-3])
 
 
 def test_it_ends_with_its_parent(start: Start) -> None:

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from scaler_io.effects import Log
 from scaler_io.links import LinkLost, LinkUp
 from scaler_protocol.errors import restore
 from scaler_protocol.handshake import Welcome
@@ -124,7 +125,7 @@ class Host:
             self.workers[effect.worker] = ModelWorker()
         elif isinstance(effect, events.EndAgent):
             self.stopped.append(effect)
-        elif not isinstance(effect, events.Relay | events.LogLine):
+        elif not isinstance(effect, events.Relay | Log):
             self.perform_on(self.workers[effect.worker], effect)
 
     def perform_on(self, worker: ModelWorker, effect: Any) -> None:

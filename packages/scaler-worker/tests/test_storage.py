@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 
+from scaler_client.pickles import dump
 from scaler_protocol.errors import ObjectNotFoundError
 from scaler_protocol.messages import Functions, Group
 from scaler_protocol.objects import Reference
@@ -70,6 +72,42 @@ def test_what_others_may_need_is_kept_up_to_the_limit(monkeypatch: pytest.Monkey
     assert [name[:1] for name in shelf.read[4:]] == [b"d", b"d"]
     with pytest.raises(ObjectNotFoundError):
         storage.get_shared(Reference(b"e" * 16, 11).pack())
+
+
+@pytest.mark.parametrize(
+    ("value", "shared"),
+    [
+        (b"a" * 99_999, True), ("a" * 99_999, True), ((1, "a" * 99_999, frozenset([2.0, None])), True),
+        (bytearray(99_999), False), ([1], False), ((1, [2]), False), ({}, False), (np.arange(99_999), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_only_what_nobody_can_change_is_shared(monkeypatch: pytest.MonkeyPatch, value: Any, shared: bool) -> None:
+    shelf = Shelf()
+    storage = storage_with(shelf, monkeypatch, 1_000_000)
+    shelf.objects[b"o" * 16] = payload = bytes(dump(value))
+    reference = Reference(b"o" * 16, len(payload)).pack()
+    first, second = (storage.load_shared(reference) for _ in range(2))
+    assert (first is second) is shared and len(shelf.read) == 1
+    assert np.array_equal(first, value) if isinstance(value, np.ndarray) else first == value
+    if isinstance(value, np.ndarray):
+        assert np.shares_memory(first, second) and not first.flags.writeable  # two views of the same bytes
+    assert storage.get_shared(reference) == payload and len(shelf.read) == 1 + shared  # the bytes were let go
+
+
+def test_what_is_not_used_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf()
+    storage = storage_with(shelf, monkeypatch)
+    references = [Reference(name * 16, 3).pack() for name in (b"a", b"b")]
+    shelf.objects.update({name * 16: b"abc" for name in (b"a", b"b")})
+    for reference in references:
+        storage.get_shared(reference)
+    storage.forget_unused()
+    storage.get_shared(references[0])
+    storage.forget_unused()
+    assert list(storage._kept) == references[:1]
+    storage.forget_unused()
+    assert not storage._kept and not storage._size
 
 
 def test_every_worker_finds_where_the_storage_is_now() -> None:

@@ -8,8 +8,11 @@ from itertools import count
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 
+from scaler_client import pickles
+from scaler_protocol.buffers import MAGIC, Payload
 from scaler_protocol.errors import (
     DeserializeError,
     ObjectNotFoundError,
@@ -52,14 +55,11 @@ class Store:
             raise ObjectNotFoundError
         return self.objects[reference]
 
-    def get_shared(self, reference: bytes) -> bytes:
-        return self.get(reference)
-
-    def put(self, payload: bytes, session: int = 0, run: int = 0) -> bytes:
+    def put(self, payload: Payload, session: int = 0, run: int = 0) -> bytes:
         if self.full:
             raise StorageFullError
         reference = bytes([len(self.objects)]) * 24
-        self.objects[reference] = payload
+        self.objects[reference] = bytes(payload)
         self.put_for.append((session, run))
         return reference
 
@@ -143,7 +143,7 @@ def test_inputs_and_references() -> None:
     big_input = store.put(b"big input")
     joined = channel.join_inputs(stored, [channel.Input(5, False, b"five"), channel.Input(6, True, big_input)])
     bench.run(1, (10, 1, joined), flag=channel.STORED | channel.WITH_INPUTS)
-    assert seen == [(b"big call", {5: (Status.VALUE, b"five"), 6: (Status.VALUE, b"big input")})]
+    assert seen == [(b"big call", {5: (False, b"five"), 6: (True, big_input)})]
     assert not bench.core.inputs
     bench.run(2, (11, 1, b"nowhere"), flag=channel.STORED)
     assert isinstance(restore(bench.written[-1].payloads[0]), ObjectNotFoundError)
@@ -152,11 +152,23 @@ def test_inputs_and_references() -> None:
 def test_big_results_go_to_the_store_where_there_is_one() -> None:
     store = Store()
     for bench in (Bench(), Bench(store)):
-        bench.define(1, lambda: bytes(INLINE_LIMIT))
+        bench.define(1, lambda: bytes(INLINE_LIMIT + 1))
         bench.run(1, (10, 1, call()))
         [event] = bench.written
         assert event.stored == ([0] if bench.core._store else [])
-    assert pickle.loads(store.objects[event.payloads[0]]) == bytes(INLINE_LIMIT)
+        stored = store.objects.get(event.payloads[0], event.payloads[0])
+        assert pickles.load(stored) == bytes(INLINE_LIMIT + 1)
+
+
+def test_big_arrays_lie_beside_their_pickles_both_ways() -> None:
+    store = Store()
+    bench = Bench(store)
+    bench.define(1, lambda array: array + 1)
+    reference = store.put(pickles.dump(((np.arange(INLINE_LIMIT),), {})))
+    bench.run(1, (10, 1, reference), flag=channel.STORED)
+    [event] = bench.written
+    result = store.objects[event.payloads[0]]
+    assert result.startswith(MAGIC) and np.array_equal(pickles.load(result), np.arange(INLINE_LIMIT) + 1)
 
 
 def test_big_exceptions_are_stored_and_a_storage_that_takes_nothing_is_an_error() -> None:
@@ -238,21 +250,21 @@ def test_calls_of_a_custom_serializer() -> None:
     definition = Definition(1, b"f" * 16, "f", body, Encoding.PARTS, False, b"s" * 16, cloudpickle.dumps(Marked))
     runner = load_runner(definition)
     status, payload = runner(join_parts(["", "y"], [Marked.serialize(5), Marked.serialize(3)]))
-    assert status == Status.VALUE and payload[:1] == b"!" and pickle.loads(payload[1:]) == 2
+    assert status == Status.VALUE and Marked.deserialize(bytes(payload)) == 2
     status, payload = runner(b"\x01")
-    assert isinstance(restore(payload), DeserializeError)
+    assert isinstance(restore(bytes(payload)), DeserializeError)
 
 
 @pytest.mark.parametrize("value", [1, "x", None, (1, 2.0, b"x"), (), ([],), {"a": 1}, tuple(range(100))])
 def test_results(value: Any) -> None:
-    assert pickle.loads(dump_value(value)) == value
+    assert pickles.load(bytes(dump_value(value))) == value
 
 
 def test_a_serializer_that_gives_no_bytes() -> None:
     runner = load_runner(Definition(1, b"", "math:sqrt", b"", Encoding.JSON, False))
     assert runner(b"[4]") == (Status.VALUE, b"2.0")
     runner = load_runner(Definition(1, b"", "builtins:set", b"", Encoding.JSON, False))
-    assert isinstance(restore(runner(b"[]")[1]), ResultNotSerializableError)
+    assert isinstance(restore(bytes(runner(b"[]")[1])), ResultNotSerializableError)
 
 
 @pytest.mark.parametrize("spec", ["", "no colon", "os", "os:", "os:f(", "os:f(x)", "os:f() or 1", "os:f(**{})()"])

@@ -7,33 +7,38 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from scaler_client import pickles
 from scaler_client.captures import Capture, travels_by_name
-from scaler_client.dependencies import Collector
+from scaler_client.dependencies import Collector, collector
 from scaler_client.futures import ScalerFuture
 from scaler_client.objects import ObjectReference
 from scaler_client.parts import future_part, object_part
 from scaler_client.records import CallGroup, Dependency, FunctionBody
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.signatures import CallCheck, check_for
-from scaler_client.stored import StoredPayload
+from scaler_client.stored import Place, StoredPayload
+from scaler_client.task_context import load_object
+from scaler_client.uploads import Uploads
 from scaler_client.waiters import FutureOwner
+from scaler_protocol.buffers import Payload
 from scaler_protocol.capabilities import Capabilities
+from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Encoding, Group
 from scaler_protocol.serializer import Serializer, join_parts
 
-PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
+PLAIN: Final = pickles.SCALARS | {str, bytes}
 """Types whose own instances plain pickle writes as cloudpickle would, several times faster."""
+_SCALARS: Final = pickles.SCALARS
 _SMALL = 16
 _NOTHING: Final[dict[str, Any]] = {}
 _GROUPS_KEPT = 1024
 _CALLEES_KEPT = 4096
 
 Needs = Sequence[Dependency]
-Place = Callable[[bytes], bytes]
-"""What stands for a body: itself, or for one that is too big to travel a StoredPayload; raises ScalerError."""
+Written = TypeVar("Written", Payload, bytes | None)
 
 
 class FailedArgumentError(Exception):
@@ -45,47 +50,83 @@ class FailedArgumentError(Exception):
 
 
 def is_plain(value: object) -> bool:
-    """Whether plain pickle will do: nothing in it is written by name or knows of cloudpickle."""
+    """Whether plain pickle will do: nothing in it is written by name, knows of cloudpickle, or is long."""
     kind = type(value)
-    return kind in PLAIN or (kind is tuple and len(value) <= _SMALL and all(map(is_plain, value)))  # type: ignore[arg-type,call-overload]
+    if kind in PLAIN:
+        return not pickles.is_long(value)
+    return kind is tuple and len(value) <= _SMALL and all(map(is_plain, value))  # type: ignore[arg-type,call-overload]
+
+
+class _Named:
+    """Stands in a call for an argument that is an object."""
+
+    __slots__ = ("_placed",)
+
+    def __init__(self, placed: StoredPayload) -> None:
+        self._placed = placed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load_object, (collector().keep(self._placed), pickles.load)
 
 
 class WholeCalls:
-    """Calls as one pickle of `(args, kwargs)`."""
+    """Calls as one pickle of `(args, kwargs)`, in which big arguments are named."""
 
     encoding = Encoding.PICKLE
     serializer: FunctionBody | None = None
-    load = staticmethod(pickle.loads)
+    load = staticmethod(pickles.load)
+    dump_object = staticmethod(pickles.dump)
 
-    def __init__(self, owner: FutureOwner) -> None:
-        self._owner = owner
+    def __init__(self, owner: FutureOwner, uploads: Uploads) -> None:
+        self._owner, self._uploads = owner, uploads
 
     def dump(self, value: Any) -> bytes:
-        """The bytes of a function or an object."""
+        """The bytes of a function."""
         return DefaultSerializer.serialize(value)
 
-    def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, Needs]:
-        """The bytes of a call and the futures it waits for; raises FailedArgumentError, ValueError, TypeError."""
+    def write(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None = None
+    ) -> tuple[Payload, Needs]:
+        """A call, and what it waits for or names; see Uploads for `renewed`.
+
+        Raises FailedArgumentError, ValueError, TypeError, or a ScalerError where there is no place for an argument.
+        """
         for value in args:
-            if type(value) not in PLAIN and not is_plain(value):
+            kind = type(value)
+            if kind not in _SCALARS and (kind not in PLAIN or len(value) > INLINE_LIMIT) and not is_plain(value):
                 break
         else:
             if not kwargs or all(map(is_plain, kwargs.values())):
                 return pickle.dumps((args, kwargs), 5), ()
-        import cloudpickle
+        values = (*args, *kwargs.values())
+        if not any(map(self._uploads.knows, values)):
+            call, needs = self._dump(pickles.dump_short, (args, kwargs))
+            if call is not None:
+                return call, needs
+        named: dict[int, Any] = {}
+        for value in values:
+            if (placed := self._uploads.place_argument(value, renewed)) is not None:
+                named[id(value)] = _Named(placed)
+        args = tuple([named.get(id(value), value) for value in args])
+        kwargs = {keyword: named.get(id(value), value) for keyword, value in kwargs.items()}
+        return self._dump(pickles.dump, (args, kwargs))
 
-        with Collector(self._owner) as collector:
-            payload = cloudpickle.dumps((args, kwargs), 5)
-        if collector.failed is not None:
-            raise FailedArgumentError(collector.failed)
-        return payload, collector.found
+    def _dump(self, dump: Callable[[Any], Written], call: Any) -> tuple[Written, Needs]:
+        with Collector(self._owner) as found:
+            payload = dump(call)
+        if found.failed is not None:
+            raise FailedArgumentError(found.failed)
+        return payload, found.found
 
-    def write_rows(self, rows: Sequence[tuple[Any, ...]]) -> tuple[list[bytes], dict[int, Needs]]:
+    def write_rows(
+        self, rows: Sequence[tuple[Any, ...]], renewed: set[int] | None = None
+    ) -> tuple[Sequence[Payload], dict[int, Needs]]:
         """Many calls without keywords at once; needs are by position."""
-        if set(map(type, chain.from_iterable(rows))) <= PLAIN:
+        kinds = set(map(type, chain.from_iterable(rows)))
+        if kinds <= PLAIN and (kinds <= _SCALARS or not any(map(pickles.is_long, chain.from_iterable(rows)))):
             dumps = pickle.dumps
             return [dumps((row, _NOTHING), 5) for row in rows], {}
-        return write_each(self, rows)
+        return write_each(self, rows, renewed)
 
 
 class PartCalls:
@@ -96,37 +137,41 @@ class PartCalls:
     def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer], place: Place = bytes) -> None:
         self._owner = owner
         self.load = serializer.deserialize
-        self.dump = serializer.serialize
+        self.dump = self.dump_object = serializer.serialize
         body = place(DefaultSerializer.serialize(serializer))
         kind = serializer if isinstance(serializer, type) else type(serializer)
         self.serializer: FunctionBody | None = FunctionBody(function_id(body), name_of(kind), body)
 
-    def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, Needs]:
-        """The bytes of a call and the futures it waits for; raises FailedArgumentError, ValueError, TypeError."""
+    def write(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None = None
+    ) -> tuple[Payload, Needs]:
+        """A call, all written anew, and the futures it waits for; raises FailedArgumentError, ValueError, TypeError."""
         names: list[str] = []
         parts: list[bytes] = []
-        with Collector(self._owner) as collector:
+        with Collector(self._owner) as found:
             for keyword, value in chain((("", value) for value in args), kwargs.items()):
-                name, part = self._part(collector, keyword, value)
+                name, part = self._part(found, keyword, value)
                 names.append(name)
                 parts.append(part)
-        return join_parts(names, parts), collector.found
+        return join_parts(names, parts), found.found
 
-    def write_rows(self, rows: Sequence[tuple[Any, ...]]) -> tuple[list[bytes], dict[int, Needs]]:
+    def write_rows(
+        self, rows: Sequence[tuple[Any, ...]], renewed: set[int] | None = None
+    ) -> tuple[Sequence[Payload], dict[int, Needs]]:
         """Many calls without keywords at once; needs are by position."""
-        return write_each(self, rows)
+        return write_each(self, rows, renewed)
 
-    def _part(self, collector: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
+    def _part(self, found: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
         if isinstance(value, ObjectReference):
             placed = value.placed()
             if value.load == self.load and type(placed) is StoredPayload:
-                return object_part(keyword, collector.keep(placed))
+                return object_part(keyword, found.keep(placed))
             if value.load == self.load:
                 return keyword, placed
-            value = value.load(value.payload())
+            value = value.value()
         elif isinstance(value, ScalerFuture):
             if not value.done() or value.is_stored_for(self._owner, self.load):
-                return future_part(keyword, collector.await_result(value))
+                return future_part(keyword, found.await_result(value))
             if value.cancelled() or value.exception() is not None:
                 raise FailedArgumentError(value)
             value = value.result()
@@ -136,12 +181,14 @@ class PartCalls:
 CallWriter = WholeCalls | PartCalls
 
 
-def write_each(writer: CallWriter, rows: Sequence[tuple[Any, ...]]) -> tuple[list[bytes], dict[int, Needs]]:
-    """The bytes of many calls, one by one."""
-    calls: list[bytes] = []
+def write_each(
+    writer: CallWriter, rows: Sequence[tuple[Any, ...]], renewed: set[int] | None = None
+) -> tuple[list[Payload], dict[int, Needs]]:
+    """Many calls, one by one."""
+    calls: list[Payload] = []
     needs: dict[int, Needs] = {}
     for position, row in enumerate(rows):
-        call, needed = writer.write(row, _NOTHING)
+        call, needed = writer.write(row, _NOTHING, renewed)
         calls.append(call)
         if needed:
             needs[position] = needed

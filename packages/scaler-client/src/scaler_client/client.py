@@ -14,6 +14,7 @@ from scaler_client.objects import KeptObjects, ObjectReference, PayloadStore
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.task_context import runtime
+from scaler_client.uploads import Uploads
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.capabilities import capabilities as canonical
 from scaler_protocol.errors import (
@@ -101,9 +102,12 @@ class Client:
         self._closed = False
         self._io = self._connect(address, timeout_seconds, object_storage_address or "")
         place = self._io.storage.place
-        self._objects: PayloadStore = KeptObjects(place)
+        self._uploads = Uploads(self._io, self._io.storage)
+        self._objects: PayloadStore = KeptObjects(self._uploads.place)
         default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
-        self._writer: CallWriter = WholeCalls(self._io) if default else PartCalls(self._io, serializer, place)
+        self._writer: CallWriter = (
+            WholeCalls(self._io, self._uploads) if default else PartCalls(self._io, serializer, place)
+        )
         self._callees = Callees(self._writer, stream_output=stream_output, place=place)
 
     def _connect(self, address: str | None, timeout_seconds: float, storage_address: str) -> IoThread:
@@ -148,11 +152,12 @@ class Client:
         task_timeout_seconds: float | None = None,
     ) -> ScalerFuture[T]:
         """One call with wishes: what a worker must have, urgency (higher first), how often to try again after an
-        exception, seconds from the start of the run. `reserialize` writes the function anew."""
+        exception, seconds from the start of the run. `reserialize` writes function and
+        arguments anew."""
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         callee = self._find(fn, fresh=reserialize)
         callee.check.check(*args, **kwargs)
-        return self._send(self._group(callee, wishes), tuple(args), dict(kwargs))
+        return self._send(self._group(callee, wishes), tuple(args), dict(kwargs), set() if reserialize else None)
 
     def map(
         self,
@@ -219,9 +224,10 @@ class Client:
         def submit(fn: Callable[..., Any], args: tuple[Any, ...]) -> ScalerFuture[Any]:
             callee = self._find(fn, fresh=reserialize)
             callee.check.check(*args)
-            return self._send(self._group(callee, wishes), args, {})
+            return self._send(self._group(callee, wishes), args, {}, renewed)
 
         self._check()
+        renewed: set[int] | None = set() if reserialize else None
         nodes = submit_graph(graph, keys, submit)
         end_together(nodes, keys)
         if block:
@@ -242,7 +248,7 @@ class Client:
         It is kept until `clear` or `disconnect`. One that is not small may raise StorageLostError or StorageFullError.
         """
         self._check()
-        payload = self._writer.dump(obj)
+        payload = self._writer.dump_object(obj)
         object_id = self._objects.put(payload)
         label = name if name is not None else f"object {object_id.hex()[:8]}"
         label = label.encode() if isinstance(label, str) else label
@@ -253,6 +259,7 @@ class Client:
         self._check()
         self._io.clear()
         self._objects.clear()
+        self._uploads.clear()
         self._callees.clear()
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -266,6 +273,7 @@ class Client:
         """Cancel what is under way and leave. Inside a task only this door is closed. May be called again."""
         self._closed = True
         self._objects.clear()
+        self._uploads.clear()
         if self._inside is None:
             self._io.stop()
 
@@ -319,23 +327,22 @@ class Client:
             timeout_seconds=wishes.timeout_seconds,
         )
 
-    def _send(self, group: CallGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ScalerFuture[Any]:
+    def _send(
+        self, group: CallGroup, args: tuple[Any, ...], kwargs: dict[str, Any], renewed: set[int] | None = None
+    ) -> ScalerFuture[Any]:
         io = self._io
         try:
-            call, needs = self._writer.write(args, kwargs)
+            call, needs = self._writer.write(args, kwargs, renewed)
+            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.place(call)
         except FailedArgumentError as failed:
             future: ScalerFuture[Any] = ScalerFuture(io, io.next_task(), group, b"")
             future.end_like(failed.argument)
             return future
-        if len(call) > INLINE_LIMIT:
-            io.handoff.check()
-            try:
-                call = io.storage.place(call)
-            except (ObjectRefusedError, StorageLostError, HandshakeRefusedError) as error:
-                future = ScalerFuture(io, io.next_task(), group, b"")
-                future.settle(Status.FAILED, describe(error))
-                return future
-        future = ScalerFuture(io, io.next_task(), group, call, needs)
+        except (ObjectRefusedError, StorageLostError, HandshakeRefusedError) as error:
+            future = ScalerFuture(io, io.next_task(), group, b"")
+            future.settle(Status.FAILED, describe(error))
+            return future
+        future = ScalerFuture(io, io.next_task(), group, placed, needs)
         io.handoff.put(future)
         return future
 
@@ -344,12 +351,13 @@ class Client:
 
         callee = self._find(fn, fresh=wishes.reserialize)
         self._io.handoff.check()
-        return Gathering(self._io, self._writer, self._group(callee, wishes), callee.check).run(rows)
+        renewed: set[int] | None = set() if wishes.reserialize else None
+        return Gathering(self._io, self._writer, self._group(callee, wishes), callee.check).run(rows, renewed)
 
     def _value(self, node: Any) -> Any:
         if isinstance(node, ScalerFuture):
             return node.result()
-        return node.load(node.payload()) if isinstance(node, ObjectReference) else node
+        return node.value() if isinstance(node, ObjectReference) else node
 
     def _future(self, node: Any) -> ScalerFuture[Any]:
         if isinstance(node, ScalerFuture):

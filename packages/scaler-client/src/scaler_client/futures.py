@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -19,6 +18,7 @@ from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from scaler_client import pickles
 from scaler_client.dependencies import collector, same
 from scaler_client.outcomes import ProfilingInfo, dump_failure, load_outcome, unloadable
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
@@ -227,16 +227,16 @@ class ScalerFuture(Future[T]):
         found = collector()
         with _guard:
             status, outcome = self._status, self._outcome
-        if status == _PENDING or self.is_stored_for(found.owner, pickle.loads):
+        if status == _PENDING or self.is_stored_for(found.owner, pickles.load):
             return load_input, (found.await_result(self),)
         if status == Status.VALUE and self.group.wire.encoding == Encoding.PICKLE:
-            return pickle.loads, (fetched(outcome),)
+            return pickles.load, (bytes(fetched(outcome)),)
         if status in (Status.VALUE, _VALUE):
             return same, (self.result(),)
         found.failed = self
         return same, (None,)
 
-    def is_stored_for(self, owner: FutureOwner, load: Callable[[bytes], Any]) -> bool:
+    def is_stored_for(self, owner: FutureOwner, load: Callable[[Any], Any]) -> bool:
         """Whether the result is in object storage, where calls of this owner can take it from and load it so."""
         with _guard:
             loan = _loans.get(self.task_id) if self._status == _VALUE else None

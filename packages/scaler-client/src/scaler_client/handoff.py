@@ -6,10 +6,12 @@ whether it is asleep, so no interrupted or delayed submitter can leave that flag
     io thread:   asleep = True; if nothing was left, block until a byte comes; asleep = False; take
     submitter:   append; if asleep, write a byte
 
-Either the submitter sees the flag, or the io thread the entry. A Ctrl-C between append and byte leaves an entry without
-a byte: every later submission sees the flag still set, and every blocking call begins with `press`, which writes one
-while anything is left. An io thread that has just taken entries is likely to get more: it pauses with the flag down,
-so that they cost their submitters nothing and leave in one batch; `press` cuts the pause short.
+Either the submitter sees the flag, or the io thread the entry. A Ctrl-C between append and byte leaves an entry
+without a byte: every later submission sees the flag still set, and every blocking call begins with `press`, which
+writes one while anything is left. An io thread that has just taken entries is likely to get more: it pauses with the
+flag down, so that they cost their submitters nothing and leave in one batch; `press` cuts the pause short. Where a
+byte was written after the last entry that is left, `press` need not write another: whoever swallows it takes the
+entry next.
 
 `close` refuses what comes later: each entry is either taken by the last `take` or its `put` raises.
 """
@@ -30,6 +32,8 @@ class Handoff(Generic[Entry]):
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._asleep = False
+        self._called: Entry | None = None
+        """The last entry that a byte was written for."""
         self._refusal: Exception | None = None
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
@@ -43,10 +47,12 @@ class Handoff(Generic[Entry]):
         if self._asleep or self._refusal is not None:
             self.check()
             self.wake()
+            self._called = entry
 
     def press(self) -> None:
         """Make the io thread take what is left, now: whoever calls is about to block on it."""
-        if self._entries:
+        last = self._entries[-1:]
+        if last and last[0] is not self._called:
             self.wake()
 
     def wake(self) -> None:
@@ -98,7 +104,8 @@ class Handoff(Generic[Entry]):
         return taken
 
     def drain(self) -> None:
-        """Swallow the bytes that woke us."""
+        """Swallow the bytes that woke us; to be followed by `take`."""
+        self._called = None
         try:
             while len(self._reader.recv(_DRAIN_BYTES)) == _DRAIN_BYTES:
                 pass

@@ -142,6 +142,7 @@ class IoThread:
             Print: lambda output: self._callbacks.add(lambda: _print(output)),
             AnswerShutdown: self._note_shutdown,
         }
+        self._taken_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
 
     def start(self) -> None:
@@ -209,6 +210,8 @@ class IoThread:
 
     def _deliver(self, outcomes: Deliver) -> None:
         deliver(outcomes.adopted(self.storage.adopt) if outcomes.stored else outcomes)
+        if outcomes.tells_of_losses():
+            self.storage.losses += 1
 
     def _discard(self, unwanted: Discard) -> None:
         for object_id in unwanted.objects:
@@ -259,7 +262,14 @@ class IoThread:
             if type(effect) is not Transmit:
                 self._perform[type(effect)](effect)
         if not more:
-            self._sleep(transport, bool(entries))
+            self._sleep(transport, self._expects_more(len(entries), now))
+
+    def _expects_more(self, taken: int, now: float) -> bool:
+        """Whether submissions come in numbers: a single one that long after the last is waited for by its caller."""
+        before = self._taken_at
+        if taken:
+            self._taken_at = now
+        return taken > 1 or (taken == 1 and now < before + PAUSE_SECONDS)
 
     def _accept(self, entries: list[HandoffEntry]) -> None:
         calls: list[ScalerFuture[Any]] = []

@@ -10,10 +10,12 @@ from typing import Any
 from scaler_client.calls import CallWriter, FailedArgumentError
 from scaler_client.io_thread import IoThread
 from scaler_client.outcomes import load_failure, unloadable
+from scaler_client.pickles import load_with
 from scaler_client.records import CallBlock, CallGroup, Dependency
 from scaler_client.signatures import CallCheck
-from scaler_client.stored import fetched, stored_positions
+from scaler_client.stored import fetched, kept_bytes, stored_positions
 from scaler_client.waiters import Bell
+from scaler_protocol.buffers import Payload
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import MESSAGE_LIMIT, Status
 
@@ -33,15 +35,16 @@ class Gathering:
         self._blocks: list[CallBlock] = []
         self._changed = Bell()
 
-    def run(self, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    def run(self, rows: Iterable[tuple[Any, ...]], renewed: set[int] | None = None) -> list[Any]:
         """The results of all rows; where one fails, or the thread is interrupted, the others are cancelled."""
         rows, count = iter(rows), FIRST_TASKS
         try:
             while chunk := list(islice(rows, count)):
                 for arity in set(map(len, chunk)):
                     self._check.check(*(None,) * arity)
-                calls, needs = self._writer.write_rows(chunk)
-                count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(calls) // sum(map(len, calls))))
+                calls, needs = self._writer.write_rows(chunk, renewed)
+                size = sum(map(len, calls)) + kept_bytes(needs.values())
+                count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(calls) // size))
                 self._submit(calls, needs)
                 self._hold_back()
             results: list[Any] = []
@@ -57,9 +60,9 @@ class Gathering:
             self._cancel()
             raise
 
-    def _submit(self, calls: list[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
-        if max(map(len, calls)) > INLINE_LIMIT:
-            calls = self._io.storage.place_each(calls)
+    def _submit(self, written: Sequence[Payload], needs: Mapping[int, Sequence[Dependency]]) -> None:
+        place = self._io.storage.place
+        calls = [call if type(call) is bytes and len(call) <= INLINE_LIMIT else place(call) for call in written]
         for at, end in _pieces(calls):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}
@@ -124,7 +127,7 @@ def _load_stored(load: Callable[[bytes], Any], results: list[bytes]) -> list[Any
         content = fetched(payload)
         results[position] = payload = b""
         try:
-            values.append(load(content))
+            values.append(load_with(load, content))
         except Exception as problem:
             raise unloadable(problem)[0] from problem
     return values

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from scaler_client.dependencies import collector
-from scaler_client.stored import StoredPayload, fetched
+from scaler_client.pickles import load_with
+from scaler_client.stored import Place, StoredPayload, fetched
 from scaler_client.task_context import load_object
+from scaler_protocol.buffers import Payload
 from scaler_protocol.errors import ObjectNotFoundError
 from scaler_protocol.ids import new_identity
 
@@ -18,7 +20,7 @@ T = TypeVar("T")
 class PayloadStore(Protocol):
     """Where the bytes of sent objects are kept."""
 
-    def put(self, payload: bytes) -> bytes:
+    def put(self, payload: Payload) -> bytes:
         """Keep them; returns the object's id."""
 
     def get(self, object_id: bytes) -> bytes:
@@ -31,11 +33,11 @@ class PayloadStore(Protocol):
 class KeptObjects:
     """A PayloadStore: small objects travel with every call that names them, `place` finds a place for others."""
 
-    def __init__(self, place: Callable[[bytes], bytes] = bytes) -> None:
+    def __init__(self, place: Place = bytes) -> None:
         self._objects: dict[bytes, bytes] = {}
         self._place = place
 
-    def put(self, payload: bytes) -> bytes:
+    def put(self, payload: Payload) -> bytes:
         """Keep them; returns the object's id. Raises ScalerError."""
         object_id = new_identity()
         self._objects[object_id] = self._place(payload)
@@ -61,11 +63,12 @@ class ObjectReference(Generic[T]):
     size: int = field(compare=False)
     object_id: bytes
     store: PayloadStore = field(compare=False, repr=False)
-    load: Callable[[bytes], T] = field(compare=False, repr=False)
+    load: Callable[[Any], T] = field(compare=False, repr=False)
 
-    def payload(self) -> bytes:
-        """The bytes of the object; raises ObjectNotFoundError where its client was cleared, or other ScalerErrors."""
-        return fetched(self.placed())
+    def value(self) -> T:
+        """The object; raises ObjectNotFoundError where its client was cleared, or other ScalerErrors."""
+        value: T = load_with(self.load, fetched(self.placed()))
+        return value
 
     def placed(self) -> bytes:
         """The bytes of the object, or what stands for them; raises ObjectNotFoundError."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from scaler_client.pickles import load_with
 from scaler_client.stored import fetched
+from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import DeserializeError, ScalerError, restore
 from scaler_protocol.messages import Status
 from scaler_protocol.profiles import Profile
@@ -56,10 +58,10 @@ class ProfilingInfo:
         return self.memory_peak
 
 
-def load_failure(status: int, payload: bytes) -> Failure:
+def load_failure(status: int, payload: Buffer) -> Failure:
     """The exception of a task that has no result: what it raised, or what the engine says."""
     if status != Status.RAISED:
-        return restore(payload), None
+        return restore(bytes(payload)), None
     try:
         error, text = pickle.loads(payload)
     except Exception as problem:
@@ -74,16 +76,16 @@ def load_failure(status: int, payload: bytes) -> Failure:
         del error  # the frames of a traceback that is loaded lead to this one
 
 
-def load_outcome(status: int, payload: bytes, load: Callable[[bytes], Any]) -> tuple[bool, Any]:
+def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any]) -> tuple[bool, Any]:
     """True and the value, or False and the failure, of a payload that may be in object storage."""
     try:
-        payload = fetched(payload)
+        content = fetched(payload)
     except ScalerError as lost:
         return False, (lost.with_traceback(None), None)
     if status != Status.VALUE:
-        return False, load_failure(status, payload)
+        return False, load_failure(status, content)
     try:
-        return True, load(payload)
+        return True, load_with(load, content)
     except Exception as problem:
         return False, unloadable(problem)
 

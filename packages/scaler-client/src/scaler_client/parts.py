@@ -32,7 +32,7 @@ def read_parts(call: bytes, deserialize: Callable[[bytes], Any]) -> tuple[tuple[
         if keyword.endswith(_ELSEWHERE):
             keyword = keyword.removesuffix(_ELSEWHERE)
             named = len(part) == REFERENCE_BYTES
-            part = object_payload(part) if named else input_payload(int.from_bytes(part, "little"))
+            part = bytes(object_payload(part) if named else input_payload(int.from_bytes(part, "little")))
         value = deserialize(part)
         if keyword:
             kwargs[keyword] = value

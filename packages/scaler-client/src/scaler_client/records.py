@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from scaler_client.stored import stored_positions, true_size
-from scaler_protocol.errors import ObjectNotFoundError, describe
+from scaler_client.stored import kept_bytes, stored_positions, true_size
+from scaler_protocol.errors import ObjectNotFoundError, StorageLostError, describe, restore
 from scaler_protocol.messages import Done, Group, Status
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
@@ -31,7 +31,7 @@ class CallGroup:
 
     wire: Group
     bodies: tuple[FunctionBody, ...]
-    load: Callable[[bytes], Any]
+    load: Callable[[Any], Any]
     dump: Callable[[Any], bytes]
     parent: int = 0
 
@@ -102,7 +102,7 @@ class CallBlock:
     group: CallGroup
     calls: list[bytes]
     changed: Callable[[], None]
-    needs: Mapping[int, Sequence[Dependency]] = field(default_factory=dict)
+    needs: dict[int, Sequence[Dependency]] = field(default_factory=dict)
     weight: int = field(init=False)
     held: int = field(init=False)
     """What the arguments of one of its tasks take up, here or in object storage, in bytes."""
@@ -116,8 +116,8 @@ class CallBlock:
         size = len(self.calls)
         self.weight = self.held = -(-sum(map(len, self.calls)) // size)
         self.stored = bool(stored_positions(self.calls))
-        if self.stored:
-            self.held = sum(map(true_size, self.calls)) // size
+        if self.stored or self.needs:
+            self.held = (sum(map(true_size, self.calls)) + kept_bytes(self.needs.values())) // size
         self.missing = size
         self.results = [b""] * size
 
@@ -145,6 +145,8 @@ class CallBlock:
         self.results[position] = payload
         if self.stored:
             self.calls[position] = b""  # its object is not needed any more
+        if self.needs:
+            self.needs.pop(position, None)
         self.missing -= 1
         if status != Status.VALUE:
             self.failures.append((position, status, payload))
@@ -173,7 +175,7 @@ class Deliver:
 
     calls: Sequence[OutstandingCall | None]
     tasks: Sequence[int]
-    statuses: Iterable[int]
+    statuses: Sequence[int]
     results: Sequence[bytes]
     reports: RunReports
     stored: Sequence[int] = ()
@@ -194,6 +196,13 @@ class Deliver:
             if len(results[position]) == REFERENCE_BYTES:
                 results[position] = adopt(results[position])
         return replace(self, results=results, stored=())
+
+    def tells_of_losses(self) -> bool:
+        """Whether a task has failed because an object is not where it should be."""
+        if Status.FAILED not in self.statuses:
+            return False
+        failed = (result for status, result in zip(self.statuses, self.results, strict=True) if status == Status.FAILED)
+        return any(isinstance(restore(result), ObjectNotFoundError | StorageLostError) for result in failed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from scaler_client.stored import StoredObject, StoredPayload
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
+from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.errors import ScalerError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
@@ -55,22 +56,19 @@ class ClientStorage:
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
         self._lock = threading.RLock()
         self._refusal: ScalerError | None = None
+        self.losses = 0
+        """How often objects of ours were found to be lost."""
 
-    def place(self, payload: bytes) -> bytes:
+    def place(self, payload: Payload) -> bytes:
         """The payload, or where it is too big to travel inline what stands for it; raises ScalerError."""
         if len(payload) <= INLINE_LIMIT or not self._door.named:
-            return payload
-        return self._stand_in(self._connection().put(payload, session=self._session).pack())
-
-    def place_each(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """The same for every one of these, which is quicker; raises ScalerError where there is no place for one."""
-        placed = list(payloads)
-        big = [position for position, payload in enumerate(placed) if len(payload) > INLINE_LIMIT]
-        if self._door.named:
-            references = self._connection().put_each([placed[position] for position in big], session=self._session)
-            for position, reference in zip(big, references, strict=True):
-                placed[position] = self._stand_in(reference.pack())
-        return placed
+            return bytes(payload)
+        buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
+        try:
+            return self._stand_in(self._connection().put(buffers, session=self._session).pack())
+        except StorageLostError:
+            self.losses += 1
+            raise
 
     def adopt(self, reference: bytes) -> StoredPayload:
         """What stands for an object that others have put for us; does not block."""
@@ -85,9 +83,9 @@ class ClientStorage:
             with contextlib.suppress(ScalerError):
                 self._connection().delete([Reference(object_id, 0)], session=self._session)
 
-    def fetch(self, reference: bytes) -> bytes:
+    def fetch(self, reference: bytes) -> Buffer:
         """The bytes of an object; raises ScalerError."""
-        return self._connection().get(Reference.unpack(reference))
+        return bytes(self._connection().get(Reference.unpack(reference)))
 
     def free(self, reference: bytes) -> None:
         """Delete an object; does not wait. After the end there is nothing to be freed any more."""

@@ -10,20 +10,25 @@ deleted at once in the same way.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.objects import Reference
 
 
 class ObjectHome(Protocol):
     """Where objects are."""
 
-    def fetch(self, reference: bytes) -> bytes:
+    def fetch(self, reference: bytes) -> Buffer:
         """The bytes of an object; raises ScalerError."""
 
     def free(self, reference: bytes) -> None:
         """Nobody needs the object any more. Never blocks."""
+
+
+Place = Callable[[Payload], bytes]
+"""What stands for a payload: its bytes, or where it is too big to travel a StoredPayload; raises ScalerError."""
 
 
 class StoredObject:
@@ -40,7 +45,12 @@ class StoredObject:
         """Nobody asks: it is no task."""
         return None
 
-    def fetch(self) -> bytes:
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        return Reference.unpack(self.reference).size
+
+    def fetch(self) -> Buffer:
         """The bytes; raises ScalerError."""
         return self._home.fetch(self.reference)
 
@@ -64,7 +74,7 @@ class StoredPayload(bytes):
     @property
     def size(self) -> int:
         """Bytes of the object."""
-        return Reference.unpack(self).size
+        return self.kept.size
 
 
 def stored_positions(payloads: Sequence[bytes]) -> Sequence[int]:
@@ -74,9 +84,14 @@ def stored_positions(payloads: Sequence[bytes]) -> Sequence[int]:
     return [position for position, payload in enumerate(payloads) if type(payload) is StoredPayload]
 
 
-def fetched(payload: bytes) -> bytes:
+def fetched(payload: bytes) -> Buffer:
     """The payload proper; raises ScalerError where it is in object storage and can not be had."""
     return payload.kept.fetch() if type(payload) is StoredPayload else payload
+
+
+def kept_bytes(needs: Iterable[Sequence[object]]) -> int:
+    """Bytes of the objects among what calls need, each counted once."""
+    return sum(kept.size for kept in {need for found in needs for need in found if isinstance(need, StoredObject)})
 
 
 def true_size(payload: bytes) -> int:

@@ -10,6 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from scaler_client.pickles import load as load_payload
+from scaler_client.pickles import load_with
+from scaler_protocol.buffers import Buffer
+
 if TYPE_CHECKING:
     from scaler_client.storage import StorageDoor
     from scaler_io.links import UplinkEvent
@@ -52,8 +56,8 @@ class TaskRuntime(Protocol):
     """What a worker process offers to the tasks that run in it."""
 
     @property
-    def inputs(self) -> Mapping[int, tuple[int, bytes]]:
-        """Status and payload of each task whose result the current run takes."""
+    def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
+        """Of each task whose result the current run takes: the payload, or, where that is stored, its reference."""
 
     @property
     def session(self) -> int:
@@ -63,8 +67,11 @@ class TaskRuntime(Protocol):
     def storage(self) -> StorageDoor:
         """The process's connection to object storage."""
 
-    def fetch(self, reference: bytes) -> bytes:
-        """An object that calls name; raises ScalerError."""
+    def fetch(self, reference: bytes) -> Buffer:
+        """The bytes of an object that calls name; raises ScalerError."""
+
+    def load(self, reference: bytes) -> Any:
+        """The value of an object that calls name, which is a pickle; raises ScalerError, or what loading raises."""
 
     def current(self) -> CurrentTask | None:
         """The task being run, from any of its threads."""
@@ -94,25 +101,35 @@ def current_task() -> CurrentTask | None:
 
 def load_input(task: int) -> Any:
     """What stands in a pickled call for a future: the result of that task, loaded where the call is run."""
-    import pickle
+    found, stored, payload = _input(task)
+    return found.load(payload) if stored else load_payload(payload)
 
-    return pickle.loads(input_payload(task))
 
-
-def load_object(reference: bytes, load: Callable[[bytes], Any]) -> Any:
+def load_object(reference: bytes, load: Callable[[Any], Any]) -> Any:
     """What stands in a pickled call for an object in object storage, loaded where the call is run."""
-    return load(object_payload(reference))
+    found = _running("an object that a call names")
+    return found.load(reference) if load is load_payload else load_with(load, found.fetch(reference))
 
 
-def object_payload(reference: bytes) -> bytes:
+def object_payload(reference: bytes) -> Buffer:
     """The bytes of an object that a call names; raises ScalerError, or LookupError outside of tasks."""
+    return _running("an object that a call names").fetch(reference)
+
+
+def input_payload(task: int) -> Buffer:
+    """The bytes of an input of the current run; raises ScalerError, or LookupError where it did not come."""
+    found, stored, payload = _input(task)
+    return found.fetch(payload) if stored else payload
+
+
+def _running(what: str) -> TaskRuntime:
     if _runtime is None:
-        raise LookupError("an object that a call names is only to be had where the call is run")
-    return _runtime.fetch(reference)
+        raise LookupError(f"{what} is only to be had where the call is run")
+    return _runtime
 
 
-def input_payload(task: int) -> bytes:
-    """The bytes of an input of the current run; raises LookupError where the scheduler did not send it."""
-    if _runtime is None or task not in _runtime.inputs:
+def _input(task: int) -> tuple[TaskRuntime, bool, bytes]:
+    found = _running("the result of another task")
+    if task not in found.inputs:
         raise LookupError(f"the result of task {task:x} did not come with the call that needs it")
-    return _runtime.inputs[task][1]
+    return found, *found.inputs[task]

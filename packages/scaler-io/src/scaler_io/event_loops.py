@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Callable, Coroutine
@@ -13,6 +14,8 @@ from scaler_protocol.errors import ScalerError
 
 T = TypeVar("T")
 LOGGER: Final = logging.getLogger("scaler")
+
+_COLLECTOR_THRESHOLDS: Final = (100_000, 20, 100)
 
 event_loop_kind: Final = one_of("builtin", "uvloop")
 
@@ -37,7 +40,14 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
         from scaler_io.lifecycle import hold_signals
 
         hold_signals()
-    return runner(main())
+    thresholds = gc.get_threshold()
+    # What servers keep comes and goes without cycles: to look at all of it again and again costs more than it does.
+    gc.freeze()
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+    try:
+        return runner(main())
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def _uvloop_run() -> Callable[[Coroutine[Any, Any, T]], T]:

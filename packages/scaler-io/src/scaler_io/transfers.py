@@ -1,19 +1,30 @@
-"""Transfers: one operation on a stored object each, as requests and answers. Pure, no IO."""
+"""Transfers: one operation on a stored object each, as requests and answers.
+
+On the server's host objects from SHARED_BYTES on are written into segments and mapped; everywhere else, and below that,
+they travel in parts.
+"""
 
 from __future__ import annotations
 
+import logging
+import mmap
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from itertools import accumulate
+from typing import Final
 
+from scaler_io.segments import SegmentWriter, map_segment
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
 from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPart, ObjectStored, PutObject
-from scaler_protocol.objects import PART_BYTES, Reference, part_count
+from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, part_count
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.segments import AllocateObject, MapObject, ObjectAllocated, ObjectMapped, SealObject
 
+LOGGER: Final = logging.getLogger("scaler")
 Buffer = bytes | bytearray | memoryview
+Done = Callable[[ScalerError | None], object]
 
 
 class Transfer:
@@ -29,6 +40,14 @@ class Transfer:
         self.over = threading.Event()
         self.error: ScalerError | None = None
 
+    def begin(self, directory: str) -> None:
+        """It is going to be asked from its beginning; `directory` is where segments are if we are on their host."""
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether the next request may be sent before the last one is answered."""
+        return self.asked < self.count
+
     def request(self, index: int, number: int) -> Message:
         """The message that asks for part `index`."""
         raise NotImplementedError
@@ -41,8 +60,12 @@ class Transfer:
         """The bytes of part `index`."""
         return max(0, min(PART_BYTES, self.reference.size - index * PART_BYTES))
 
-    def fail(self, error: ScalerError) -> None:
-        """End without success, unless it has ended."""
+    def cost(self, index: int) -> int:
+        """The bytes that part `index` takes of the connection."""
+        return self.span(index)
+
+    def finish(self, error: ScalerError | None = None) -> None:
+        """End, unless it has ended."""
         if not self.over.is_set():
             self.error = error
             self.over.set()
@@ -53,15 +76,62 @@ class Transfer:
 
 
 class Upload(Transfer):
-    """The parts of an object to the server."""
+    """An object to the server; `done` hears of its end, unless it is abandoned."""
 
-    def __init__(self, reference: Reference, buffers: Sequence[memoryview], session: int) -> None:
+    def __init__(
+        self, reference: Reference, buffers: Sequence[memoryview], session: int, done: Done | None = None
+    ) -> None:
         super().__init__(reference, part_count(reference.size))
         self.session = session
         self._buffers = buffers
         self._ends = list(accumulate(map(len, buffers)))
+        self._done = done
+        self._directory = self._segment = ""
+        self._writer: SegmentWriter | None = None
+
+    def begin(self, directory: str) -> None:
+        self._directory = directory if self.reference.size >= SHARED_BYTES else ""
+        self.count = 2 if self._directory else part_count(self.reference.size)
+
+    @property
+    def may_ask(self) -> bool:
+        return super().may_ask and not (self._directory and self.asked > self.answered)
+
+    @property
+    def writing(self) -> bool:
+        """Whether there is something to `write`."""
+        return self._writer is not None
+
+    def write(self, limit: int) -> None:
+        """Write about `limit` bytes into our segment; raises ScalerError."""
+        if self._writer is not None and self._writer.write(limit):
+            self.close()
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def finish(self, error: ScalerError | None = None) -> None:
+        if self.over.is_set():
+            return
+        self.close()
+        super().finish(error)
+        if self._done is not None:
+            try:
+                self._done(error)
+            except Exception:
+                LOGGER.exception("the end of object %s could not be told", self.reference)
+
+    def cost(self, index: int) -> int:
+        return 0 if self._directory else self.span(index)
 
     def request(self, index: int, number: int) -> Message:
+        if self._directory and index:
+            return SealObject(self.reference.object, self._segment, number)
+        if self._directory:
+            return AllocateObject(self.reference.object, self.reference.size, self.session, number)
         parts = Payloads.cut(self._part(index * PART_BYTES, self.span(index)), [self.span(index)])
         name, size = self.reference.object, self.reference.size
         return PutObject(name, size, parts, index * PART_BYTES, self.session, number)
@@ -77,31 +147,63 @@ class Upload(Transfer):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def answer(self, index: int, message: Message) -> None:
+        if self._directory and not index:
+            self._allocated(message)
+            return
         if not isinstance(message, ObjectStored):
             raise ProtocolError(f"{type(message).__name__} is no answer to PutObject")
         if message.error:
             raise restore(message.error.encode())
 
+    def _allocated(self, message: Message) -> None:
+        if not isinstance(message, ObjectAllocated):
+            raise ProtocolError(f"{type(message).__name__} is no answer to AllocateObject")
+        if message.error:
+            raise restore(message.error.encode())
+        self._segment = message.segment
+        if self._segment:
+            self._writer = SegmentWriter(self._directory, self._segment, self._buffers)
+        else:
+            self.count = 1  # it is stored already
+
     def restart(self) -> None:
+        self.close()
         self.asked = self.answered = 0
 
 
 class Download(Transfer):
-    """The parts of an object from the server."""
+    """An object from the server."""
 
     def __init__(self, reference: Reference) -> None:
         super().__init__(reference, part_count(reference.size))
         # Half the time of joining at the end, and half the memory: it grows in place and gives itself away.
         self._file = BytesIO()
+        self._directory = ""
+        self.mapping: mmap.mmap | None = None
+
+    def begin(self, directory: str) -> None:
+        self._directory = directory if self.reference.size >= SHARED_BYTES else ""
+        self.count = 1 if self._directory else part_count(self.reference.size)
+
+    def cost(self, index: int) -> int:
+        return 0 if self._directory else self.span(index)
 
     def request(self, index: int, number: int) -> Message:
+        if self._directory:
+            return MapObject(self.reference.object, self.reference.size, number)
         return GetObject(self.reference.object, index * PART_BYTES, self.span(index), number)
 
     def answer(self, index: int, message: Message) -> None:
-        if not isinstance(message, ObjectPart):
-            raise ProtocolError(f"{type(message).__name__} is no answer to GetObject")
-        if not message.found or message.size != self.reference.size:
+        if not isinstance(message, ObjectMapped if self._directory else ObjectPart):
+            asked = "MapObject" if self._directory else "GetObject"
+            raise ProtocolError(f"{type(message).__name__} is no answer to {asked}")
+        if message.error:
+            raise restore(message.error.encode())
+        if not message.found or (isinstance(message, ObjectPart) and message.size != self.reference.size):
             raise ObjectNotFoundError(f"there is no object {self.reference}")
+        if isinstance(message, ObjectMapped):
+            self.mapping = map_segment(self._directory, message.segment, self.reference.size)
+            return
         part = bytes(message.parts.frame)
         if len(part) != self.span(index):
             raise ProtocolError(f"part {index} of object {self.reference} came with {len(part):,} bytes")
@@ -111,9 +213,9 @@ class Download(Transfer):
             self._file.write(part)
 
     @property
-    def payload(self) -> bytes:
-        """What has come."""
-        return self._file.getvalue()
+    def payload(self) -> bytes | memoryview:
+        """What has come; of a mapped object a view, for which it stays mapped."""
+        return self._file.getvalue() if self.mapping is None else memoryview(self.mapping)
 
 
 class Deletion(Transfer):
@@ -124,5 +226,5 @@ class Deletion(Transfer):
         self._message = message
 
     def request(self, index: int, number: int) -> Message:
-        self.over.set()
+        self.finish()
         return self._message

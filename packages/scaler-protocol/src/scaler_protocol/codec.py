@@ -11,11 +11,10 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import capnp
 
-from scaler_protocol import handshake, messages
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import NONE, Group, Message
 from scaler_protocol.payloads import Payloads
@@ -167,10 +166,8 @@ class _Kind:
             raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload) - at} bytes of nobody")
 
 
-_KINDS = {
-    member: _Kind(member, vars(messages).get(name := member[0].upper() + member[1:]) or vars(handshake)[name])
-    for member in _MESSAGE.schema.union_fields
-}
+_CLASSES = {kind.__name__: kind for kind in get_args(Message)}
+_KINDS = {member: _Kind(member, _CLASSES[member[0].upper() + member[1:]]) for member in _MESSAGE.schema.union_fields}
 _ENCODERS: dict[type[Any], Callable[[Any], Sequence[bytes | memoryview]]] = {
     kind.kind: kind.encode for kind in _KINDS.values()
 }

@@ -59,6 +59,7 @@ class Welcome:
     monitor_address: str = ""
     inline_limit: int = INLINE_LIMIT
     session_credit: int = SESSION_CREDIT
+    segment_directory: str = ""
     protocol: int = PROTOCOL_VERSION
 
 

@@ -47,6 +47,7 @@ struct Welcome {
   monitorAddress @7 :Text;
   inlineLimit @8 :UInt32;
   sessionCredit @9 :UInt64;
+  segmentDirectory @10 :Text;
 }
 struct Refused { reasons @0 :List(Text); }
 struct NeedHello {}
@@ -162,7 +163,22 @@ struct ObjectPart {
   size @3 :UInt64;
   offset @4 :UInt64;
   partsLengths @5 :List(UInt32);
+  error @6 :Text;
 }
+struct HostProof { token @0 :Data; }
+struct AllocateObject { request @0 :UInt64; object @1 :Data; session @2 :UInt32; size @3 :UInt64; }
+struct ObjectAllocated { request @0 :UInt64; object @1 :Data; segment @2 :Text; error @3 :Text; }
+struct SealObject { request @0 :UInt64; object @1 :Data; segment @2 :Text; }
+struct MapObject { request @0 :UInt64; object @1 :Data; size @2 :UInt64; }
+struct ObjectMapped {
+  request @0 :UInt64;
+  object @1 :Data;
+  found @2 :Bool;
+  segment @3 :Text;
+  pin @4 :UInt64;
+  error @5 :Text;
+}
+struct UnpinObjects { pins @0 :List(UInt64); lent @1 :List(UInt64); }
 
 # Published for monitors, see docs/protocol.md.
 struct MonitorStatus {
@@ -271,7 +287,14 @@ struct Message {
     deleteObjects @29 :DeleteObjects;
     objectStored @30 :ObjectStored;
     objectPart @31 :ObjectPart;
-    monitorStatus @32 :MonitorStatus;
-    taskEvents @33 :TaskEvents;
+    hostProof @32 :HostProof;
+    allocateObject @33 :AllocateObject;
+    objectAllocated @34 :ObjectAllocated;
+    sealObject @35 :SealObject;
+    mapObject @36 :MapObject;
+    objectMapped @37 :ObjectMapped;
+    unpinObjects @38 :UnpinObjects;
+    monitorStatus @39 :MonitorStatus;
+    taskEvents @40 :TaskEvents;
   }
 }

@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 from scaler_protocol.handshake import LinkMessage
 from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.segments import SegmentMessage
 
 MESSAGE_LIMIT = 1024 * 1024
 """Bytes of payload after which a sender starts another message."""
@@ -355,7 +356,7 @@ class ObjectStored:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPart:
-    """Bytes of an object of `size` bytes from `offset`; or that there is no such object."""
+    """Bytes of an object of `size` bytes from `offset`; or that there is no such object, or why they can not come."""
 
     object: bytes
     found: bool
@@ -363,6 +364,7 @@ class ObjectPart:
     offset: int = 0
     parts: Payloads = NONE
     request: int = 0
+    error: str = ""
 
 
 Message = (
@@ -370,5 +372,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
     | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
-    | MonitorStatus | TaskEvents
+    | SegmentMessage | MonitorStatus | TaskEvents
 )  # fmt: skip

@@ -12,6 +12,8 @@ from scaler_protocol.messages import MESSAGE_LIMIT
 OBJECT_ID_BYTES = 16
 PART_BYTES = MESSAGE_LIMIT
 """Every part of an object but the last has this many bytes, and begins at a multiple of it."""
+SHARED_BYTES = 256 * 1024
+"""Objects from this size on stand in files, which peers on the server's host may write and map."""
 
 _REFERENCE = struct.Struct(f"<{OBJECT_ID_BYTES}sQ")
 REFERENCE_BYTES = _REFERENCE.size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import subprocess
@@ -30,7 +29,6 @@ LOGGER = logging.getLogger("scaler")
 STORAGE_WAIT_SECONDS = 2.0
 STORAGE_START_SECONDS = 10.0
 _PROBE_SECONDS = 0.1
-_COLLECTOR_THRESHOLDS = (100_000, 20, 100)
 
 
 class SchedulerService:
@@ -52,13 +50,10 @@ class SchedulerService:
         monitor = self._options.monitor_address or listener.address.beside(2)
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
-        # Tasks come and go without cycles: to look at all that wait, again and again, would cost more than they do.
-        gc.freeze()
-        gc.set_threshold(*_COLLECTOR_THRESHOLDS)
         core, hub = self._engine(storage, monitor)
         figures = FigureTaker(core.state, hub, listener.address)
-        publication = Publication(core.state, figures, monitor, local_monitor(listener.address))
         metrics = self._metrics(figures)
+        publication = Publication(core.state, figures, monitor, local_monitor(listener.address))
         reception = Reception("Scheduler", listener, hub, core, self._stop.set)
         self._say_ready(listener.address)
         keeping = asyncio.ensure_future(self._keep_storage(storage))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from scaler_io.command_line import Command
 from scaler_io.event_loops import EVENT_LOOP
@@ -18,6 +19,9 @@ class StorageOptions:
     address: Address
     identity: str
     memory_limit: int | None
+    segment_directory: Path | None
+    spill_directory: Path | None
+    spill_limit: int | None
     client_timeout_seconds: float
     object_retention_seconds: float
     insecure: bool
@@ -40,7 +44,28 @@ COMMAND = Command(
         Option(("--identity", "-i"), "what to call this server in log lines", default="ObjectStorageServer"),
         Option(
             ("--memory-limit", "-ml"),
-            "refuse objects beyond this many bytes; 60 % of what the host or control group allows if left out",
+            "keep this many bytes of objects in memory; 60 % of what the host or control group allows if left out",
+            whole_number(minimum=1),
+            default=None,
+            metavar="BYTES",
+        ),
+        Option(
+            ("--segment-directory", "-sgd"),
+            "keep objects here, for programs on this host to map; in /dev/shm if left out, or on disk if that is small",
+            Path,
+            default=None,
+            metavar="DIRECTORY",
+        ),
+        Option(
+            ("--spill-directory", "-spd"),
+            "move objects unused for long here when the memory is full; refuse new ones instead if left out",
+            Path,
+            default=None,
+            metavar="DIRECTORY",
+        ),
+        Option(
+            ("--spill-limit", "-spl"),
+            "move at most this many bytes to disk",
             whole_number(minimum=1),
             default=None,
             metavar="BYTES",
@@ -64,5 +89,5 @@ COMMAND = Command(
         READY_FD,
     ),
     refusals=REFUSED,
-    example="scaler_object_storage_server tcp://127.0.0.1:2346 --memory-limit 8000000000",
+    example="scaler_object_storage_server tcp://127.0.0.1:2346 --memory-limit 8000000000 --spill-directory /var/tmp",
 )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from scaler_protocol.messages import GetObject, PutObject
+from scaler_protocol.segments import AllocateObject, MapObject
+from scaler_storage.segments import Segment
+
 
 @dataclass(slots=True)
 class PeerRecord:
@@ -11,26 +15,40 @@ class PeerRecord:
 
     role: int
     session: int
+    local: bool = False
+    """Whether it has proven to be on this host."""
     uploads: set[bytes] = field(default_factory=set)
+    pins: set[int] = field(default_factory=set)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ObjectRecord:
     """A complete object."""
 
     session: int
     size: int
-    parts: list[bytes | memoryview]
+    segment: Segment | None
+    here: bool = True
+    """Whether its segment holds its bytes."""
+    ticket: int = 0
+    """Of its copy on disk, or on the way there or back; 0: none."""
+    pins: int = 0
+    freed: bool = False
+    """Whether it has no name any more, only readers."""
+    waiting: list[tuple[bytes, GetObject | MapObject]] = field(default_factory=list)
+    """Who wants it and waits for it to be here."""
 
 
 @dataclass(slots=True)
 class UploadRecord:
-    """An object that one peer is writing."""
+    """An object that one peer is writing, part by part or, where it was `allocated`, by itself."""
 
     session: int
     size: int
+    segment: Segment
     missing: int
-    parts: dict[int, bytes | memoryview] = field(default_factory=dict)
+    allocated: bool = False
+    parts: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -42,8 +60,34 @@ class ShelfRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadObject:
+    """Somebody waits for an object that is on disk."""
+
+    object: bytes
+
+
+RoomEvent = PutObject | AllocateObject | LoadObject
+"""What may have to wait for room."""
+
+
+@dataclass(frozen=True, slots=True)
+class BigObject:
+    """One of the biggest objects; `name` is a hash of its id, which only those may know who may read it."""
+
+    name: str
+    session: int
+    size: int
+    in_memory: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StorageStatus:
-    """Totals. `bytes` is what the memory limit counts, objects still being written included."""
+    """Totals, sizes in bytes.
+
+    `bytes` is what the memory limit counts: complete objects in memory, objects being written, deleted ones that are
+    still mapped. `recyclable` is memory that waits for the next object. `hits` and `misses` are reads of objects in
+    memory and on disk, `unknown` those of objects that are not there.
+    """
 
     objects: int
     writing: int
@@ -52,3 +96,15 @@ class StorageStatus:
     bytes: int
     memory_limit: int
     refused: int
+    writing_bytes: int
+    pinned_bytes: int
+    recyclable_bytes: int
+    spilled: int
+    spilled_bytes: int
+    spilled_ever: int
+    loaded_ever: int
+    hits: int
+    misses: int
+    unknown: int
+    waiting: int
+    biggest: tuple[BigObject, ...]

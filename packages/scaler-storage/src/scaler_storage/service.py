@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
 import signal
+from pathlib import Path
 
 from scaler_io.lifecycle import STOP_SIGNALS, end_with, terminate_on_signals
 from scaler_io.links import Hub, Patience
@@ -19,8 +21,12 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.objects import Reference, new_object_id
 from scaler_storage.core import HEARTBEAT_SECONDS, StorageCore
+from scaler_storage.directories import OwnDirectory
+from scaler_storage.files import FileSegments
 from scaler_storage.memory import default_limit
 from scaler_storage.options import StorageOptions
+from scaler_storage.places import default_place, free_bytes
+from scaler_storage.records import StorageStatus
 
 LOGGER = logging.getLogger("scaler")
 AGENT_GRACE_SECONDS = 10.0
@@ -44,20 +50,50 @@ class StorageService:
         if self._options.parent_pid is not None:
             end_with(self._options.parent_pid, loop, self._stop.set)
         listener = _listen(self._options.address)
-        limit = self._options.memory_limit or default_limit()
         LOGGER.info("%s: listen to object storage address %s", self._name, listener.address)
-        LOGGER.info("%s: keep up to %s bytes in memory", self._name, f"{limit:,}")
-        reception = self._reception(listener, limit)
+        with contextlib.ExitStack() as stack:
+            limit, parent = self._memory()
+            memory = stack.enter_context(OwnDirectory(parent)).path
+            LOGGER.info("%s: keep up to %s bytes in %s", self._name, f"{limit:,}", memory)
+            disk = self._options.spill_directory
+            own = stack.enter_context(OwnDirectory(disk)).path if disk is not None else None
+            segments = stack.enter_context(contextlib.closing(FileSegments(memory, own)))
+            await self._serve(listener, segments, limit)
+        LOGGER.info("%s: ended", self._name)
+
+    async def _serve(self, listener: Listener, segments: FileSegments, limit: int) -> None:
+        incarnation = new_incarnation()
+        core = StorageCore(
+            incarnation, segments, limit, self._options.object_retention_seconds, self._options.spill_limit
+        )
+        loop = asyncio.get_running_loop()
+        reception = self._reception(listener, incarnation, core)
+        loop.add_reader(segments.fileno(), reception.turn)
         self._say_ready(listener.address)
         try:
             await self._stop.wait()
         finally:
+            loop.remove_reader(segments.fileno())
             reception.close()
-        LOGGER.info("%s: ended", self._name)
+        LOGGER.info("%s: %s", self._name, _summary(core.status()))
 
-    def _reception(self, listener: Listener, limit: int) -> Reception:
-        incarnation = new_incarnation()
-        core = StorageCore(incarnation, limit, self._options.object_retention_seconds)
+    def _memory(self) -> tuple[int, Path]:
+        """How many bytes to keep in memory, and where."""
+        wanted = self._options.memory_limit or default_limit()
+        place = self._options.segment_directory or default_place(wanted)
+        place.mkdir(parents=True, exist_ok=True)
+        room = free_bytes(place)
+        if room >= wanted:
+            return wanted, place
+        if self._options.memory_limit is None:
+            return room, place
+        LOGGER.warning(
+            "%s: %s has room for %s bytes, less than the memory limit; see --segment-directory",
+            self._name, place, f"{room:,}",
+        )  # fmt: skip
+        return wanted, place
+
+    def _reception(self, listener: Listener, incarnation: int, core: StorageCore) -> Reception:
         client_grace = self._options.client_timeout_seconds
 
         def patience(hello: Hello) -> Patience:
@@ -72,6 +108,14 @@ class StorageService:
         if self._options.ready_fd is not None:
             with os.fdopen(self._options.ready_fd, "w", encoding="utf-8") as ready:
                 ready.write(f"{address}\n")
+
+
+def _summary(status: StorageStatus) -> str:
+    return (
+        f"leave {status.objects} objects, {status.bytes:,} bytes in memory and {status.spilled_bytes:,} on disk; "
+        f"{status.hits} reads from memory, {status.misses} from disk, {status.unknown} of unknown objects; "
+        f"{status.spilled_ever:,} bytes went to disk, {status.loaded_ever:,} came back"
+    )
 
 
 def _listen(address: Address) -> Listener:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from scaler_io.effects import Log
 from scaler_io.links import LinkDown, LinkState, LinkUp, UplinkEvent
 from scaler_io.zeromq import Dialer
 from scaler_protocol.errors import ProtocolError
@@ -66,7 +67,7 @@ class Agent:
             events.ReadCpu: self._read_cpu,
             events.KillWorker: lambda effect: self._kill(effect.worker),
             events.EndWorker: lambda effect: self._channels[effect.worker].end(),
-            events.LogLine: lambda effect: LOGGER.log(logging.WARNING if effect.warning else logging.INFO, effect.text),
+            Log: lambda effect: LOGGER.log(effect.level, effect.text),
             events.EndAgent: lambda effect: self.stop(effect.code, *effect.reasons),
         }
 

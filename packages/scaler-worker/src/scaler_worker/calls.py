@@ -13,9 +13,12 @@ from typing import Any, Final
 import cloudpickle
 from tblib import pickling_support
 
+from scaler_client import pickles
 from scaler_client.parts import read_parts
+from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import (
     DeserializeError,
+    HandshakeRefusedError,
     ObjectNotFoundError,
     ResultNotSerializableError,
     ScalerError,
@@ -31,7 +34,7 @@ PROTOCOL: Final = 5
 _PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
 _SMALL_TUPLE: Final = 8
 
-Runner = Callable[[bytes], tuple[int, bytes]]
+Runner = Callable[[Buffer], tuple[int, Payload]]
 """Takes a call, runs it, gives status and payload. Never raises."""
 
 
@@ -58,7 +61,7 @@ def load_named(name: str) -> Callable[..., Any]:
     return function
 
 
-def _load(definition: Definition, loads: Callable[[bytes], Any]) -> Callable[..., Any]:
+def _load(definition: Definition, loads: Callable[[Any], Any]) -> Callable[..., Any]:
     try:
         function: Callable[..., Any] = loads(definition.body)
     except BaseException as error:
@@ -67,9 +70,9 @@ def _load(definition: Definition, loads: Callable[[bytes], Any]) -> Callable[...
 
 
 def _pickle_runner(function: Callable[..., Any]) -> Runner:
-    loads, dumps = pickle.loads, pickle.dumps
+    loads, dumps = pickles.load, pickle.dumps
 
-    def run(call: bytes) -> tuple[int, bytes]:
+    def run(call: Buffer) -> tuple[int, Payload]:
         try:
             args, kwargs = loads(call)
         except BaseException as error:
@@ -78,7 +81,7 @@ def _pickle_runner(function: Callable[..., Any]) -> Runner:
             value = function(*args, **kwargs)
         except BaseException as error:
             return _raised(error)
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN and not pickles.is_long(value):
             return Status.VALUE, dumps(value, PROTOCOL)
         return _returned(value, dump_value)
 
@@ -90,9 +93,9 @@ def _runner(
     load: Callable[[bytes], tuple[Sequence[Any], Mapping[str, Any]]],
     dump: Callable[[Any], bytes],
 ) -> Runner:
-    def run(call: bytes) -> tuple[int, bytes]:
+    def run(call: Buffer) -> tuple[int, Payload]:
         try:
-            args, kwargs = load(call)
+            args, kwargs = load(bytes(call))
         except BaseException as error:
             return _not_loaded(error)
         try:
@@ -116,22 +119,22 @@ def _parts_runner(definition: Definition) -> Runner:
         serializer = pickle.loads(definition.serializer_body)
     except BaseException as error:
         raise DeserializeError(f"the serializer could not be loaded: {_text(error)}") from error
-    function = load_named(definition.name) if not definition.body else _load(definition, serializer.deserialize)
+    deserialize, body = serializer.deserialize, bytes(definition.body)
+    function = load_named(definition.name) if not body else _load(definition, lambda _: deserialize(body))
+    return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize)
 
-    return _runner(function, lambda call: read_parts(call, serializer.deserialize), serializer.serialize)
 
-
-def dump_value(value: Any) -> bytes:
-    """A result as a pickle: small tuples of plain values by the quick way, all else by cloudpickle."""
+def dump_value(value: Any) -> Payload:
+    """A result as a pickle: small tuples of plain values by the quick way, all else by cloudpickle, with buffers."""
     if type(value) is tuple and len(value) <= _SMALL_TUPLE and all(type(item) in _PLAIN for item in value):
         return pickle.dumps(value, PROTOCOL)
-    return cloudpickle.dumps(value, PROTOCOL)
+    return pickles.dump(value)
 
 
-def _returned(value: Any, dump: Callable[[Any], bytes]) -> tuple[int, bytes]:
+def _returned(value: Any, dump: Callable[[Any], Payload]) -> tuple[int, Payload]:
     try:
         payload = dump(value)
-        if not isinstance(payload, bytes):
+        if not isinstance(payload, Payload):
             raise TypeError(f"the serializer gave a {type(payload).__name__}, not bytes")
     except BaseException as error:
         message = f"the task returned a {type(value).__qualname__}, which cannot be sent: {_text(error)}"
@@ -145,7 +148,7 @@ def failed(error: ScalerError) -> tuple[int, bytes]:
 
 
 def _not_loaded(error: BaseException) -> tuple[int, bytes]:
-    if isinstance(error, ObjectNotFoundError | StorageLostError):
+    if isinstance(error, ObjectNotFoundError | StorageLostError | HandshakeRefusedError):
         return failed(error)
     return failed(DeserializeError(f"the arguments could not be loaded: {_text(error)}"))
 

@@ -18,6 +18,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
+from scaler_protocol.buffers import Buffer
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import Message
@@ -124,11 +125,11 @@ class Definition:
     handle: int
     function: bytes
     name: str
-    body: bytes
+    body: Buffer
     encoding: int
     stream_output: bool
     serializer: bytes = b""
-    serializer_body: bytes = b""
+    serializer_body: Buffer = b""
     body_stored: bool = False
     """Whether the body is a reference into object storage."""
     serializer_stored: bool = False

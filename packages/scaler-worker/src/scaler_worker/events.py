@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scaler_io.effects import Log
 from scaler_protocol.messages import Message
 from scaler_worker.channel import Definition
 from scaler_worker.records import Entry
@@ -138,14 +139,6 @@ class EndWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
-    """Write a log line."""
-
-    text: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class EndAgent:
     """End the agent."""
 
@@ -154,4 +147,4 @@ class EndAgent:
 
 
 WorkerEffect = StartWorker | Define | GiveTasks | RecallTail | ReadRun | ReadCpu | KillWorker | EndWorker
-AgentEffect = SendToScheduler | Relay | WorkerEffect | LogLine | EndAgent
+AgentEffect = SendToScheduler | Relay | WorkerEffect | Log | EndAgent

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
+from scaler_io.effects import Log
 from scaler_protocol.messages import WorkerState
-from scaler_worker.events import AgentEffect, EndAgent, EndWorker, LogLine, StartWorker
+from scaler_worker.events import AgentEffect, EndAgent, EndWorker, StartWorker
 from scaler_worker.records import WorkerRecord
 
 REFILL_MICROSECONDS = 50_000.0
@@ -63,7 +65,7 @@ class Fleet:
         if len(flight) == 1 and flight[0].estimate <= REFILL_MICROSECONDS and not flight[0].revoked:
             self.refillable[number] = worker
 
-    def ready(self, worker: WorkerRecord, pid: int, now: float) -> LogLine | None:
+    def ready(self, worker: WorkerRecord, pid: int, now: float) -> Log | None:
         """The worker waits for tasks."""
         worker.pid = pid
         if worker.state != WorkerState.STARTING:
@@ -73,7 +75,7 @@ class Fleet:
         if self._announced >= self.places:
             return None
         self._announced += 1
-        return LogLine(f"Worker[{worker.number}] started")
+        return Log(logging.INFO, f"Worker[{worker.number}] started")
 
     def gone(self, worker: WorkerRecord, reason: str) -> EndAgent | None:
         """The worker's process is no more."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
 
+from scaler_io.effects import Log
 from scaler_protocol.errors import ScalerError, TaskTimeoutError, WorkerDiedError, describe
 from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import DeleteObjects, Status, WorkerState
@@ -17,12 +19,12 @@ from scaler_worker.functions import FunctionTable
 from scaler_worker.outcomes import KeptOutcomes, Outbox
 from scaler_worker.records import UNKNOWN, Datagram, Entry, FunctionKind, WaitingRuns, WorkerRecord
 
-CHUNK_MICROSECONDS: Final = 4_000.0
+CHUNK_MICROSECONDS: Final = 8_000.0
 """Of work in one datagram: each result that is heard of by itself costs the host most of a millisecond."""
 SHARED_MICROSECONDS: Final = 2_000.0
 """Of work that stands unread behind another worker's run, from which on an idle worker gets it."""
 SWEEP_SECONDS: Final = 0.001
-LONGEST_SWEEP_SECONDS: Final = 0.004
+LONGEST_SWEEP_SECONDS: Final = 0.008
 """Between two sweeps of pipes."""
 OVERDUE_SECONDS: Final = 0.005
 """Beyond ten times the estimate, after which what stands behind a run is taken back."""
@@ -328,7 +330,7 @@ class Flights:
         worker.dropped.clear()
         self.waiting.give_back(rest)
         if not killed:
-            self.effects.append(events.LogLine(f"{worker.name} (process {worker.pid}) {event.reason}", warning=True))
+            self.effects.append(Log(logging.WARNING, f"{worker.name} (process {worker.pid}) {event.reason}"))
 
     def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
         memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""

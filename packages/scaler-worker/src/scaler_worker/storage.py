@@ -5,24 +5,37 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
+from scaler_client.pickles import is_unchanging, load
 from scaler_client.storage import PATIENCE_SECONDS, StorageDoor
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
+from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_session
 from scaler_protocol.objects import Reference
 from scaler_worker.channel import result_name
 
-CACHE_BYTES: Final = 64 * 1024 * 1024
+CACHE_BYTES: Final = 256 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _KeptObject:
+    """What a worker keeps of an object: its bytes, or a value that nobody can change and that needs them no more."""
+
+    size: int
+    payload: Buffer | None
+    value: Any = None
+    used: bool = True
 
 
 class WorkerStorage:
     """What WorkerCore and the client inside its tasks share: one connection, opened when it is first needed.
 
     It is an agent's, which may write results in any session, and it owns `session`: what tasks here submit and put
-    ends with this process. Of what several runs may need the latest is kept, up to `limit` bytes.
+    ends with this process. Of what several runs may need the latest is kept, up to `limit` bytes, until it is not used.
     """
 
     def __init__(self, address: Callable[[], str], secret: bytes, name: str, limit: int = CACHE_BYTES) -> None:
@@ -31,7 +44,7 @@ class WorkerStorage:
         self.door = StorageDoor(address, self._connect)
         self._name = name
         self._limit = limit
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self._kept: OrderedDict[bytes, _KeptObject] = OrderedDict()
         self._size = 0
 
     def _connect(self, address: Address) -> ObjectConnection:
@@ -44,25 +57,59 @@ class WorkerStorage:
         """Whether there is a server."""
         return self.door.named
 
-    def get(self, reference: bytes) -> bytes:
+    def get(self, reference: bytes) -> Buffer:
         """The object; raises ScalerError."""
-        return self.door.connection().get(Reference.unpack(reference))
+        return bytes(self.door.connection().get(Reference.unpack(reference)))
 
-    def get_shared(self, reference: bytes) -> bytes:
+    def get_shared(self, reference: bytes) -> Buffer:
         """An object that other runs may need, too; raises ScalerError."""
-        payload = self._kept.pop(reference, None)
-        if payload is None:
-            payload = self.get(reference)
-            if len(payload) > self._limit:
-                return payload
-            self._size += len(payload)
-        self._kept[reference] = payload
-        while self._size > self._limit:
-            _, oldest = self._kept.popitem(last=False)
-            self._size -= len(oldest)
+        kept = self._use(reference)
+        if kept is not None and kept.payload is not None:
+            return kept.payload
+        payload = self.get(reference)
+        self._keep(reference, _KeptObject(len(payload), payload))
         return payload
 
-    def put(self, payload: bytes, session: int, run: int) -> bytes:
+    def load_shared(self, reference: bytes) -> Any:
+        """The value of such an object, anew unless nobody can change it; raises ScalerError, or what loading raises."""
+        kept = self._use(reference)
+        if kept is not None and kept.payload is None:
+            return kept.value
+        payload = self.get_shared(reference)
+        value = load(payload)
+        if is_unchanging(value):
+            self._keep(reference, _KeptObject(len(payload), None, value))
+        return value
+
+    def forget_unused(self) -> None:
+        """Drop what no run has needed since this was called before."""
+        for reference, kept in list(self._kept.items()):
+            if not kept.used:
+                self._drop(reference)
+            kept.used = False
+
+    def _use(self, reference: bytes) -> _KeptObject | None:
+        kept = self._kept.get(reference)
+        if kept is not None:
+            kept.used = True
+            self._kept.move_to_end(reference)
+        return kept
+
+    def _keep(self, reference: bytes, kept: _KeptObject) -> None:
+        self._drop(reference)
+        if kept.size > self._limit:
+            return
+        self._kept[reference] = kept
+        self._size += kept.size
+        while self._size > self._limit:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, reference: bytes) -> None:
+        if kept := self._kept.pop(reference, None):
+            self._size -= kept.size
+
+    def put(self, payload: Payload, session: int, run: int) -> bytes:
         """Store the outcome of a run, for a session; returns its packed reference. Raises ScalerError."""
         name = result_name(self._secret, run, self._pid)
-        return self.door.connection().put(payload, session=session, name=name).pack()
+        buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
+        return self.door.connection().put(buffers, session=session, name=name).pack()

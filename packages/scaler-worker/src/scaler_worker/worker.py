@@ -16,11 +16,12 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from scaler_client import task_context
 from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask
+from scaler_protocol.buffers import Buffer
 from scaler_worker.agent_transport import AgentTransport
 from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
 from scaler_worker.config import WorkerConfig
@@ -54,8 +55,8 @@ class WorkerRuntime:
         self._storage = storage
 
     @property
-    def inputs(self) -> Mapping[int, tuple[int, bytes]]:
-        """Status and payload of each task whose result the current run takes."""
+    def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
+        """Of each task whose result the current run takes: the payload, or, where that is stored, its reference."""
         return self._core.inputs
 
     @property
@@ -68,9 +69,13 @@ class WorkerRuntime:
         """The process's connection to object storage."""
         return self._storage.door
 
-    def fetch(self, reference: bytes) -> bytes:
-        """An object that calls name; raises ScalerError."""
+    def fetch(self, reference: bytes) -> Buffer:
+        """The bytes of an object that calls name; raises ScalerError."""
         return self._storage.get_shared(reference)
+
+    def load(self, reference: bytes) -> Any:
+        """The value of an object that calls name; raises ScalerError, or what loading raises."""
+        return self._storage.load_shared(reference)
 
     def current(self) -> CurrentTask | None:
         """The task being run."""
@@ -130,7 +135,7 @@ def run_worker(
         )
         task_context.install(WorkerRuntime(core, socket.socket(fileno=ends.messages), storage))
         core.ready()
-        _work(core, ends, config)
+        _work(core, storage, ends, config)
         code = 0
     except BrokenPipeError:
         code = 0  # the agent is gone
@@ -186,7 +191,7 @@ def _preload(config: WorkerConfig, pipe: _ResultPipe) -> bool:
     return True
 
 
-def _work(core: WorkerCore, ends: WorkerEnds, config: WorkerConfig) -> None:
+def _work(core: WorkerCore, storage: WorkerStorage, ends: WorkerEnds, config: WorkerConfig) -> None:
     tasks = socket.socket(fileno=ends.tasks)
     interval = config.garbage_collect_interval_seconds
     # A time limit of the kernel's costs nothing per datagram, unlike one of Python's.
@@ -208,6 +213,7 @@ def _work(core: WorkerCore, ends: WorkerEnds, config: WorkerConfig) -> None:
             take(read_memory_file(ancillary) if ancillary else datagram)
             worked = True
         if clock() >= collect_at:
+            storage.forget_unused()
             if worked:
                 _collect(config.trim_memory_threshold_bytes)
             collect_at, worked = clock() + interval, False

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from scaler_client.task_context import CurrentTask
+from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Status
 from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
@@ -55,13 +55,10 @@ class ObjectStore(Protocol):
     def named(self) -> bool:
         """Whether there is a server: without one everything travels inline."""
 
-    def get(self, reference: bytes) -> bytes:
+    def get(self, reference: bytes) -> Buffer:
         """The object; raises ScalerError."""
 
-    def get_shared(self, reference: bytes) -> bytes:
-        """An object that other runs may need, too."""
-
-    def put(self, payload: bytes, session: int, run: int) -> bytes:
+    def put(self, payload: Payload, session: int, run: int) -> bytes:
         """Store the outcome of a run, for a session; returns its packed reference. Raises ScalerError."""
 
 
@@ -82,7 +79,7 @@ class WorkerCore:
         peak_memory: Callable[[], int],
         store: ObjectStore | None = None,
     ) -> None:
-        self.inputs: Mapping[int, tuple[int, bytes]] = {}
+        self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self._name, self._number, self._pid = name, number, pid
         self._word, self._write, self._capture = word, write, capture
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
@@ -109,7 +106,7 @@ class WorkerCore:
     def _define(self, definition: Definition) -> None:
         """Loading waits for the first run, so that what it does is the doing of that run."""
 
-        def load_and_run(call: bytes) -> tuple[int, bytes]:
+        def load_and_run(call: Buffer) -> tuple[int, Payload]:
             try:
                 runner = load_runner(self._with_bodies(definition))
             except ScalerError as error:
@@ -147,8 +144,8 @@ class WorkerCore:
             else:
                 status, payload = runner(datagram[at:end])
             kind = RESULT
-            if len(payload) > INLINE_LIMIT and self._store is not None:
-                kind, status, payload = self._place_result(self._store, status, payload)
+            if len(payload) > INLINE_LIMIT:
+                kind, status, payload = self._place_result(status, payload)
             stop = clock()
             cpu = duration = stop - start
             if duration > BRIEF_NANOSECONDS:
@@ -160,20 +157,17 @@ class WorkerCore:
                 cpu_start += cpu
             start = stop
             profile = duration // 1000, cpu // 1000, self._peak, pid, number, attempt
-            self._write(pack(kind, status, len(payload), run, *profile) + payload)
+            self._write(pack(kind, status, len(payload), run, *profile) + bytes(payload))
         self._run = 0
 
-    def _run_flagged(self, runner: Runner, call: bytes, flag: int) -> tuple[int, bytes]:
+    def _run_flagged(self, runner: Runner, call: Buffer, flag: int) -> tuple[int, Payload]:
         """A call that is a reference, or comes with the outcomes of other tasks."""
         try:
             if flag & WITH_INPUTS:
-                call, inputs = split_inputs(call)
-                self.inputs = {
-                    task: (Status.VALUE, self._stored().get_shared(result) if stored else result)
-                    for task, stored, result in inputs
-                }
+                call, inputs = split_inputs(bytes(call))
+                self.inputs = {task: (stored, result) for task, stored, result in inputs}
             if flag & STORED:
-                call = self._stored().get(call)
+                call = self._stored().get(bytes(call))
         except ScalerError as error:
             return failed(error)
         try:
@@ -189,24 +183,25 @@ class WorkerCore:
     def _with_bodies(self, definition: Definition) -> Definition:
         """The definition with its bytes in it."""
         if definition.body_stored:
-            definition = replace(definition, body=self._stored().get(definition.body))
+            definition = replace(definition, body=self._stored().get(bytes(definition.body)))
         if definition.serializer_stored:
-            definition = replace(definition, serializer_body=self._stored().get(definition.serializer_body))
+            definition = replace(definition, serializer_body=self._stored().get(bytes(definition.serializer_body)))
         return definition
 
-    def _place_result(self, store: ObjectStore, status: int, payload: bytes) -> tuple[int, int, bytes]:
+    def _place_result(self, status: int, payload: Payload) -> tuple[int, int, bytes]:
         """Put an outcome beyond INLINE_LIMIT into object storage; returns the record's kind, status and payload."""
-        if not store.named:
-            return RESULT, status, payload
+        if self._store is None or not self._store.named:
+            return RESULT, status, bytes(payload)
         try:
-            return STORED_RESULT, status, store.put(payload, session_of(self._task), self._run)
+            return STORED_RESULT, status, self._store.put(payload, session_of(self._task), self._run)
         except ScalerError as error:
-            return RESULT, *failed(error)
+            status, reason = failed(error)
+            return RESULT, status, bytes(reason)
 
     def _capturing(self, runner: Runner) -> Runner:
         """The runner with what it prints sent along."""
 
-        def run(call: bytes) -> tuple[int, bytes]:
+        def run(call: Buffer) -> tuple[int, Payload]:
             current = self._run
 
             def send(stream: int, text: str) -> None:

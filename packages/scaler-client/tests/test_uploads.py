@@ -1,0 +1,230 @@
+"""Big arguments: which of them are objects of their own, and how often they are put."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaler_client import pickles, task_context
+from scaler_client.calls import WholeCalls
+from scaler_client.records import CallBlock, CallGroup
+from scaler_client.stored import StoredObject, StoredPayload, kept_bytes
+from scaler_client.uploads import Uploads
+from scaler_protocol.buffers import Payload
+from scaler_protocol.errors import StorageFullError
+from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.messages import Group
+
+BIG = INLINE_LIMIT + 1
+
+
+class Nobody:
+    """An owner of no futures."""
+
+    waiting: AbstractContextManager[object] = nullcontext()
+
+    def cancel(self, tasks: Any) -> None: ...
+    def call_soon(self, work: Any) -> None: ...
+
+
+class Shelf:
+    """An UploadPlace, and the home of its objects."""
+
+    def __init__(self) -> None:
+        self.losses = 0
+        self.puts: list[int] = []
+        self.objects: dict[bytes, bytes] = {}
+        self.full = False
+
+    def place(self, payload: Payload) -> bytes:
+        if self.full:
+            raise StorageFullError
+        reference = len(self.puts).to_bytes(16, "big") + len(payload).to_bytes(8, "little")
+        self.puts.append(len(payload))
+        self.objects[reference] = bytes(payload)
+        return StoredPayload.of(StoredObject(self, reference))
+
+    def fetch(self, reference: bytes) -> bytes:
+        return self.objects[reference]
+
+    def free(self, reference: bytes) -> None:
+        del self.objects[reference]
+
+
+class Model:
+    """Something of the user's."""
+
+    def __init__(self) -> None:
+        self.weights = list(range(BIG))
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def uploads(shelf: Shelf) -> Uploads:
+    return Uploads(Nobody(), shelf)
+
+
+@pytest.fixture
+def writer(uploads: Uploads) -> WholeCalls:
+    return WholeCalls(Nobody(), uploads)
+
+
+LASTING: dict[str, Any] = {
+    "array": np.arange(BIG),
+    "bytes": b"a" * BIG,
+    "text": "a" * BIG,
+    "set": {str(number) for number in range(BIG)},
+    "model": Model(),
+}
+EACH_TIME: dict[str, Any] = {"bytearray": bytearray(BIG), "list": list(range(BIG)), "tuple": (b"b" * BIG,)}
+
+
+@pytest.mark.parametrize("name", [*LASTING, *EACH_TIME])
+def test_the_same_argument_is_put_once(writer: WholeCalls, shelf: Shelf, name: str) -> None:
+    value = {**LASTING, **EACH_TIME}[name]
+    calls = [writer.write((value, number), {"again": value}) for number in range(12)]
+    assert len(shelf.puts) == 1 and len({needs[0] for _, needs in calls}) == 1
+    assert all(type(call) is bytes and len(call) < 1000 for call, _ in calls)
+    del calls
+    gc.collect()
+    living = name in LASTING and name not in ("bytes", "text")
+    assert len(shelf.objects) == living  # of what can die, as long as it lives
+
+
+def test_what_is_known_by_identity_is_not_pickled_again(writer: WholeCalls, shelf: Shelf) -> None:
+    written: list[int] = []
+
+    class Watched(Model):
+        def __reduce__(self) -> Any:
+            written.append(1)
+            return list, (self.weights,)
+
+    model = Watched()
+    writer.write((model,), {})
+    once = len(written)
+    for _ in range(5):
+        writer.write((model, 1), {})
+    assert len(written) == once and len(shelf.puts) == 1
+
+
+def test_equal_ones_are_put_once_while_one_of_them_is_kept(writer: WholeCalls, shelf: Shelf) -> None:
+    kept = [writer.write((np.arange(BIG),), {}) for _ in range(3)]
+    assert len(shelf.puts) == 1 == len(shelf.objects)
+    kept.append(writer.write((np.arange(1, BIG + 1),), {}))
+    assert len(shelf.puts) == 2
+    kept.clear()
+    assert not shelf.objects
+    writer.write((np.arange(BIG),), {})
+    assert len(shelf.puts) == 3
+
+
+def test_an_id_that_is_used_again_is_not_mistaken(writer: WholeCalls, shelf: Shelf) -> None:
+    seen = set()
+    for number in range(50):
+        array = np.full(BIG, number)
+        seen.add(id(array))
+        _, needs = writer.write((array,), {})
+        (kept,) = needs
+        assert isinstance(kept, StoredObject) and pickles.load(kept.fetch())[0] == number
+        del array, kept, needs
+    assert len(seen) < 50 and len(shelf.puts) == 50 and not shelf.objects
+
+
+def test_what_was_changed_in_place_is_renewed_on_demand(writer: WholeCalls, shelf: Shelf) -> None:
+    array = np.zeros(BIG)
+
+    def seen(renewed: set[int] | None = None) -> list[Any]:
+        found = []
+        for _, needs in [writer.write((array, number), {}, renewed) for number in range(3)]:
+            (kept,) = needs
+            assert isinstance(kept, StoredObject)
+            found.append(pickles.load(kept.fetch())[0])
+        return found
+
+    assert seen() == [0.0] * 3
+    array[0] = 1.0
+    assert seen() == [0.0] * 3  # the documented trap
+    assert seen(set()) == [1.0] * 3 and len(shelf.puts) == 2
+    assert seen() == [1.0] * 3 and len(shelf.puts) == 2
+    changing = bytearray(BIG)
+    writer.write((changing,), {})
+    changing[0] = 1
+    (kept,) = writer.write((changing,), {})[1]
+    assert isinstance(kept, StoredObject) and pickles.load(kept.fetch())[0] == 1
+
+
+def test_small_arguments_stay_in_their_calls(writer: WholeCalls, shelf: Shelf) -> None:
+    args = (1, "a" * INLINE_LIMIT, np.arange(10), [2], {"b": b"c"})
+    call, needs = writer.write((args[0], *args[2:]), {})
+    assert type(call) is bytes and not needs and not shelf.puts
+    call, needs = writer.write(args, {})  # none is big, but together they are
+    assert len(call) > INLINE_LIMIT and not needs and not shelf.puts
+    assert pickles.load(bytes(call))[0][1] == args[1]
+
+
+def test_what_belongs_to_its_call_stays_there(writer: WholeCalls, shelf: Shelf, uploads: Uploads) -> None:
+    placed = uploads.place_argument(b"x" * BIG)
+    assert type(placed) is StoredPayload
+    named: StoredPayload = placed
+
+    class Naming:
+        def __reduce__(self) -> Any:
+            from scaler_client.dependencies import collector
+
+            return bytes, (collector().keep(named),)
+
+    call, needs = writer.write(([Naming(), np.arange(BIG)],), {})
+    assert len(call) > 8 * BIG and len(needs) == 1 and len(shelf.puts) == 1
+
+
+def test_one_argument_twice_is_one_value(writer: WholeCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.arange(BIG)
+    call, needs = writer.write((array, array), {})
+    loads: list[bytes] = []
+    monkeypatch.setattr(task_context, "_runtime", SimpleNamespace(load=lambda name: loads.append(name) or array))
+    (first, second), _ = pickle.loads(bytes(call))
+    assert first is second is array and len(needs) == len(loads) == 1
+
+
+def test_what_finds_no_place(writer: WholeCalls, shelf: Shelf) -> None:
+    shelf.full = True
+    with pytest.raises(StorageFullError):
+        writer.write((b"a" * BIG,), {})
+    shelf.full = False
+    assert len(writer.write((b"a" * BIG,), {})[1]) == 1
+
+
+def test_after_a_loss_nothing_is_known(writer: WholeCalls, shelf: Shelf, uploads: Uploads) -> None:
+    array = np.arange(BIG)
+    kept = [writer.write((array,), {}), writer.write((b"a" * BIG,), {})]
+    shelf.losses += 1
+    kept += [writer.write((array,), {}), writer.write((b"a" * BIG,), {})]
+    assert len(shelf.puts) == 4
+    uploads.clear()
+    del kept
+    assert not shelf.objects
+
+
+def test_rows_hold_back_by_what_they_name(writer: WholeCalls, shelf: Shelf) -> None:
+    array = np.arange(BIG)
+    calls, needs = writer.write_rows([(array,), (array,), (1,), (b"a" * BIG,)])
+    assert sorted(needs) == [0, 1, 3] and len(shelf.puts) == 2
+    assert kept_bytes(needs.values()) == sum(shelf.puts)
+    block = CallBlock(
+        1, CallGroup(Group(b"f"), (), pickles.load, pickle.dumps), list(map(bytes, calls)), gc.enable, needs
+    )
+    assert block.held > sum(shelf.puts) // 4 > block.weight
+    del needs
+    assert len(shelf.objects) == 2
+    block.take(4, 0, b"")
+    assert len(shelf.objects) == 1

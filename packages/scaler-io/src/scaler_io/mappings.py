@@ -1,0 +1,67 @@
+"""Mappings: stored objects that this process has mapped, each of them once, until nothing of them is used any more."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from scaler_protocol.segments import UnpinObjects
+
+
+class Mappings:
+    """The mappings of one connection. A pin is given back when nothing that was made from its mapping is left.
+
+    For any thread, finalizers included; `wake` is called when the first of several pins can be given back.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._pid = os.getpid()
+        self._known: weakref.WeakValueDictionary[bytes, mmap.mmap] = weakref.WeakValueDictionary()
+        self._held: set[int] = set()
+        self._lent: set[int] = set()
+        self._returned: deque[int] = deque()
+
+    def find(self, name: bytes, size: int) -> mmap.mmap | None:
+        """The mapping of an object, if it is mapped."""
+        mapping = self._known.get(name)
+        return mapping if mapping is not None and len(mapping) == size else None
+
+    def keep(self, name: bytes, mapping: mmap.mmap, pin: int) -> mmap.mmap:
+        """Hold the pin of a new mapping; returns the one to use, an older one of the same object if there is one."""
+        known = self.find(name, len(mapping))
+        self._held.add(pin)
+        weakref.finalize(mapping, self.give_back, pin).atexit = False
+        if known is None:
+            self._known[name] = mapping
+        return known or mapping
+
+    def forget(self, names: list[bytes]) -> None:
+        """These are deleted: they are not to be found any more."""
+        for name in names or list(self._known):
+            self._known.pop(name, None)
+
+    def give_back(self, pin: int) -> None:
+        """Nothing is left of what this pin was for."""
+        if os.getpid() != self._pid:
+            return  # a fork's copy of what is its parent's
+        self._held.discard(pin)
+        self._returned.append(pin)
+        if len(self._returned) == 1:
+            self._wake()
+
+    def lend(self) -> None:
+        """This process forks: another one has everything that is mapped, for nobody knows how long."""
+        self._lent |= self._held
+
+    def returned(self) -> UnpinObjects | None:
+        """What to tell the server, if anything."""
+        if not self._returned:
+            return None
+        pins = [self._returned.popleft() for _ in range(len(self._returned))]
+        lent = self._lent.intersection(pins)
+        self._lent -= lent
+        return UnpinObjects([pin for pin in pins if pin not in lent], sorted(lent))

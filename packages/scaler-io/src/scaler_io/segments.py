@@ -1,0 +1,86 @@
+"""Segments as peers on the storage's host see them: files that are written once, mapped by many, never changed."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
+
+_TOKEN_LIMIT = 4096
+_MOST_BUFFERS = 512
+
+
+def read_token(directory: str) -> bytes:
+    """What proves that we are on the host of the storage with this segment directory, or nothing if we are not."""
+    if not directory or sys.platform == "win32":
+        return b""
+    try:
+        with open(Path(directory, "token"), "rb") as file:
+            return file.read(_TOKEN_LIMIT)
+    except OSError:
+        return b""
+
+
+def map_segment(directory: str, name: str, size: int) -> mmap.mmap:
+    """The first `size` bytes of a segment, for reading; raises ObjectNotFoundError where it is gone."""
+    try:
+        with open(Path(directory, name), "rb", buffering=0) as file:
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise ObjectNotFoundError(f"its segment can not be mapped: {error}") from error
+
+
+class SegmentWriter:
+    """Writes buffers into a segment, one behind the other.
+
+    Not by a mapping: where memory runs out a write is refused, while a mapping ends the process, and other threads run
+    meanwhile. Raises StorageLostError where the segment is gone.
+    """
+
+    def __init__(self, directory: str, name: str, buffers: Sequence[memoryview]) -> None:
+        self._rest = list(reversed(buffers))
+        self._at = 0
+        try:
+            self._file = os.open(Path(directory, name), os.O_WRONLY)
+        except OSError as error:
+            raise StorageLostError(f"its segment can not be written: {error}") from error
+
+    def write(self, limit: int) -> bool:
+        """Write up to about `limit` bytes; whether that was all. Raises StorageFullError where there is no memory."""
+        batch, size = list[memoryview](), 0
+        while self._rest and size < limit and len(batch) < _MOST_BUFFERS:
+            buffer = self._rest.pop()
+            if len(buffer) > limit - size:
+                self._rest.append(buffer[limit - size :])
+                buffer = buffer[: limit - size]
+            batch.append(buffer)
+            size += len(buffer)
+        while batch:
+            written = self._write(batch)
+            self._at += written
+            while batch and written >= len(batch[0]):
+                written -= len(batch.pop(0))
+            if written:
+                batch[0] = batch[0][written:]
+        return not self._rest
+
+    def _write(self, batch: list[memoryview]) -> int:
+        if sys.platform == "win32":
+            raise StorageLostError("segments are not on this system")
+        try:
+            return os.pwritev(self._file, batch, self._at)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageLostError(f"its segment can not be written: {error}") from error
+            raise StorageFullError("the memory for segments is full") from error
+
+    def close(self) -> None:
+        """Write no more; may be repeated."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

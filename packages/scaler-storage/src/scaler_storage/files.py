@@ -1,0 +1,181 @@
+"""FileSegments: segments as files, mostly in memory (tmpfs), and the thread that moves objects to and from disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import threading
+from collections import deque
+from pathlib import Path
+from queue import SimpleQueue
+
+from scaler_protocol.errors import StorageFullError
+from scaler_protocol.objects import SHARED_BYTES
+from scaler_storage.segments import Moved, Segment, size_class
+
+_TOKEN_BYTES = 32
+_RESERVED_BYTES = 64 * 1024 * 1024
+"""What is taken from the memory at once, and no more, to keep others from waiting: the rest as it is written."""
+_SLICE_BYTES = 8 * 1024 * 1024
+
+
+class FileSegments:
+    """The segments of one server, in two directories of its own; without a `disk` nothing can be spilled."""
+
+    def __init__(self, memory: Path, disk: Path | None) -> None:
+        self.directory = str(memory)
+        self.token = secrets.token_bytes(_TOKEN_BYTES)
+        self.spills = disk is not None
+        self._memory = memory
+        self._disk = disk or memory
+        self._count = 0
+        with open(os.open(memory / "token", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(self.token)
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._wake, False)
+        self._jobs: SimpleQueue[tuple[int, Segment, int, bool] | None] = SimpleQueue()
+        self._moved: deque[Moved] = deque()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scaler-spill", daemon=True)
+        if self.spills:
+            self._thread.start()
+
+    def capacity(self, size: int) -> int:
+        """What a segment for `size` bytes has."""
+        return size_class(size)
+
+    def allocate(self, size: int) -> Segment:
+        """A new segment for `size` bytes; raises StorageFullError where the memory is not there."""
+        capacity = size_class(size)
+        if size < SHARED_BYTES:
+            return Segment(capacity)  # a file costs more than so few bytes
+        self._count += 1
+        segment = Segment(capacity, f"{self._count:x}")
+        try:
+            descriptor = os.open(self._memory / segment.name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, min(capacity, _RESERVED_BYTES))
+                os.ftruncate(descriptor, capacity)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self.free(segment)
+            raise self._full(error) from error
+        return segment
+
+    def _full(self, error: OSError) -> StorageFullError:
+        return StorageFullError(f"segment directory {self._memory}: {error.strerror}")
+
+    def write(self, segment: Segment, offset: int, part: bytes | memoryview) -> None:
+        """Put bytes where they belong; raises StorageFullError where the memory is not there."""
+        if not segment.name:
+            segment.content = part  # smaller than a part, so it is all there is
+            return
+        try:
+            descriptor = os.open(self._memory / segment.name, os.O_WRONLY)
+            try:
+                _write(descriptor, part, offset)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._full(error) from error
+
+    def read(self, segment: Segment, offset: int, length: int) -> bytes | memoryview:
+        """Bytes of a segment; raises OSError where it is gone."""
+        if not segment.name:
+            content = segment.content
+            return content if len(content) == length else memoryview(content)[offset : offset + length]
+        descriptor = os.open(self._memory / segment.name, os.O_RDONLY)
+        try:
+            part = os.pread(descriptor, length, offset)
+        finally:
+            os.close(descriptor)
+        if len(part) != length:
+            raise OSError(errno.EIO, f"segment {segment.name} is too short")
+        return part
+
+    def free(self, segment: Segment) -> None:
+        """Give the memory back; whoever has mapped it may go on reading."""
+        segment.content = b""
+        if segment.name:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._memory / segment.name)
+
+    def spill(self, ticket: int, segment: Segment, size: int) -> None:
+        """Begin to write the first `size` bytes to disk, as `ticket`."""
+        self._jobs.put((ticket, segment, size, True))
+
+    def load(self, ticket: int, segment: Segment, size: int) -> None:
+        """Begin to read into the segment what was spilled as `ticket`."""
+        self._jobs.put((ticket, segment, size, False))
+
+    def forget(self, ticket: int) -> None:
+        """Free the disk of what was spilled, entirely or in part."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._spilled(ticket))
+
+    def fileno(self) -> int:
+        """Readable when something is finished."""
+        return self._woken
+
+    def finished(self) -> list[Moved]:
+        """What is over since the last time."""
+        if not self._moved:
+            return []
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._woken, 4096)
+        return [self._moved.popleft() for _ in range(len(self._moved))]
+
+    def close(self) -> None:
+        """Stop moving, in the middle of an object where there is one."""
+        self._closing.set()
+        if self.spills:
+            self._jobs.put(None)
+            self._thread.join()
+        os.close(self._wake)
+        os.close(self._woken)
+
+    # --- on the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None and not self._closing.is_set():
+            ticket, segment, size, out = job
+            error = ""
+            try:
+                if segment.name:
+                    memory, disk = self._memory / segment.name, self._spilled(ticket)
+                    self._copy(*(memory, disk) if out else (disk, memory), size)
+                elif out:
+                    self._spilled(ticket).write_bytes(segment.content)
+                else:
+                    segment.content = self._spilled(ticket).read_bytes()
+            except OSError as failure:
+                error = f"{failure.filename or self._disk}: {failure.strerror}"
+            self._moved.append(Moved(ticket, error))
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._wake, b"\0")
+
+    def _copy(self, source: Path, sink: Path, size: int) -> None:
+        with (
+            open(source, "rb", buffering=0) as reader,
+            open(os.open(sink, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as to,
+        ):
+            at = 0
+            while at < size and not self._closing.is_set():
+                sent = os.sendfile(to.fileno(), reader.fileno(), at, min(_SLICE_BYTES, size - at))
+                if not sent:
+                    raise OSError(errno.EIO, "it is too short", str(source))
+                at += sent
+
+    def _spilled(self, ticket: int) -> Path:
+        return self._disk / f"spilled-{ticket:x}"
+
+
+def _write(descriptor: int, part: bytes | memoryview, offset: int) -> None:
+    view = memoryview(part)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written

@@ -1,0 +1,154 @@
+"""Reading: how the bytes of objects come to who wants them. Pure, no IO. scaler_storage.core tells the theory."""
+
+from __future__ import annotations
+
+import logging
+
+from scaler_protocol.errors import ObjectRefusedError, StorageFullError
+from scaler_protocol.messages import GetObject, ObjectPart
+from scaler_protocol.objects import PART_BYTES
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.segments import MapObject, ObjectMapped, UnpinObjects
+from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord
+from scaler_storage.state import StorageState, proven
+
+
+class Reading:
+    """Parts for peers elsewhere, mappings for those on this host."""
+
+    def __init__(self, state: StorageState, first_pin: int) -> None:
+        self._state = state
+        self._next_pin = first_pin
+        self.pins: dict[int, tuple[bytes, ObjectRecord]] = {}
+        """Who has which object pinned."""
+
+    def get(self, peer: bytes, event: GetObject) -> None:
+        """Answer with what one part holds of the bytes, now or when they are in memory."""
+        record = self._state.objects.get(event.object)
+        self._count(record, first=not event.offset)
+        if record is None:
+            self._state.missing(peer, event)
+        elif not record.here:
+            self._wait(peer, event, record)
+        else:
+            self._answer_part(peer, event, record)
+
+    def map(self, peer: bytes, event: MapObject) -> None:
+        """Pin an object for a peer on this host and say where it is, now or when it is in memory."""
+        try:
+            proven(self._state.peers[peer], event)
+        except ObjectRefusedError as refusal:
+            self._state.missing(peer, event, refusal)
+            return
+        record = self._state.objects.get(event.object)
+        if record is not None and record.size != event.size:
+            record = None
+        self._count(record, first=True)
+        if record is None:
+            self._state.missing(peer, event)
+        elif not record.here:
+            self._wait(peer, event, record)
+        else:
+            self._answer_mapping(peer, event, record)
+
+    def _count(self, record: ObjectRecord | None, *, first: bool) -> None:
+        self._state.unknown += record is None
+        if record is not None and first:
+            self._state.hits += record.here
+            self._state.misses += not record.here
+
+    def _answer_part(self, peer: bytes, event: GetObject, record: ObjectRecord) -> None:
+        length = max(0, min(event.limit, PART_BYTES - event.offset % PART_BYTES, record.size - event.offset))
+        assert record.segment is not None
+        try:
+            part = self._state.segments.read(record.segment, event.offset, length) if length else b""
+        except OSError as error:
+            self._lose(event.object, str(error))
+            self._state.missing(peer, event)
+            return
+        self._state.pager.touch(record)
+        parts = Payloads.cut(part, [len(part)])
+        self._state.send(peer, ObjectPart(event.object, True, record.size, event.offset, parts, event.request))
+
+    def _answer_mapping(self, peer: bytes, event: MapObject, record: ObjectRecord) -> None:
+        assert record.segment is not None
+        if not record.segment.name:
+            why = f"object {event.object.hex()} of {record.size:,} bytes is too small to be mapped"
+            self._state.missing(peer, event, ObjectRefusedError(why))
+            return
+        self._state.pager.pin(record)
+        pin, self._next_pin = self._next_pin, self._next_pin + 1
+        self.pins[pin] = peer, record
+        self._state.peers[peer].pins.add(pin)
+        self._state.send(peer, ObjectMapped(event.object, True, record.segment.name, pin, event.request))
+
+    def _wait(self, peer: bytes, event: GetObject | MapObject, record: ObjectRecord) -> None:
+        record.waiting.append((peer, event))
+        if len(record.waiting) == 1:
+            self.load(peer, LoadObject(event.object))
+
+    def load(self, peer: bytes, event: LoadObject) -> None:
+        """Bring an object back that somebody waits for, when there is room."""
+        state = self._state
+        record = state.objects.get(event.object)
+        if record is None or not record.waiting or record.here or record.segment is not None:
+            return
+        try:
+            segment = state.room(peer, event, record.size)
+        except StorageFullError as full:
+            self.refuse(event, full)
+        else:
+            if segment is not None:
+                state.pager.load(record, segment)
+
+    def refuse(self, event: LoadObject, full: StorageFullError) -> None:
+        """There is no room for an object that somebody waits for."""
+        if (record := self._state.objects.get(event.object)) is not None:
+            self._state.refuse_readers(record, StorageFullError(f"object {event.object.hex()}: {full}"))
+
+    def loaded(self, record: ObjectRecord) -> None:
+        """Answer everybody who waited for an object."""
+        waiting, record.waiting = record.waiting, []
+        for peer, event in waiting:
+            if peer not in self._state.peers:
+                continue
+            if isinstance(event, MapObject):
+                self._answer_mapping(peer, event, record)
+            elif not record.freed:
+                self._answer_part(peer, event, record)
+
+    def lost(self, record: ObjectRecord, why: str) -> None:
+        """An object could not be brought back."""
+        for name in self._state.shelves[record.session].objects:
+            if self._state.objects[name] is record:
+                self._lose(name, why)
+                return
+
+    def _lose(self, name: bytes, why: str) -> None:
+        self._state.log(logging.ERROR, f"object {name.hex()} is lost: {why}")
+        self._state.free(name)
+
+    def unpin(self, peer: bytes, event: UnpinObjects) -> None:
+        """Take pins back."""
+        own = self._state.peers[peer].pins
+        for pin in own.intersection(event.lent):
+            _lend(self.pins[pin][1])
+        for pin in own.intersection((*event.pins, *event.lent)):
+            own.discard(pin)
+            self._give_back(pin)
+
+    def leave(self, record: PeerRecord) -> None:
+        """End the pins of a peer that is gone, but perhaps not what it has mapped."""
+        for pin in record.pins:
+            _lend(self.pins[pin][1])
+            self._give_back(pin)
+        record.pins.clear()
+
+    def _give_back(self, pin: int) -> None:
+        _, record = self.pins.pop(pin)
+        self._state.pager.unpin(record, self._state.now)
+
+
+def _lend(record: ObjectRecord) -> None:
+    assert record.segment is not None
+    record.segment.lent = True

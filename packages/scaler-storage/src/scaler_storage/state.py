@@ -1,0 +1,110 @@
+"""The tables that the parts of StorageCore share. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from scaler_io.effects import Effect, Log, Send
+from scaler_protocol.errors import ObjectRefusedError, ScalerError, describe
+from scaler_protocol.handshake import Role
+from scaler_protocol.messages import GetObject, Message, ObjectPart
+from scaler_protocol.segments import MapObject, ObjectMapped
+from scaler_storage.pager import Pager
+from scaler_storage.records import ObjectRecord, PeerRecord, RoomEvent, ShelfRecord, UploadRecord
+from scaler_storage.segments import Segment, Segments
+
+
+class StorageState:
+    """What there is, who is there, who waits, and what is to be said."""
+
+    def __init__(self, segments: Segments, memory_limit: int, spill_limit: int | None) -> None:
+        self.segments = segments
+        self.pager = Pager(segments, memory_limit, spill_limit)
+        self.now = 0.0
+        self.peers: dict[bytes, PeerRecord] = {}
+        self.objects: dict[bytes, ObjectRecord] = {}
+        self.uploads: dict[tuple[bytes, bytes], UploadRecord] = {}
+        self.shelves: dict[int, ShelfRecord] = {}
+        self.orphans: dict[int, float] = {}
+        """When the objects of each session without an owner are freed, the earliest first."""
+        self.ended: dict[int, None] = {}
+        self.queue: deque[tuple[bytes, RoomEvent]] = deque()
+        """Requests that wait for room, in their order, and who made them."""
+        self.refused = 0
+        self.hits = self.misses = self.unknown = 0
+        self.out: list[Effect] = []
+        self._retrying = False
+
+    def send(self, peer: bytes, message: Message) -> None:
+        """Say something at the end of this turn."""
+        self.out.append(Send(peer, message))
+
+    def log(self, level: int, text: str) -> None:
+        """Tell the operator."""
+        self.out.append(Log(level, text))
+
+    def room(self, peer: bytes, event: RoomEvent, size: int) -> Segment | None:
+        """A segment; or None, and the event is handled again later. Raises StorageFullError."""
+        if self.queue and not self._retrying:
+            self.queue.append((peer, event))
+            return None
+        segment = self.pager.take(size)
+        if segment is None:
+            self.wait_again(peer, event)
+        return segment
+
+    def wait_again(self, peer: bytes, event: RoomEvent) -> None:
+        """There is no room yet: who has waited already stays in front."""
+        if self._retrying:
+            self.queue.appendleft((peer, event))
+        else:
+            self.queue.append((peer, event))
+
+    def next_waiting(self) -> tuple[bytes, RoomEvent]:
+        """Take the first of the queue, to try it again."""
+        self._retrying = True
+        return self.queue.popleft()
+
+    def tried(self) -> None:
+        """New requests queue up behind what waits."""
+        self._retrying = False
+
+    def session(self, record: PeerRecord, named: int) -> int:
+        """The session that a peer speaks of; raises ObjectRefusedError where that is not its own, or has ended."""
+        session = named or record.session
+        if not session:
+            raise ObjectRefusedError("an object belongs to a session, and none is named")
+        if record.role == Role.CLIENT and session != record.session:
+            raise ObjectRefusedError(f"session {session} is another client's")
+        if session in self.ended:
+            raise ObjectRefusedError(f"session {session} has ended")
+        return session
+
+    def free(self, name: bytes, why: ScalerError | None = None) -> None:
+        """An object is no more; who waits for it hears so, or `why`."""
+        record = self.objects.pop(name)
+        shelf = self.shelves[record.session]
+        shelf.objects.discard(name)
+        if not shelf.objects and not shelf.owners:
+            del self.shelves[record.session]
+            self.orphans.pop(record.session, None)
+        self.pager.drop(record, self.now)
+        self.refuse_readers(record, why)
+
+    def refuse_readers(self, record: ObjectRecord, why: ScalerError | None = None) -> None:
+        """Who waits for an object hears why it can not come; without a reason, that it is not there."""
+        waiting, record.waiting = record.waiting, []
+        for peer, event in waiting:
+            self.missing(peer, event, why)
+
+    def missing(self, peer: bytes, event: GetObject | MapObject, why: ScalerError | None = None) -> None:
+        """The answer without an object."""
+        error = describe(why).decode() if why is not None else ""
+        kind = ObjectPart if isinstance(event, GetObject) else ObjectMapped
+        self.send(peer, kind(event.object, False, request=event.request, error=error))
+
+
+def proven(record: PeerRecord, message: Message) -> None:
+    """Raises ObjectRefusedError unless the peer has proven to be on this host."""
+    if not record.local:
+        raise ObjectRefusedError(f"{type(message).__name__} came before a HostProof")

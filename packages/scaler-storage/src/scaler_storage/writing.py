@@ -1,0 +1,210 @@
+"""Writing: how objects come to be. Pure, no IO. scaler_storage.core tells the theory."""
+
+from __future__ import annotations
+
+import logging
+
+from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, describe
+from scaler_protocol.handshake import Role
+from scaler_protocol.messages import DeleteObjects, ObjectStored, PutObject
+from scaler_protocol.objects import OBJECT_ID_BYTES, PART_BYTES, part_count
+from scaler_protocol.segments import AllocateObject, ObjectAllocated, SealObject
+from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord, ShelfRecord, UploadRecord
+from scaler_storage.state import StorageState, proven
+
+
+class Writing:
+    """Uploads, whole objects, and their end."""
+
+    def __init__(self, state: StorageState, retention_seconds: float) -> None:
+        self._state = state
+        self._retention = retention_seconds
+        self._full_told = False
+
+    def put(self, peer: bytes, event: PutObject) -> None:
+        """Take a part and say so, or why not; or let it wait for room."""
+        record = self._state.peers[peer]
+        try:
+            if not self._take(peer, record, event):
+                return
+        except ObjectRefusedError as refusal:
+            self.refuse(peer, event, refusal)
+        else:
+            self._state.send(peer, ObjectStored(event.object, event.request))
+
+    def allocate(self, peer: bytes, event: AllocateObject) -> None:
+        """Answer with a segment, or why not; or let it wait for room."""
+        record, name = self._state.peers[peer], event.object
+        self.drop_upload(peer, record, name)
+        segment = ""
+        try:
+            proven(record, event)
+            session = self._check(record, name, event.size, event.session)
+            if name not in self._state.objects:
+                upload = self._begin(peer, record, event, session)
+                if upload is None:
+                    return
+                segment = upload.segment.name
+        except ObjectRefusedError as refusal:
+            self.refuse(peer, event, refusal)
+        else:
+            self._state.send(peer, ObjectAllocated(name, segment, event.request))
+
+    def refuse(self, peer: bytes, event: PutObject | AllocateObject, refusal: ObjectRefusedError) -> None:
+        """Answer that an object can not be had, and forget what there is of it."""
+        if isinstance(refusal, StorageFullError) and not self._full_told:
+            self._full_told = True
+            self._state.log(logging.WARNING, f"storage is full: {refusal}; see --memory-limit and --spill-directory")
+        self.drop_upload(peer, self._state.peers[peer], event.object)
+        self._state.refused += 1
+        kind = ObjectStored if isinstance(event, PutObject) else ObjectAllocated
+        self._state.send(peer, kind(event.object, request=event.request, error=describe(refusal).decode()))
+
+    def seal(self, peer: bytes, event: SealObject) -> None:
+        """An object that its writer has written by itself is complete."""
+        record, error = self._state.peers[peer], ""
+        upload = self._state.uploads.get((peer, event.object))
+        try:
+            if upload is None or not upload.allocated or upload.segment.name != event.segment:
+                raise ObjectRefusedError(f"object {event.object.hex()} has no segment {event.segment!r} of yours")
+            # The name may have been given to somebody else meanwhile.
+            self._check(record, event.object, upload.size, upload.session)
+            upload.allocated = False
+            self._complete(peer, record, event.object, upload)
+        except ObjectRefusedError as refusal:
+            self.drop_upload(peer, record, event.object)
+            self._state.refused += 1
+            error = describe(refusal).decode()
+        self._state.send(peer, ObjectStored(event.object, event.request, error))
+
+    def delete(self, peer: bytes, event: DeleteObjects) -> None:
+        """Free objects of a session and what this peer is writing of them; raises ProtocolError for another's."""
+        state = self._state
+        record = state.peers[peer]
+        session = event.session or record.session
+        if record.role == Role.CLIENT and session != record.session:
+            raise ProtocolError(f"a client of session {record.session} deletes objects of session {session}")
+        shelf = state.shelves.get(session)
+        for name in event.objects:
+            upload = state.uploads.get((peer, name))
+            if upload is not None and upload.session == session:
+                self.drop_upload(peer, record, name)
+        if self._state.queue:
+            self._stop_waiting(peer, set(event.objects))
+        known = shelf.objects if shelf is not None else set[bytes]()
+        for name in known.intersection(event.objects) if event.objects else list(known):
+            state.free(name)
+        self._full_told = False
+
+    def _stop_waiting(self, peer: bytes, names: set[bytes]) -> None:
+        """Answer what this peer has asked for and does not want any more."""
+        waiting = list(self._state.queue)
+        self._state.queue.clear()
+        for entry in waiting:
+            writer, event = entry
+            if writer != peer or event.object not in names or isinstance(event, LoadObject):
+                self._state.queue.append(entry)
+            else:
+                self.refuse(peer, event, ObjectRefusedError(f"object {event.object.hex()} was deleted"))
+
+    def _check(self, record: PeerRecord, name: bytes, size: int, named: int) -> int:
+        """The session of an object that a peer may write; raises ObjectRefusedError for one that it may not."""
+        session = self._state.session(record, named)
+        if len(name) != OBJECT_ID_BYTES:
+            raise ObjectRefusedError(f"an object's id has {OBJECT_ID_BYTES} bytes, not {len(name)}")
+        stored = self._state.objects.get(name)
+        if stored is not None:
+            _same(name, stored, session, size)
+        return session
+
+    def _take(self, peer: bytes, record: PeerRecord, event: PutObject) -> bool:
+        """Keep a part, unless it has to wait; raises ObjectRefusedError where it cannot be."""
+        state, name, size, part = self._state, event.object, event.size, event.parts.frame
+        index, rest = divmod(event.offset, PART_BYTES)
+        if rest or index >= part_count(size) or len(part) != min(PART_BYTES, size - event.offset):
+            raise ObjectRefusedError(
+                f"object {name.hex()}: {len(part):,} bytes at {event.offset:,} are no part of one of {size:,} bytes"
+            )
+        session = self._check(record, name, size, event.session)
+        if name in state.objects:
+            self.drop_upload(peer, record, name)
+            return True
+        upload = state.uploads.get((peer, name))
+        if upload is None:
+            upload = self._begin(peer, record, event, session)
+            if upload is None:
+                return False
+        _same(name, upload, session, size)
+        if upload.allocated:
+            raise ObjectRefusedError(f"object {name.hex()} has a segment to be written to")
+        if index not in upload.parts:
+            state.segments.write(upload.segment, event.offset, part)
+            upload.parts.add(index)
+            upload.missing -= 1
+        if not upload.missing:
+            self._complete(peer, record, name, upload)
+        return True
+
+    def _begin(
+        self, peer: bytes, record: PeerRecord, event: PutObject | AllocateObject, session: int
+    ) -> UploadRecord | None:
+        """Take room for the whole object, so that what was begun can be finished; None where it has to wait."""
+        try:
+            segment = self._state.room(peer, event, event.size)
+        except StorageFullError as full:
+            raise StorageFullError(f"object {event.object.hex()}: {full}") from full
+        if segment is None:
+            return None
+        allocated = isinstance(event, AllocateObject)
+        upload = UploadRecord(session, event.size, segment, part_count(event.size), allocated)
+        self._state.uploads[peer, event.object] = upload
+        record.uploads.add(event.object)
+        if allocated and not segment.name:
+            raise ObjectRefusedError(f"object {event.object.hex()} of {event.size:,} bytes is too small for a segment")
+        return upload
+
+    def _complete(self, peer: bytes, record: PeerRecord, name: bytes, upload: UploadRecord) -> None:
+        """The first complete copy becomes the object."""
+        state, session = self._state, upload.session
+        if name in state.objects:
+            self.drop_upload(peer, record, name)
+            return
+        del state.uploads[peer, name]
+        record.uploads.discard(name)
+        state.objects[name] = stored = ObjectRecord(session, upload.size, upload.segment)
+        state.pager.add(stored)
+        shelf = state.shelves.setdefault(session, ShelfRecord())
+        shelf.objects.add(name)
+        if not shelf.owners:
+            state.orphans.pop(session, None)
+            state.orphans[session] = state.now + self._retention
+
+    def drop_upload(self, peer: bytes, record: PeerRecord, name: bytes) -> None:
+        """Forget what this peer has written of an object, if anything."""
+        record.uploads.discard(name)
+        upload = self._state.uploads.pop((peer, name), None)
+        if upload is not None:
+            # Its writer may not know yet, and go on writing.
+            upload.segment.lent = upload.allocated
+            self._state.pager.pool.give(upload.segment, self._state.now)
+            self._full_told = False
+
+    def forget_requests(self, peer: bytes) -> None:
+        """A peer that waits for room is gone."""
+        queue = self._state.queue
+        kept = [entry for entry in queue if entry[0] != peer or isinstance(entry[1], LoadObject)]
+        if len(kept) < len(queue):
+            queue.clear()
+            queue.extend(kept)
+
+    def drop_session(self, session: int) -> None:
+        """Forget what anybody is writing in a session that ends."""
+        for writer, name in [key for key, upload in self._state.uploads.items() if upload.session == session]:
+            self.drop_upload(writer, self._state.peers[writer], name)
+
+
+def _same(name: bytes, stored: ObjectRecord | UploadRecord, session: int, size: int) -> None:
+    if stored.session != session:
+        raise ObjectRefusedError(f"object {name.hex()} belongs to another session")
+    if stored.size != size:
+        raise ObjectRefusedError(f"object {name.hex()} has {stored.size:,} bytes, not {size:,}")
