@@ -279,3 +279,12 @@ def test_the_monitor_lives_through_the_end_of_the_scheduler(tmp_path: Path) -> N
         made.wait_for(lambda model: model.status is not None and model.status.incarnation != first, SECONDS)
         another.terminate()
     made.close()
+
+
+def test_notebooks_show_client_and_cluster(watched: LocalCluster, monitor: Address) -> None:
+    with Client(address=watched.address) as client:
+        shown = client._repr_html_()
+        assert watched.address in shown and client.identity.decode() in shown and ">connected<" in shown
+    assert ">disconnected<" in client._repr_html_()
+    shown = watched.combo._repr_html_()
+    assert f"scaler_top {monitor}" in shown and ">2<" in shown and "running, processes " in shown

@@ -171,3 +171,10 @@ def test_other_names_and_origins_are_refused(site: str) -> None:
         request = urllib.request.Request(f"{site}/", headers=headers)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(request, timeout=SECONDS)
+
+
+def test_a_port_in_use_is_one_line(site: str, monitor: Address) -> None:
+    port = site.rpartition(":")[2]
+    with Terminal(PROGRAMS / "scaler_ui", str(monitor), "--port", port) as program:
+        program.read_until(f"scaler_ui: cannot listen to 127.0.0.1 port {port}: Address already in use")
+        assert program.process.wait(SECONDS) == 1 and len(program.lines) == 1

@@ -8,7 +8,9 @@ from typing import Protocol
 from scaler_io.streams import HEADER
 from scaler_protocol.codec import decode
 from scaler_protocol.errors import MalformedMessageError
-from scaler_protocol.monitoring import MonitorStatus, TaskEvents
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import PACKED_TASK, MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.profiles import PROFILE
 
 MonitorMessage = MonitorStatus | TaskEvents
 
@@ -49,7 +51,7 @@ class Feed:
         except MalformedMessageError:
             self.malformed += 1
             return None
-        if not isinstance(message, MonitorStatus | TaskEvents):
+        if not isinstance(message, MonitorStatus | TaskEvents) or not _is_sound(message):
             self.malformed += 1
             return None
         if isinstance(message, MonitorStatus) and message.snapshot:
@@ -63,3 +65,17 @@ class Feed:
             return None
         self._expected += 1
         return message
+
+
+def _is_sound(message: MonitorMessage) -> bool:
+    """Whether its parts fit each other, as the codec cannot know."""
+    if isinstance(message, MonitorStatus):
+        return set(message.worker_agents) <= set(message.agents)
+    ended = sum(size for step, size in zip(message.steps, message.sizes, strict=True) if step == TaskStep.ENDED)
+    return (
+        len(message.tasks) == PACKED_TASK.size * sum(message.sizes)
+        and len(message.statuses) == ended
+        and len(message.profiles) == PROFILE.size * ended
+        and max(message.statuses, default=0) <= Status.LOST
+        and max(message.steps, default=0) <= TaskStep.GONE
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import sys
 from dataclasses import dataclass
 
@@ -65,8 +66,18 @@ def main() -> int:
 def _main() -> None:
     options = COMMAND.read()
     token = token_for(options)
+    _check_free(options)
     listening = Listening(options.address)
     serve(listening, options, token)
+
+
+def _check_free(options: WebOptions) -> None:
+    """Raise OSError now: where the server itself finds out, it says so in many lines."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        socket.create_server((options.host, options.port), family=family).close()
+    except OSError as error:
+        raise OSError(f"cannot listen to {options.host} port {options.port}: {error.strerror}") from None
 
 
 def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
