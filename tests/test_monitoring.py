@@ -288,3 +288,16 @@ def test_notebooks_show_client_and_cluster(watched: LocalCluster, monitor: Addre
     assert ">disconnected<" in client._repr_html_()
     shown = watched.combo._repr_html_()
     assert f"scaler_top {monitor}" in shown and ">2<" in shown and "running, processes " in shown
+
+
+def test_who_listens_already_loses_nothing_when_somebody_joins(
+    listening: Listening, monitor: Address, user: Client
+) -> None:
+    listening.wait_for(lambda model: model.status is not None, SECONDS)
+    for done in range(1, 6):
+        assert user.submit(math.sqrt, done).result() == math.sqrt(done)
+        another = Listening(monitor)
+        another.wait_for(lambda model: model.status is not None, SECONDS)
+        another.close()
+    listening.wait_for(has_ended(5), SECONDS)
+    assert listening.model.functions["math:sqrt"].ended == {Status.VALUE: 5}

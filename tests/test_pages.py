@@ -93,6 +93,15 @@ def wait_shown(page: Page, name: str, text: str) -> None:
     )
 
 
+def wait_order(page: Page, ids: list[str]) -> None:
+    """Wait until the table of tasks shows these, from top to bottom."""
+    page.wait_for_function(
+        """ids => JSON.stringify(ids) === JSON.stringify([...document.querySelectorAll(
+            "[data-testid='tasks'] tbody tr td:first-child")].map(cell => cell.innerText))""",
+        arg=ids,
+    )
+
+
 def test_every_page_shows_what_the_scheduler_says(
     page: Page, site: str, monitor: Address, cluster: LocalCluster, client: Client, gate: Gate
 ) -> None:
@@ -123,10 +132,12 @@ def test_every_page_shows_what_the_scheduler_says(
     page.get_by_text(f"{waiting[-1].task_id:x}").click()
     wait_shown(page, "why", "it waits behind 2 tasks of priority 0; 2 workers have 2 tasks")
     page.keyboard.press("Escape")
-    page.get_by_test_id("tasks-filter").fill("")
-    page.get_by_role("columnheader", name="duration").click()  # up, then down
-    page.get_by_role("columnheader", name="duration").click()
-    wait_shown(page, "tasks", "raised" if "raised" in shown(page, "tasks") else "success")
+    ids = sorted(f"{future.task_id:x}" for future in [*running, *waiting])
+    for order in (ids, ids[::-1]):
+        page.get_by_role("columnheader", name="task", exact=True).click()
+        wait_order(page, order)
+    page.get_by_test_id("tasks-filter").fill("explode")
+    wait_shown(page, "tasks", "raised")
 
     page.goto(f"{site}/workers")
     wait_shown(page, "workers", "1-2 of 2")

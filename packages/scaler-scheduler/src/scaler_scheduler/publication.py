@@ -104,6 +104,7 @@ class Publication:
 
     def _begin(self) -> None:
         state = self._state
+        self._publish_events()  # those who listen already are owed what has happened so far
         self._publish(self._figures.status(snapshot=True))
         groups = [group for session in state.sessions.values() for group in session.groups.values()]
         tasks = (task for session in state.sessions.values() for task in session.tasks.values())
