@@ -6,7 +6,8 @@ is told first of all that has not ended (`begin`), then of every step (`take`).
 
 from __future__ import annotations
 
-import struct
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import count
 
@@ -43,7 +44,7 @@ class Chronicle:
     def _clear(self) -> None:
         self._groups: list[GroupRecord] = []
         self._batches: list[tuple[int, int, int, float, int]] = []
-        self._tasks = bytearray()
+        self._tasks = array("Q")
         self._statuses = bytearray()
         self._profiles = bytearray()
         self._texts: list[tuple[float, int, int, str]] = []
@@ -61,10 +62,9 @@ class Chronicle:
 
     def stand(self, state: int, tasks: Sequence[TaskRecord]) -> None:
         """These tasks are WAITING or HELD from now on."""
-        step = _STEPS[state]
-        groups = {task.group for task in tasks}
-        if len(groups) == 1:
-            self._step(step, self._number_of(groups.pop()), [task.id for task in tasks])
+        step, group = _STEPS[state], tasks[0].group
+        if len(tasks) == 1 or len({task.group for task in tasks}) == 1:
+            self._step(step, group.number or self._number_of(group), [task.id for task in tasks])
             return
         by_group: dict[GroupRecord, list[int]] = {}
         for task in tasks:
@@ -93,7 +93,7 @@ class Chronicle:
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
         self._batches.append((step, subject, len(tasks), self.now, first_run))
-        self._tasks += struct.pack(f"<{len(tasks)}Q", *tasks)
+        self._tasks.extend(tasks)
 
     def _number_of(self, group: GroupRecord) -> int:
         if not group.number:
@@ -150,6 +150,8 @@ class Chronicle:
         if not (self._batches or self._texts or self._groups):
             return None
         groups = self._groups
+        if sys.byteorder == "big":
+            self._tasks.byteswap()
         steps, subjects, sizes, times, first_runs = zip(*self._batches, strict=True) if self._batches else [()] * 5
         text_times, levels, about, texts = zip(*self._texts, strict=True) if self._texts else [()] * 4
         events = TaskEvents(
@@ -166,7 +168,7 @@ class Chronicle:
             sizes=sizes,
             times=[since + time for time in times],
             first_runs=first_runs,
-            tasks=bytes(self._tasks),
+            tasks=self._tasks.tobytes(),
             statuses=bytes(self._statuses),
             profiles=bytes(self._profiles),
             text_times=[since + time for time in text_times],
