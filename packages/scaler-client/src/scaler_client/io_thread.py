@@ -235,15 +235,20 @@ class IoThread:
         transport = self._dial()
         try:
             while not self.handoff.closed:
-                self._turn(transport)
+                more, busy = self._turn(transport)
+                if not more:
+                    self._sleep(transport, busy)
         except Exception as error:
             _log.exception("the io thread of a client failed")
             self.handoff.close(ClientQuitError(f"the client's io thread failed: {error!r}"))
         finally:
             self._leave(transport)
 
-    def _turn(self, transport: Transport) -> None:
-        """Take in, decide, write out, deliver, and sleep until there is more."""
+    def _turn(self, transport: Transport) -> tuple[bool, bool]:
+        """Take in, decide, write out, deliver; whether there is more to take in, and whether users submit in numbers.
+
+        What was delivered is not held beyond this: this thread may sleep for long, and a future keeps its result.
+        """
         core, now = self._core, time.monotonic()
         for event in transport.turn(now):
             core.handle(event, now)
@@ -261,8 +266,7 @@ class IoThread:
         for effect in effects:
             if type(effect) is not Transmit:
                 self._perform[type(effect)](effect)
-        if not more:
-            self._sleep(transport, self._expects_more(len(entries), now))
+        return more, self._expects_more(len(entries), now)
 
     def _expects_more(self, taken: int, now: float) -> bool:
         """Whether submissions come in numbers: a single one that long after the last is waited for by its caller."""
