@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -182,9 +185,10 @@ def test_options() -> None:
     assert {option.destination: option.default for option in LOGGING_OPTIONS} == {
         "logging_paths": ("/dev/stdout",),
         "logging_level": "INFO",
+        "log_format": "text",
         "logging_config_file": None,
     }
-    assert [option.names[1] for option in LOGGING_OPTIONS] == ["-lp", "-ll", "-lcf"]
+    assert [option.names[1] for option in LOGGING_OPTIONS] == ["-lp", "-ll", "-lf", "-lcf"]
 
 
 class FullDisk(io.StringIO):
@@ -227,3 +231,22 @@ def test_reader_gone_is_silent() -> None:
         process.stdin.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 0
+
+
+def test_lines_as_json(tmp_path: Path) -> None:
+    target = tmp_path / "log"
+    configure([str(target)], "INFO", None, "json")
+    LOGGER.info('said "%s"\nand more', "ü")
+    try:
+        raise KeyError("lost")
+    except KeyError:
+        LOGGER.exception("broken")
+    first, second = map(json.loads, target.read_text(encoding="utf-8").splitlines())
+    assert (first["level"], first["message"], first["process"]) == ("INFO", 'said "ü"\nand more', os.getpid())
+    assert datetime.fromisoformat(first["time"]).tzinfo is not None and "traceback" not in first
+    assert second["level"] == "ERROR" and second["traceback"].endswith("KeyError: 'lost'")
+
+
+def test_a_format_is_text_or_json() -> None:
+    with pytest.raises(ValueError, match="'xml'"):
+        configure(["-"], "INFO", None, "xml")

@@ -13,6 +13,7 @@ from scaler_protocol import codec, handshake, messages
 from scaler_protocol.handshake import Hello
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Cancel, Done, Encoding, Group, Message, Status, WorkerState
+from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.payloads import Payloads
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def section(name: str) -> str:
 
 def test_the_schema_has_exactly_the_messages() -> None:
     assert {name[0].upper() + name[1:] for name in codec._MESSAGE.schema.union_fields} == {k.__name__ for k in KINDS}
-    assert len(KINDS) == 40
+    assert len(KINDS) == 42
 
 
 @pytest.mark.parametrize("kind", [*KINDS, Group])
@@ -73,7 +74,7 @@ def test_the_specification_says_who_tells_whom_and_when(kind: type[Any]) -> None
         assert f"**{word}**" in section(kind.__name__), word
 
 
-@pytest.mark.parametrize("names", [Status, Encoding, WorkerState, handshake.Role])
+@pytest.mark.parametrize("names", [Status, Encoding, WorkerState, handshake.Role, TaskStep])
 def test_the_specification_has_the_numbers(names: type[Any]) -> None:
     text = SPECIFICATION.read_text(encoding="utf-8")
     for name, value in vars(names).items():

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 SECONDS = 20
 
@@ -80,6 +82,7 @@ def test_the_start_is_told_line_by_line() -> None:
     port = free_port()
     with scheduler(f"tcp://127.0.0.1:{port}", "-osa", f"tcp://127.0.0.1:{port + 1}") as started:
         started.read_until("monitor address")
+        started.read_until("monitor address")
         assert started.end() == (0, "")
     expected = [
         r"logging to \('/dev/stdout',\)",
@@ -87,6 +90,7 @@ def test_the_start_is_told_line_by_line() -> None:
         f"Scheduler: listen to scheduler address tcp://127.0.0.1:{port}",
         f"Scheduler: connect to object storage server tcp://127.0.0.1:{port + 1}",
         f"Scheduler: listen to scheduler monitor address tcp://127.0.0.1:{port + 2}",
+        f"Scheduler: listen to scheduler monitor address ipc:///tmp/127.0.0.1_{port}_monitor",
     ]
     for line, text in zip(started.lines, expected, strict=True):
         assert re.fullmatch(rf"\[INFO\]\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{{4}}: {text}\n", line), line
@@ -98,6 +102,44 @@ def test_uvloop_is_used_and_said() -> None:
         assert "use event loop: uvloop" in started.read_until("event loop")
         started.read_until("monitor address")
         assert started.end(signal.SIGINT) == (0, "")
+
+
+def test_a_monitor_address_that_cannot_be_had_is_one_line_and_no_end() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monitor = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with scheduler("tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1", "-ma", monitor) as started:
+            line = started.read_until("monitor")
+            assert "[WARNING]" in line
+            assert line.endswith(
+                f"no monitor can subscribe at {monitor}: cannot listen to {monitor}: Address already in use\n"
+            )
+            path = Path(started.read_until("monitor address").rpartition("ipc://")[2].strip())
+            assert path.is_socket() and path.stat().st_mode & 0o777 == 0o700
+            assert started.end() == (0, "")
+    assert not path.exists() and not path.with_name(f"{path.name}.lock").exists()
+
+
+def test_metrics_are_served_where_it_is_asked_for() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        metrics = f"127.0.0.1:{probe.getsockname()[1]}"
+    with scheduler("tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1", "--metrics-address", metrics) as started:
+        assert f"serve metrics at http://{metrics}/metrics" in started.read_until("metrics")
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=SECONDS) as answer:
+            found = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+        assert found["scaler_scheduler_resident_memory_bytes"].samples[0].value > 10**7
+        assert [sample.value for sample in found["scaler_tasks"].samples] == [0, 0, 0]
+        assert started.end() == (0, "")
+
+
+def test_metrics_for_other_hosts_must_be_wanted() -> None:
+    with scheduler("tcp://127.0.0.1:0", "--metrics-address", "0.0.0.0:9100") as started:
+        assert started.process.wait(SECONDS) != 0
+        assert (
+            started.process.stderr is not None and b"can be reached from other hosts" in started.process.stderr.read()
+        )
 
 
 def test_a_port_in_use_is_one_line_and_exit_code_2_or_1() -> None:

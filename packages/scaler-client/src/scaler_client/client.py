@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from scaler_client.calls import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, WholeCalls
 from scaler_client.futures import ScalerFuture
+from scaler_client.notebook import html_table
 from scaler_client.objects import KeptObjects, ObjectReference, PayloadStore
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
@@ -288,6 +289,12 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.disconnect()
+
+    def _repr_html_(self) -> str:
+        address = self._settings["address"] or "inside a task"
+        state = "disconnected" if self._closed else "connected"
+        rows = {"scheduler": address, "name": self.identity.decode(), "state": state}
+        return html_table("Scaler client", rows)
 
     def __del__(self) -> None:
         if "_io" in self.__dict__ and not self._closed and self._inside is None:

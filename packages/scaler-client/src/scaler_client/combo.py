@@ -104,6 +104,7 @@ class SchedulerClusterCombo:
         _refuse_meaningless(given)
         if not isinstance(n_workers, int) or n_workers < 0:
             raise ValueError(f"n_workers={n_workers!r}: give a whole number from 0 up")
+        self._workers, self._monitor = n_workers, monitor_address
         self._services: list[subprocess.Popen[bytes]] = []
         self._end = weakref.finalize(self, _end_services, self._services, os.getpid())
         try:
@@ -119,6 +120,18 @@ class SchedulerClusterCombo:
     def shutdown(self) -> None:
         """End the cluster; returns when its processes are gone. May be called again."""
         self._end()
+
+    def _repr_html_(self) -> str:
+        from scaler_client.notebook import html_table, monitor_of
+
+        alive = [str(service.pid) for service in self._services if service.poll() is None]
+        rows = {
+            "scheduler": self._address,
+            "workers": str(self._workers),
+            "state": f"running, processes {', '.join(alive)}" if alive else "ended",
+            "to watch it": f"scaler_top {self._monitor or monitor_of(self._address)}",
+        }
+        return html_table("Scaler cluster", rows)
 
     def __enter__(self) -> SchedulerClusterCombo:
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -77,6 +77,9 @@ class Hub:
         heartbeat_seconds: float = 1.0,
     ) -> None:
         self.refused_frames = 0
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        """Messages by type, since the start."""
         self._incarnation = incarnation
         self._admit = admit
         self._patience = patience
@@ -114,6 +117,7 @@ class Hub:
         elif stream.owed >= ACK_MESSAGES:
             self._write(peer, Acknowledge())
         message = decode(frames[1:])
+        self.received[type(message).__name__] += 1
         if type(message) in _LINK_MESSAGES:
             return self._about_link(peer, message, now)
         if not is_numbered(frames[0]):
@@ -217,6 +221,7 @@ class Hub:
         if len(frames[0]) != HEADER.size:
             raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(frames[0])}")
         hello = decode(frames[1:])
+        self.received[type(hello).__name__] += 1
         if not isinstance(hello, Hello):
             self.refused_frames += 1
             self._ask_hello(route)
@@ -258,6 +263,7 @@ class Hub:
         self._out.append((route, Stream().write(NeedHello())))
 
     def _write(self, peer: _Peer, message: Message) -> None:
+        self.sent[type(message).__name__] += 1
         stream = peer.stream
         frames = stream.write(message)
         if peer.broken_at is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import logging.config
 import os
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
 from scaler_io.options import Option, one_of
@@ -14,6 +16,8 @@ from scaler_io.options import Option, one_of
 LOGGER: Final = logging.getLogger("scaler")
 FORMAT: Final = logging.Formatter("[%(levelname)s]%(asctime)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
 """`[INFO]2025-06-06 13:13:15+0200: text`, in local time."""
+
+LOG_FORMAT: Final = one_of("text", "json")
 
 LEVEL: Final = one_of("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -32,14 +36,15 @@ LOGGING_OPTIONS: Final = (
         default="INFO",
         metavar="LEVEL",
     ),
+    Option(("--log-format", "-lf"), "lines for people, or one JSON object each", LOG_FORMAT, default="text"),
     Option(
         ("--logging-config-file", "-lcf"),
-        "a file of Python's logging.config, which replaces the two options above",
+        "a file of Python's logging.config, which replaces the options above",
         default=None,
         metavar="FILE",
     ),
 )
-"""The fields logging_paths: tuple[str, ...], logging_level: str and logging_config_file: str | None."""
+"""The fields logging_paths: tuple[str, ...], logging_level, log_format: str and logging_config_file: str | None."""
 
 
 if TYPE_CHECKING:
@@ -72,7 +77,25 @@ class LineHandler(_TextStreamHandler):
             self.stream.close()
 
 
-def configure(paths: Sequence[str], level: str = "INFO", config_file: str | None = None) -> None:
+class JsonFormatter(logging.Formatter):
+    """A line is an object: time (ISO 8601), level, process, message, and a traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        entry = {
+            "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def configure(
+    paths: Sequence[str], level: str = "INFO", config_file: str | None = None, log_format: str = "text"
+) -> None:
     """Direct the logger `scaler` to `paths`, or as `config_file` says, which wins over both others.
 
     Replaces what an earlier call set up. Raises ValueError naming value and remedy; a bad path or level changes
@@ -94,7 +117,7 @@ def configure(paths: Sequence[str], level: str = "INFO", config_file: str | None
         LOGGER.removeHandler(old)
         old.close()
     for handler in handlers or [logging.NullHandler()]:
-        handler.setFormatter(FORMAT)
+        handler.setFormatter(JsonFormatter() if LOG_FORMAT(log_format) == "json" else FORMAT)
         LOGGER.addHandler(handler)
     LOGGER.setLevel(level)
     # User code in the same process may configure the root logger; each line must still come once.

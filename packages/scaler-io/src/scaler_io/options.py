@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError
+
 REQUIRED: Final = object()
 """The default of an option that has none: leaving it out is refused."""
 
@@ -156,6 +159,14 @@ def positive_seconds(text: str) -> float:
     if not number:
         raise ValueError("0 seconds is too short; it must be more than 0")
     return number
+
+
+def http_address(text: str) -> Address:
+    """Read `host:port`; raises ValueError with the accepted forms."""
+    try:
+        return Address.parse(f"tcp://{text}")
+    except AddressError:
+        raise ValueError(f"address {text!r}: write host:port or [::1]:port") from None
 
 
 def comma_list(text: str) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
 _NEVER_MS = 24 * 3600 * 1000
 _PROBE_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 3600.0
+PUBLISHED_AHEAD = 64
+"""Messages that may wait for a slow listener, on either side of a connection."""
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
@@ -280,3 +282,79 @@ class Dialer(EpochDialer[_Connection]):
         super().close()
         self._selector.close()
         self._context.destroy(linger=int(LINGER_SECONDS * 1000))
+
+
+class Publisher:
+    """A publishing socket. What a listener does not take is dropped once PUBLISHED_AHEAD messages wait for it."""
+
+    def __init__(self) -> None:
+        self.has_listeners = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = _socket(self._context, zmq.XPUB)
+        self._socket.set_hwm(PUBLISHED_AHEAD)
+        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # every listener that comes is told of, not only the first
+
+    def bind(self, address: Address) -> None:
+        """Publish there, too; raises AddressError naming it."""
+        mask = os.umask(0o077)  # an ipc socket is for its owner alone
+        try:
+            self._socket.bind(str(address))
+        except zmq.ZMQError as error:
+            raise AddressError(f"cannot listen to {address}: {os.strerror(error.errno or 0)}") from None
+        finally:
+            os.umask(mask)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on; its edge is re-armed by `joined`."""
+        return self._socket.FD
+
+    def joined(self) -> bool:
+        """Whether a listener has come since the last call; to be called after sending, too."""
+        came = False
+        while _is_readable(self._socket):
+            self.has_listeners = _raw.recv(self._socket, _NOWAIT)[:1] == b"\x01"
+            came = came or self.has_listeners
+        return came and self.has_listeners
+
+    def send(self, frames: Frames) -> None:
+        """To everybody who listens."""
+        _send(self._socket, frames)
+
+    def close(self) -> None:
+        """Free the addresses."""
+        self._context.destroy(linger=0)
+
+
+class Subscriber:
+    """A listening socket, which connects again and again until it is closed."""
+
+    def __init__(self, address: Address) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = _socket(self._context, zmq.SUB)
+        self._socket.set_hwm(PUBLISHED_AHEAD)
+        self._socket.setsockopt(zmq.IPV6, ":" in address.host)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self._socket.subscribe(b"")
+        try:
+            self._socket.connect(str(address))
+        except zmq.ZMQError as error:
+            self.close()
+            raise AddressError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
+
+    def wait(self, seconds: float) -> bool:
+        """Block until something is there, or so long; whether something is."""
+        return bool(self._socket.poll(int(seconds * 1000)))
+
+    def receive(self, limit: int = TURN_MESSAGES) -> list[list[bytes]]:
+        """The frames of up to `limit` messages that have arrived."""
+        return _receive(self._socket, limit, _read)
+
+    def listen_anew(self) -> None:
+        """Have the publisher begin anew, with all that a new listener is told."""
+        self._socket.unsubscribe(b"")
+        self._socket.subscribe(b"")
+
+    def close(self) -> None:
+        """Leave."""
+        self._context.destroy(linger=0)

@@ -184,6 +184,79 @@ struct ObjectMapped {
 }
 struct UnpinObjects { pins @0 :List(UInt64); lent @1 :List(UInt64); }
 
+# Published for monitors, see docs/protocol.md.
+struct MonitorStatus {
+  incarnation @0 :UInt32;
+  at @1 :Float64;
+  address @2 :Text;
+  snapshot @3 :Bool;
+  uptime @4 :Float64;
+  cpu @5 :Float64;
+  rss @6 :UInt64;
+  waiting @7 :UInt64;
+  held @8 :UInt64;
+  assigned @9 :UInt64;
+  succeeded @10 :UInt64;
+  raised @11 :UInt64;
+  failed @12 :UInt64;
+  cancelled @13 :UInt64;
+  notFound @14 :UInt64;
+  lostRuns @15 :UInt64;
+  sentNames @16 :List(Text);
+  sentCounts @17 :List(UInt64);
+  receivedNames @18 :List(Text);
+  receivedCounts @19 :List(UInt64);
+  clientSessions @20 :List(UInt32);
+  clientNames @21 :List(Text);
+  clientHosts @22 :List(Text);
+  clientTasks @23 :List(UInt64);
+  agents @24 :List(UInt32);
+  agentNames @25 :List(Text);
+  agentHosts @26 :List(Text);
+  agentSizes @27 :List(UInt32);
+  agentQueueSizes @28 :List(UInt32);
+  agentCapabilities @29 :List(Text);
+  agentRuntimes @30 :List(Text);
+  agentCpus @31 :List(Float64);
+  agentRsses @32 :List(UInt64);
+  agentFrees @33 :List(UInt64);
+  agentSents @34 :List(UInt64);
+  agentQueueds @35 :List(UInt32);
+  agentLags @36 :List(Float64);
+  agentSilences @37 :List(Float64);
+  workerAgents @38 :List(UInt32);
+  workerNames @39 :List(Text);
+  workerPids @40 :List(UInt32);
+  workerStates @41 :List(UInt8);
+  workerRuns @42 :List(UInt64);
+  workerCpus @43 :List(Float64);
+  workerRsses @44 :List(UInt64);
+  workerQueues @45 :List(UInt32);
+  functionNames @46 :List(Text);
+  functionCounts @47 :List(UInt64);
+  functionSeconds @48 :List(Float64);
+}
+struct TaskEvents {
+  groupNumbers @0 :List(UInt32);
+  groupFunctions @1 :List(Text);
+  groupSessions @2 :List(UInt32);
+  groupPriorities @3 :List(Int32);
+  groupNeeds @4 :List(Text);
+  groupRuntimes @5 :List(Text);
+  steps @6 :List(UInt8);
+  subjects @7 :List(UInt32);
+  sizes @8 :List(UInt32);
+  times @9 :List(Float64);
+  firstRuns @10 :List(UInt64);
+  tasks @11 :Data;
+  statuses @12 :Data;
+  profiles @13 :Data;
+  textTimes @14 :List(Float64);
+  textLevels @15 :List(UInt8);
+  textTasks @16 :List(UInt64);
+  texts @17 :List(Text);
+}
+
 struct Message {
   union {
     hello @0 :Hello;
@@ -226,5 +299,7 @@ struct Message {
     objectMapped @37 :ObjectMapped;
     unpinObjects @38 :UnpinObjects;
     ended @39 :Ended;
+    monitorStatus @40 :MonitorStatus;
+    taskEvents @41 :TaskEvents;
   }
 }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from scaler_protocol.handshake import LinkMessage
+from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.segments import SegmentMessage
 
@@ -389,5 +390,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
     | Ended | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
-    | SegmentMessage
+    | SegmentMessage | MonitorStatus | TaskEvents
 )  # fmt: skip

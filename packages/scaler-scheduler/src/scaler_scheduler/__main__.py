@@ -20,8 +20,10 @@ def _main() -> None:
     from scaler_io.exposure import refuse_exposed
     from scaler_scheduler.service import SchedulerService
 
-    refuse_exposed(options.address, options.insecure)
-    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file)
+    for address in (options.address, options.metrics_address):
+        if address is not None:
+            refuse_exposed(address, options.insecure)
+    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
     event_loops.run(lambda: SchedulerService(options).run(), options.event_loop)
 

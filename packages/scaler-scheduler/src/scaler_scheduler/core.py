@@ -37,6 +37,7 @@ from scaler_scheduler.intake import Intake
 from scaler_scheduler.outcomes import Outcomes
 from scaler_scheduler.records import (
     ASSIGNED,
+    DONE,
     GONE,
     WAITING,
     AgentRecord,
@@ -107,11 +108,13 @@ class SchedulerCore:
         handler = self._handlers.get(type(event))
         if handler is None:
             raise ProtocolError(f"{type(event).__name__} is nothing a scheduler is told")
+        self.state.chronicle.now = now
         handler(peer, event, now)
 
     def settle(self, now: float) -> list[Effect]:
         """Make every pending decision once, and say what to do about it."""
         state = self.state
+        state.chronicle.now = now
         self._recovery.settle(now)
         self._outcomes.needs.queue_ready(now)
         self._dispatch.assign(now)
@@ -135,7 +138,7 @@ class SchedulerCore:
         if hello.role == Role.CLIENT:
             if hello.session not in self.state.sessions:
                 self.state.sessions[hello.session] = self._clients[peer] = SessionRecord(
-                    hello.session, peer, runtime=runtime
+                    hello.session, peer, runtime=runtime, name=hello.name, host=hello.host
                 )
                 self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
         elif not event.resumed:
@@ -144,6 +147,7 @@ class SchedulerCore:
                 self._agent_lost(peer, "it began anew", now, charged=False)
             offer = Offer(tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime)
             agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, offer)
+            agent.number, agent.heard = self.state.chronicle.number(), now
             agent.resuming = bool(hello.peer_incarnation)
             self.state.agents[peer] = agent
             self._dispatch.joined(agent, now)
@@ -177,6 +181,7 @@ class SchedulerCore:
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
+        agent.status, agent.heard = event, now
         agent.running, agent.newer = frozenset(run for run in event.runs if run), self.state.next_run
 
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
@@ -201,6 +206,7 @@ class SchedulerCore:
         self._outcomes.done(self._agent(peer), event, now)
 
     def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
+        self.state.chronicle.not_found += sum(self.state.find(task) is None for task in event.tasks)
         owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
         self._recovery.cancelled(owned)
         self._outcomes.cancel_known(owned, now)
@@ -316,7 +322,7 @@ class SchedulerCore:
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
-        waiting = assigned = 0
+        waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
             self._outcomes.needs.check(session)
             for number, task in session.tasks.items():
@@ -325,7 +331,9 @@ class SchedulerCore:
                     assigned += 1
                     assert task.agent is not None and task.agent.runs.get(task.run) is task
                 waiting += task.state == WAITING
+                unfinished += task.state != DONE
         assert waiting == self.state.waiting.count, (waiting, self.state.waiting.count)
+        assert unfinished == self.state.chronicle.unfinished, (unfinished, self.state.chronicle.unfinished)
         at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]
         assert sum(task.state == ASSIGNED for task in at_agents) == assigned
         for agent in self.state.agents.values():

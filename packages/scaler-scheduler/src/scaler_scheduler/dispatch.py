@@ -229,6 +229,8 @@ class Dispatch:
                 continue
             self._state.leave_agent(task)
             task.state = HELD
+            if self._state.chronicle.listening:
+                self._state.chronicle.stand(HELD, (task,))
             session = group.session
             for function in lacking:
                 held = self._held.setdefault(function, {})
@@ -249,6 +251,9 @@ class Dispatch:
                 if function is not None and function.id not in agent.functions:
                     defined[function.id] = function
         agent.functions.update(defined)
+        ids = [task.id for task in tasks]
+        if self._state.chronicle.listening:
+            self._state.chronicle.assigned(agent, first.run, ids)
         special = any(task.extra is not None for task in tasks)
         dependents, needs, inputs, inputs_stored = _inputs(tasks) if special else ([], [], [], [])
         self._state.send(
@@ -256,7 +261,7 @@ class Dispatch:
             Run(
                 first.run,
                 [group.for_agents for group in groups],
-                [task.id for task in tasks],
+                ids,
                 Payloads([task.call for task in tasks]),
                 task_groups=[groups[task.group] for task in tasks] if len(groups) > 1 else (),
                 attempts=[task.attempt for task in tasks] if special else (),

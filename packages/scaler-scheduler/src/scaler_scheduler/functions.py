@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 BYTES_LIMIT = 256 * 1024 * 1024
@@ -21,6 +21,8 @@ class FunctionRecord:
     stored: bool = False
     """Whether the body is a reference into object storage."""
     seconds: float | None = None
+    submitted: int = 0
+    """Tasks that call it, since the start."""
     asking: set[bytes] = field(default_factory=set)
     """Agents that wait for the bytes."""
 
@@ -63,6 +65,10 @@ class FunctionStore:
         if self._held > self._limit:
             self._evict({record.id for record in fresh})
         return fresh
+
+    def latest(self) -> Iterator[FunctionRecord]:
+        """All functions, the one used last first."""
+        return reversed(self._functions.values())
 
     def _evict(self, spared: set[bytes]) -> None:
         for record in self._functions.values():

@@ -43,15 +43,20 @@ class Intake:
         groups = [self._group(session, group, root, depth) for group in event.groups]
         if event.task_groups:
             chosen = [groups[group] for group in event.task_groups]
+            for group in chosen:
+                group.function.submitted += 1
             records = list(map(TaskRecord, event.tasks, chosen, event.calls))
         else:
             group = groups[0]
+            group.function.submitted += len(event.tasks)
             records = [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
         session.watched |= event.watched
         plain = not (event.stored or event.dependents or event.takers)
         if not session.tasks.keys().isdisjoint(event.tasks):
             _merge(session, records, plain)
+        known = len(session.tasks)
         session.tasks.update([(record.id, record) for record in records if record.state == WAITING])
+        self._state.chronicle.submitted += len(session.tasks) - known
         if parent is not None:
             parent.more().children.extend(event.tasks)
         if not plain:

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from scaler_io.command_line import Command
 from scaler_io.event_loops import EVENT_LOOP
 from scaler_io.logs import LOGGING_OPTIONS
-from scaler_io.options import PARENT_PID, READY_FD, REFUSED_BY_SCHEDULER, Option, one_of, positive_seconds, whole_number
+from scaler_io.options import (
+    PARENT_PID,
+    READY_FD,
+    REFUSED_BY_SCHEDULER,
+    Option,
+    http_address,
+    one_of,
+    positive_seconds,
+    whole_number,
+)
 from scaler_protocol.addresses import Address
 
 
@@ -19,6 +28,7 @@ class SchedulerOptions:
     object_storage_address: Address | None
     advertised_object_storage_address: Address | None
     monitor_address: Address | None
+    metrics_address: Address | None
     protected: bool
     max_number_of_tasks_waiting: int
     client_timeout_seconds: float
@@ -29,6 +39,7 @@ class SchedulerOptions:
     event_loop: str
     logging_paths: tuple[str, ...]
     logging_level: str
+    log_format: str
     logging_config_file: str | None
     parent_pid: int | None
     ready_fd: int | None
@@ -54,6 +65,13 @@ COMMAND = Command(
             default=None,
         ),
         Option(("--monitor-address", "-ma"), "where monitors subscribe; port + 2", Address.parse, default=None),
+        Option(
+            ("--metrics-address",),
+            "where Prometheus reads /metrics; none",
+            http_address,
+            default=None,
+            metavar="HOST:PORT",
+        ),
         Option(("--protected", "-p"), "refuse to be shut down by clients", default=True, flag=True),
         Option(
             ("--max-number-of-tasks-waiting", "-mt"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
@@ -89,6 +90,10 @@ class Outcomes:
                 record.state = DONE  # type: ignore[union-attr]
                 record.call = b""  # type: ignore[union-attr]
             self._state.send(owner.peer, report)
+            chronicle = self._state.chronicle
+            chronicle.ended[Status.VALUE] += len(records)
+            if chronicle.listening:
+                chronicle.done(agent, report.tasks, report.statuses, report.profiles)
             return
         stored = set(report.stored)
         for position, record in enumerate(records):
@@ -122,6 +127,8 @@ class Outcomes:
         self, agent: AgentRecord, report: Done, position: int, record: TaskRecord | None, stored: bool, now: float
     ) -> None:
         status, task = report.statuses[position], report.tasks[position]
+        if status == Status.LOST and self._state.chronicle.listening:
+            self._state.chronicle.say(logging.WARNING, f"a run was lost: {restore(report.results[position])}", task)
         if record is None:
             if self._recovery.keeps(agent, task, status):
                 return
@@ -170,6 +177,7 @@ class Outcomes:
         if status == Status.LOST:
             extra = record.more()
             extra.lost_runs += 1
+            self._state.chronicle.lost_runs += 1
             again = extra.lost_runs < self._state.config.lost_run_limit
         elif status == Status.RAISED:
             extra = record.more() if record.group.group.retries else record.extra  # type: ignore[assignment]
@@ -216,6 +224,12 @@ class Outcomes:
         self, record: TaskRecord, outcome: Outcome, now: float, profile: bytes, worker: str, *, shared: bool = False
     ) -> None:
         record.state, record.call = DONE, b""
+        chronicle = self._state.chronicle
+        chronicle.ended[outcome[0]] += 1
+        if chronicle.listening:
+            chronicle.done(record.agent, (record.id,), (outcome[0],), profile)
+            if outcome[0] == Status.FAILED and not shared:
+                chronicle.say(logging.WARNING, str(restore(outcome[1])), record.id)
         extra = record.extra
         if extra is None or not extra.inner or (outcome[0] != Status.VALUE and not shared):
             owner = record.group.session.peer
@@ -263,6 +277,7 @@ class Outcomes:
             extra = record.more()
             if record.run in running:
                 extra.lost_runs += 1
+                self._state.chronicle.lost_runs += 1
                 extra.charged = record.run
             if extra.lost_runs < self._state.config.lost_run_limit:
                 again.append(record)

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from scaler_protocol.capabilities import Capabilities, missing
-from scaler_protocol.messages import Group
+from scaler_protocol.messages import AgentStatus, Group
 
 if TYPE_CHECKING:
     from scaler_scheduler.functions import FunctionRecord
@@ -75,6 +75,8 @@ class SessionRecord:
     peer: bytes
     runtime: Runtime = None
     nested: bool = False
+    name: str = ""
+    host: str = ""
     resuming: bool = False
     """Not to be forgotten though it has no tasks: some may still be found after a restart."""
     served: int = 0
@@ -117,6 +119,8 @@ class GroupRecord:
     serializer: FunctionRecord | None
     for_agents: Group
     """Without requirements, which are met, and with the depth that the scheduler worked out."""
+    number: int = 0
+    """What monitors know it by, once they were told of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -204,6 +208,11 @@ class AgentRecord:
     """Runs that were on a worker at its last report."""
     newer: int = 0
     """Runs from this one on were dispatched after that report."""
+    number: int = 0
+    """What monitors know it by."""
+    status: AgentStatus | None = None
+    """Its last report, which came at `heard`."""
+    heard: float = 0.0
 
     @property
     def active(self) -> int:

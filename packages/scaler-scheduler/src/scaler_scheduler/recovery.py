@@ -188,16 +188,22 @@ class Recovery:
 
     def _adopt(self, session: SessionRecord, task: int, agent: AgentRecord, run: int) -> None:
         """The agent goes on with the task; its call is asked for at the end of the window, should it be lost."""
-        record = session.tasks[task] = TaskRecord(task, self._unseen(session), b"")
+        record = self._enter(session, task)
         self._put(agent, record, run)
         self._adopted.append(record)
 
     def _resend(self, session: SessionRecord, task: int, agent: AgentRecord, now: float) -> None:
-        record = session.tasks[task] = TaskRecord(task, self._unseen(session), b"")
+        record = self._enter(session, task)
         record.state = HELD
         self._state.send(agent.peer, Resend((task,)))
         self._asked[task] = agent
         self._answers_until = now + self._state.config.recovery_seconds
+
+    def _enter(self, session: SessionRecord, task: int) -> TaskRecord:
+        """A task that is known by its id alone."""
+        self._state.chronicle.submitted += task not in session.tasks
+        record = session.tasks[task] = TaskRecord(task, self._unseen(session), b"")
+        return record
 
     def _give_up(self, tasks: list[int], now: float) -> None:
         """No agent will answer for these any more: those that are still open are submitted again."""
@@ -217,6 +223,8 @@ class Recovery:
 
     def _put(self, agent: AgentRecord, record: TaskRecord, run: int) -> None:
         record.state, record.agent, record.run = ASSIGNED, agent, run
+        if self._state.chronicle.listening:
+            self._state.chronicle.assigned(agent, run, (record.id,))
         agent.runs[run] = record
         if run in self._blocked:
             agent.blocked.add(run)

@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 from scaler_io.lifecycle import end_with, terminate_on_signals
 from scaler_io.links import Hub, Patience
@@ -19,6 +20,10 @@ from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
 from scaler_scheduler.options import SchedulerOptions
+from scaler_scheduler.publication import FigureTaker, Publication, local_monitor
+
+if TYPE_CHECKING:
+    from scaler_scheduler.metrics import Metrics
 
 LOGGER = logging.getLogger("scaler")
 STORAGE_WAIT_SECONDS = 2.0
@@ -45,8 +50,11 @@ class SchedulerService:
         monitor = self._options.monitor_address or listener.address.beside(2)
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
-        LOGGER.info("Scheduler: listen to scheduler monitor address %s", monitor)
-        reception = self._reception(listener, storage, monitor)
+        core, hub = self._engine(storage, monitor)
+        figures = FigureTaker(core.state, hub, listener.address)
+        metrics = self._metrics(figures)
+        publication = Publication(core.state, figures, monitor, local_monitor(listener.address))
+        reception = Reception("Scheduler", listener, hub, core, self._stop.set)
         self._say_ready(listener.address)
         keeping = asyncio.ensure_future(self._keep_storage(storage))
         try:
@@ -54,10 +62,20 @@ class SchedulerService:
         finally:
             keeping.cancel()
             reception.close()
+            publication.close()
+            if metrics is not None:
+                metrics.close()
             self._end_storage()
         LOGGER.info("Scheduler: ended")
 
-    def _reception(self, listener: Listener, storage: Address, monitor: Address) -> Reception:
+    def _metrics(self, figures: FigureTaker) -> Metrics | None:
+        if self._options.metrics_address is None:
+            return None
+        from scaler_scheduler.metrics import Metrics
+
+        return Metrics(figures, self._options.metrics_address)
+
+    def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options
         config = SchedulerConfig(
             protected=options.protected,
@@ -75,8 +93,7 @@ class SchedulerService:
                 return Patience(config.agent_grace_seconds, config.worker_timeout_seconds)
             return Patience(config.client_timeout_seconds, config.client_timeout_seconds)
 
-        hub = Hub(core.state.incarnation, admit=core.admit, patience=patience)
-        return Reception("Scheduler", listener, hub, core, self._stop.set)
+        return core, Hub(core.state.incarnation, admit=core.admit, patience=patience)
 
     def _say_ready(self, address: Address) -> None:
         """Tell the process that started us where we listen."""
@@ -107,7 +124,8 @@ class SchedulerService:
         command = [sys.executable, "-m", "scaler_storage", str(address), "--parent-pid", str(os.getpid())]
         if self._options.insecure:
             command.append("--insecure")
-        logging = ["--logging-level", self._options.logging_level, "--logging-paths", *self._options.logging_paths]
+        logging = ["--logging-level", self._options.logging_level, "--log-format", self._options.log_format]
+        logging += ["--logging-paths", *self._options.logging_paths]
         self._storage = subprocess.Popen([*command, *logging], stdin=subprocess.DEVNULL)
 
     def _end_storage(self) -> None:

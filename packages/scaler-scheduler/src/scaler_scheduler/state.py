@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from scaler_io.effects import Effect, Log, Send
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import first_run, session_of
-from scaler_protocol.messages import Message, NeedTasks
+from scaler_protocol.messages import Message, NeedTasks, Status
+from scaler_scheduler.chronicle import Chronicle
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.functions import FunctionStore
 from scaler_scheduler.records import (
@@ -35,6 +36,7 @@ class SchedulerState:
         self.agents: dict[bytes, AgentRecord] = {}
         self.functions = FunctionStore()
         self.waiting = WaitingRoom()
+        self.chronicle = Chronicle()
         self.out: list[Effect] = []
         self.withdrawn: dict[AgentRecord, list[int]] = {}
         self.ended: dict[SessionRecord, list[int]] = {}
@@ -51,6 +53,7 @@ class SchedulerState:
     def log(self, text: str, level: int = logging.INFO) -> None:
         """Say something to the operator."""
         self.out.append(Log(level, text))
+        self.chronicle.say(level, text)
 
     def find(self, task: int) -> TaskRecord | None:
         """The task of this id, if it is known."""
@@ -64,6 +67,8 @@ class SchedulerState:
             task.state, task.agent = WAITING, None
             lanes.setdefault(task.group.lane, []).append(task)
         for lane, members in lanes.items():
+            if self.chronicle.listening:
+                self.chronicle.stand(HELD if lane.unseen else WAITING, members)
             if lane.unseen:
                 for task in members:
                     task.state = HELD
@@ -84,6 +89,9 @@ class SchedulerState:
         session = task.group.session
         session.tasks.pop(task.id, None)
         state, task.state = task.state, GONE
+        self.chronicle.ended[Status.CANCELLED] += 1
+        if self.chronicle.listening:
+            self.chronicle.gone(task.id)
         if state == WAITING:
             self.waiting.forget(task)
         elif state == ASSIGNED and task.agent is not None:

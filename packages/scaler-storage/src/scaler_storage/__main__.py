@@ -24,7 +24,7 @@ def _main() -> None:
     refuse_exposed(options.address, options.insecure)
     if options.spill_limit is not None and options.spill_directory is None:
         raise ValueError("--spill-limit needs a --spill-directory to move objects to")
-    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file)
+    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
     # In the middle of the loop's constructor an exception would leave a traceback: signals wait until it runs.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

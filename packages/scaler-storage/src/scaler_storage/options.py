@@ -28,6 +28,7 @@ class StorageOptions:
     event_loop: str
     logging_paths: tuple[str, ...]
     logging_level: str
+    log_format: str
     logging_config_file: str | None
     parent_pid: int | None
     ready_fd: int | None

@@ -24,7 +24,7 @@ def _run() -> int:
     config = COMMAND.read()
     if config.preload is not None:
         Preload.parse(config.preload)
-    logs.configure(config.logging_paths, config.logging_level, config.logging_config_file)
+    logs.configure(config.logging_paths, config.logging_level, config.logging_config_file, config.log_format)
 
     # The template is forked before this process has a thread or a socket, with all that workers need imported.
     from scaler_worker.template_link import Forking, TemplateLink

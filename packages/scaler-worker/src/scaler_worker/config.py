@@ -57,6 +57,7 @@ class ClusterConfig:
     parent_pid: int | None
     logging_paths: tuple[str, ...]
     logging_level: str
+    log_format: str
     logging_config_file: str | None
 
     def __post_init__(self) -> None:

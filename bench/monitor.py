@@ -1,0 +1,115 @@
+"""What a monitor costs the scheduler: CPU microseconds per task without and with one subscriber, in turns, in one run.
+
+`python bench/monitor.py --tasks 20000 --rounds 8`. The subscriber is a process of its own, which reads and counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import probe
+
+from scaler import Client, SchedulerClusterCombo
+
+SUBSCRIBER = """
+import sys
+from scaler_io.zeromq import Subscriber
+from scaler_protocol.addresses import Address
+from scaler_ui.feed import Feed
+
+subscriber = Subscriber(Address.parse(sys.argv[1]))
+feed = Feed(subscriber)
+said = False
+while True:
+    subscriber.wait(3600)
+    if feed.take() and not said:
+        print("hears", flush=True)
+        said = True
+"""
+WAVE = 1000
+"""Tasks that are submitted before the first result is waited for."""
+
+
+def cpu_microseconds(pid: int) -> float:
+    """CPU time of the main thread and all others, as precisely as the kernel knows."""
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        total += int(probe.read_text(f"/proc/{pid}/task/{thread}/schedstat").split()[0])
+    return total / 1000
+
+
+def by_map(client: Client, count: int) -> None:
+    """One map of all."""
+    client.map(math.sqrt, range(count))
+
+
+def by_submit(client: Client, count: int) -> None:
+    """Waves of single submits."""
+    for _ in range(count // WAVE):
+        for future in [client.submit(math.sqrt, number) for number in range(WAVE)]:
+            future.result()
+
+
+def one_by_one(client: Client, count: int) -> None:
+    """Each is waited for before the next."""
+    for number in range(count // 10):
+        client.submit(math.sqrt, number).result()
+
+
+CASES: dict[str, tuple[Callable[[Client, int], None], int]] = {
+    "map": (by_map, 1),
+    "submit": (by_submit, 1),
+    "one by one": (one_by_one, 10),
+}
+
+
+def measure(client: Client, scheduler: int, case: str, tasks: int) -> float:
+    """CPU microseconds of the scheduler per task."""
+    work, divisor = CASES[case]
+    before = cpu_microseconds(scheduler)
+    work(client, tasks)
+    time.sleep(0.2)  # releases, and what is still to be published
+    return (cpu_microseconds(scheduler) - before) / (tasks // divisor)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=8)
+    arguments = parser.parse_args()
+    with (
+        SchedulerClusterCombo(n_workers=2, logging_paths=("/dev/null",)) as cluster,
+        Client(address=cluster.get_address()) as client,
+    ):
+        started = [seen.pid for seen in probe.descendants(os.getpid())]
+        scheduler = next(pid for pid in started if "scaler_scheduler" in probe.read_text(f"/proc/{pid}/cmdline"))
+        monitor = cluster.get_address().rpartition(":")
+        address = f"{monitor[0]}:{int(monitor[2]) + 2}"
+        for case in CASES:
+            measure(client, scheduler, case, arguments.tasks)
+        for case in CASES:
+            figures: dict[bool, list[float]] = {False: [], True: []}
+            for _ in range(arguments.rounds):
+                figures[False].append(measure(client, scheduler, case, arguments.tasks))
+                with subprocess.Popen(
+                    [sys.executable, "-c", SUBSCRIBER, address], stdout=subprocess.PIPE
+                ) as subscriber:
+                    assert subscriber.stdout is not None and subscriber.stdout.readline() == b"hears\n"
+                    figures[True].append(measure(client, scheduler, case, arguments.tasks))
+                    subscriber.kill()
+                    subscriber.wait()
+                time.sleep(0.3)
+            without, with_one = (statistics.median(figures[listening]) for listening in (False, True))
+            print(f"{case:>10}: {without:6.2f} us without, {with_one:6.2f} us with one: {with_one / without:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""A socket's path in a folder that others write to as well: claimed by a lock, never taken from anybody."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+
+if sys.platform != "linux":
+    raise ImportError("servers of Scaler run on Linux only")
+
+import fcntl
+
+
+class ClaimedPath:
+    """A path that this process may bind a socket to, until `release`: it holds the lock on `<path>.lock`.
+
+    What a dead owner left is removed; anything that is not a socket of this user is left alone. Raises OSError where
+    the path cannot be had.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = _locked(f"{path}.lock")
+        try:
+            self._clear()
+        except OSError:
+            self._unlock()
+            raise
+
+    def _clear(self) -> None:
+        try:
+            found = os.lstat(self.path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+            raise FileExistsError(f"{self.path} is there, and is no socket of this user")
+        os.unlink(self.path)
+
+    def release(self) -> None:
+        """Remove the socket and the lock."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        # While it is held: whoever has opened it meanwhile sees that it is not the file of that name any more.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.path}.lock")
+        os.close(self._lock)
+
+
+def _locked(path: str) -> int:
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_still(lock, path):
+                return lock
+        except BlockingIOError:
+            os.close(lock)
+            raise FileExistsError(f"somebody else holds {path}") from None
+        except OSError:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _is_still(descriptor: int, path: str) -> bool:
+    """Whether the open file is the one of that name; its last owner may just have removed it."""
+    try:
+        named = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), named)

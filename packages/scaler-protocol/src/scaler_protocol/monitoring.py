@@ -1,0 +1,136 @@
+"""What the scheduler publishes for monitors: its figures once a second, and what becomes of tasks, in columns."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+PACKED_TASK = struct.Struct("<Q")
+"""A task id in `TaskEvents.tasks`."""
+
+
+class TaskStep:
+    """What a batch of TaskEvents says of its tasks."""
+
+    WAITING: Final = 0
+    """Ready to run; the subject is their group."""
+    HELD: Final = 1
+    """Inputs or the function are lacking; the subject is their group."""
+    ASSIGNED: Final = 2
+    """Given to an agent, which is the subject; `first_runs` counts on."""
+    ENDED: Final = 3
+    """The owner is told; the subject is the agent, or 0. Statuses and profiles follow."""
+    GONE: Final = 4
+    """Nobody wants them any more: cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorStatus:
+    """Figures of the scheduler and all it knows; memory in bytes, cpu in cores, times in seconds, `at` since 1970.
+
+    With `snapshot` the TaskEvents behind it begin anew: what had not ended before is told again. The numbers of
+    groups and agents are never used twice in a scheduler's life, and none is 0.
+    """
+
+    COLUMNS: ClassVar = (
+        ("sent_names", "sent_counts"),
+        ("received_names", "received_counts"),
+        ("client_sessions", "client_names", "client_hosts", "client_tasks"),
+        (
+            "agents", "agent_names", "agent_hosts", "agent_sizes", "agent_queue_sizes", "agent_capabilities",
+            "agent_runtimes", "agent_cpus", "agent_rsses", "agent_frees", "agent_sents", "agent_queueds", "agent_lags",
+            "agent_silences",
+        ),
+        (
+            "worker_agents", "worker_names", "worker_pids", "worker_states", "worker_runs", "worker_cpus",
+            "worker_rsses", "worker_queues",
+        ),
+        ("function_names", "function_counts", "function_seconds"),
+    )  # fmt: skip
+
+    incarnation: int
+    at: float
+    address: str = ""
+    snapshot: bool = False
+    uptime: float = 0.0
+    cpu: float = 0.0
+    rss: int = 0
+    waiting: int = 0
+    held: int = 0
+    assigned: int = 0
+    succeeded: int = 0
+    raised: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    not_found: int = 0
+    lost_runs: int = 0
+    sent_names: Sequence[str] = ()
+    sent_counts: Sequence[int] = ()
+    received_names: Sequence[str] = ()
+    received_counts: Sequence[int] = ()
+    client_sessions: Sequence[int] = ()
+    client_names: Sequence[str] = ()
+    client_hosts: Sequence[str] = ()
+    client_tasks: Sequence[int] = ()
+    agents: Sequence[int] = ()
+    agent_names: Sequence[str] = ()
+    agent_hosts: Sequence[str] = ()
+    agent_sizes: Sequence[int] = ()
+    agent_queue_sizes: Sequence[int] = ()
+    agent_capabilities: Sequence[str] = ()
+    agent_runtimes: Sequence[str] = ()
+    agent_cpus: Sequence[float] = ()
+    agent_rsses: Sequence[int] = ()
+    agent_frees: Sequence[int] = ()
+    agent_sents: Sequence[int] = ()
+    agent_queueds: Sequence[int] = ()
+    agent_lags: Sequence[float] = ()
+    agent_silences: Sequence[float] = ()
+    worker_agents: Sequence[int] = ()
+    worker_names: Sequence[str] = ()
+    worker_pids: Sequence[int] = ()
+    worker_states: Sequence[int] = ()
+    worker_runs: Sequence[int] = ()
+    worker_cpus: Sequence[float] = ()
+    worker_rsses: Sequence[int] = ()
+    worker_queues: Sequence[int] = ()
+    function_names: Sequence[str] = ()
+    function_counts: Sequence[int] = ()
+    function_seconds: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvents:
+    """What happened to tasks, in batches and in order, and what the log says; `times` are seconds since 1970.
+
+    A batch is a step, its subject, a time and so many tasks. `tasks` holds the packed ids of all batches one behind
+    the other; `statuses` (one byte each) and `profiles` those of the ENDED ones. The `group_…` columns describe groups
+    before a batch names them.
+    """
+
+    COLUMNS: ClassVar = (
+        ("group_numbers", "group_functions", "group_sessions", "group_priorities", "group_needs", "group_runtimes"),
+        ("steps", "subjects", "sizes", "times", "first_runs"),
+        ("text_times", "text_levels", "text_tasks", "texts"),
+    )
+
+    group_numbers: Sequence[int] = ()
+    group_functions: Sequence[str] = ()
+    group_sessions: Sequence[int] = ()
+    group_priorities: Sequence[int] = ()
+    group_needs: Sequence[str] = ()
+    group_runtimes: Sequence[str] = ()
+    steps: Sequence[int] = ()
+    subjects: Sequence[int] = ()
+    sizes: Sequence[int] = ()
+    times: Sequence[float] = ()
+    first_runs: Sequence[int] = ()
+    tasks: bytes = b""
+    statuses: bytes = b""
+    profiles: bytes = b""
+    text_times: Sequence[float] = ()
+    text_levels: Sequence[int] = ()
+    text_tasks: Sequence[int] = ()
+    texts: Sequence[str] = ()

@@ -1,0 +1,75 @@
+"""Who may look at the pages: programs of this host, and whoever has the token."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "scaler_token"
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class AccessGuard:
+    """ASGI middleware: refuses foreign names and origins, and whoever lacks the token where there is one.
+
+    Without a token only requests to a name of this host are answered, so that no page on the web can reach us through
+    a name of its own. A token comes once in the address (`?token=…`) and stays in a cookie.
+    """
+
+    def __init__(self, app: Application, token: str | None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request or connection."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        origin = headers.get("origin")
+        if self._token is None and urlsplit(f"//{host}").hostname not in LOCAL_HOSTS:
+            await _answer(scope, send, 403, f"{host} is no name of this host")
+        elif origin is not None and urlsplit(origin).netloc != host:
+            await _answer(scope, send, 403, f"pages of {origin} may not look in here")
+        elif self._token is None or self._matches(_cookie(headers.get("cookie", ""))):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http" and self._matches(_query(scope)):
+            cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            await _answer(
+                scope, send, 303, "", [(b"location", scope["path"].encode()), (b"set-cookie", cookie.encode())]
+            )
+        else:
+            await _answer(scope, send, 401, "open the address with ?token=… that scaler_ui has printed")
+
+    def _matches(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), (self._token or "").encode())
+
+
+def _cookie(header: str) -> str:
+    found = SimpleCookie(header).get(COOKIE)
+    return str(found.value) if found is not None else ""
+
+
+def _query(scope: Scope) -> str:
+    query: str = scope["query_string"].decode("latin-1")
+    return parse_qs(query).get("token", [""])[0]
+
+
+async def _answer(
+    scope: Scope, send: Send, status: int, text: str, more: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": text})
+        return
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), *(more or [])]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})

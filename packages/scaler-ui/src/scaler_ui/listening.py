@@ -1,0 +1,69 @@
+"""Listening: a subscription that feeds a model, for programs that look at it now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from scaler_io.zeromq import Subscriber
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError, ScalerError
+from scaler_ui.feed import Feed
+from scaler_ui.model import MonitorModel
+
+PATIENCE_SECONDS = 2.0
+"""After so long without a status the address may be the wrong one."""
+_LOOK_SECONDS = 0.05
+
+
+class NoStatusError(ScalerError, ConnectionError):
+    """Nobody publishes at this address."""
+
+
+def advice(address: Address) -> str:
+    """What to say where no status comes."""
+    try:
+        beside = f": {address.beside(2)}" if address.port else ""
+    except AddressError:
+        beside = ""
+    return f"no status here ({address}); the monitor is usually port + 2 of the scheduler's{beside}"
+
+
+class Listening:
+    """One connection to a monitor address; it comes back by itself. Not thread-safe."""
+
+    def __init__(self, address: Address, clock: Callable[[], float] = time.monotonic) -> None:
+        self.address = address
+        self.model = MonitorModel()
+        self.started = clock()
+        self._clock = clock
+        self._subscriber = Subscriber(address)
+        self._feed = Feed(self._subscriber)
+
+    def look(self) -> None:
+        """Take in what has arrived."""
+        for message in self._feed.take():
+            self.model.take(message, self._clock())
+
+    @property
+    def now(self) -> float:
+        """The model's time."""
+        return self._clock()
+
+    @property
+    def silent(self) -> bool:
+        """Whether no status has come for suspiciously long."""
+        return self.model.status is None and self.now > self.started + PATIENCE_SECONDS
+
+    def wait_for(self, condition: Callable[[MonitorModel], bool], seconds: float) -> None:
+        """Listen until the model is so; raises NoStatusError where no status comes, or that takes longer."""
+        until = self.now + seconds
+        while not condition(self.model):
+            if self.now >= until:
+                raise NoStatusError(advice(self.address))
+            self._subscriber.wait(_LOOK_SECONDS)
+            self.look()
+
+    def close(self) -> None:
+        """Leave."""
+        self._subscriber.close()

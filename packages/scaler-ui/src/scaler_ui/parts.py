@@ -1,0 +1,172 @@
+"""Parts of pages: a table that is paged on the server, lines over time, the timeline of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nicegui import events, ui
+
+from scaler_ui.views import PageRequest, Row, TablePage
+
+ROWS = 50
+_LABEL = {"color": "#888", "hideOverlap": True}
+Fetch = Callable[[PageRequest], TablePage]
+
+
+class ServerTable:
+    """A table of which the browser has one page; order, text and state are applied here."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: dict[str, str],
+        fetch: Fetch,
+        *,
+        key: str,
+        order: str,
+        descending: bool = True,
+        states: tuple[str, ...] = (),
+        on_row: Callable[[Row], None] | None = None,
+    ) -> None:
+        self._fetch = fetch
+        with ui.row().classes("w-full items-end"):
+            self._text = ui.input("filter", on_change=self._from_the_start).props(
+                f'dense clearable debounce=300 data-testid="{name}-filter" aria-label="filter"'
+            )
+            self._state: ui.select | None = None
+            if states:
+                options = {"": "any state", **{state: state for state in states}}
+                self._state = ui.select(options, value="", label="state", on_change=self._from_the_start)
+                self._state.classes("min-w-32").props(f'dense data-testid="{name}-state"')
+        self.table = ui.table(
+            columns=[
+                {"name": column, "label": label, "field": column, "sortable": True, "align": "left"}
+                for column, label in columns.items()
+            ],
+            rows=[],
+            row_key=key,
+            pagination={"rowsPerPage": ROWS, "rowsNumber": 0, "sortBy": order, "descending": descending, "page": 1},
+        )
+        self.table.classes("w-full").props(
+            f'dense flat binary-state-sort :rows-per-page-options="[25, 50, 100]" data-testid="{name}"'
+        )
+        self.table.on("request", self._asked)
+        if on_row is not None:
+            self.table.on("rowClick", lambda event: on_row(event.args[1]))
+        self.refresh()
+
+    def _asked(self, event: events.GenericEventArguments) -> None:
+        """The reader wants another page or order."""
+        self.table.pagination.update(event.args["pagination"])
+        self.refresh()
+
+    def _from_the_start(self) -> None:
+        self.table.pagination["page"] = 1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what is there now; nothing is sent where that is the same."""
+        pagination = self.table.pagination
+        count = int(pagination.get("rowsPerPage") or ROWS)
+        page = self._fetch(
+            PageRequest(
+                (int(pagination.get("page") or 1) - 1) * count,
+                count,
+                pagination.get("sortBy") or "",
+                bool(pagination.get("descending")),
+                self._text.value or "",
+                (self._state.value or "") if self._state is not None else "",
+            )
+        )
+        if (page.rows, page.total) == (self.table.rows, pagination.get("rowsNumber")):
+            return
+        pagination["rowsNumber"] = page.total
+        self.table.rows[:] = page.rows
+        self.table.update()
+
+
+class LinesOverTime:
+    """A chart of lines that share one unit."""
+
+    def __init__(self, title: str, unit: str, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._newest = 0.0
+        self._chart = ui.echart(
+            {
+                "title": {"text": title, "left": 0, "textStyle": {"fontSize": 14, "color": "#888"}},
+                "tooltip": {"trigger": "axis"},
+                "legend": {"right": 10, "top": 0, "textStyle": {"color": "#888"}},
+                "grid": {"left": 60, "right": 20, "top": 40, "bottom": 30},
+                "xAxis": {"type": "time", "axisLabel": _LABEL},
+                "yAxis": {
+                    "type": "value",
+                    "axisLabel": _LABEL,
+                    "name": unit,
+                    "nameLocation": "middle",
+                    "nameGap": 45,
+                    "min": 0,
+                },
+                "animation": False,
+                "series": [{"type": "line", "name": name, "showSymbol": False, "data": []} for name in names],
+            }
+        ).classes("w-full h-64")
+
+    def show(self, points: dict[str, list[list[float]]]) -> None:
+        """Draw these points, should there be newer ones."""
+        newest = points[self._names[0]][-1][0] if points[self._names[0]] else 0.0
+        if newest == self._newest:
+            return
+        self._newest = newest
+        for series, name in zip(self._chart.options["series"], self._names, strict=True):
+            series["data"] = points[name]
+        self._chart.update()
+
+
+_BAR = """(params, api) => {
+  const row = api.value(0), begin = api.coord([api.value(1), row]), end = api.coord([api.value(2), row]);
+  const height = api.size([0, 1])[1] * 0.7, state = api.value(4), name = api.value(3);
+  let hue = 0;
+  for (const letter of String(name)) hue = (hue * 31 + letter.charCodeAt(0)) % 360;
+  const left = Math.max(begin[0], params.coordSys.x);
+  const right = Math.min(Math.max(end[0], begin[0] + 2), params.coordSys.x + params.coordSys.width);
+  const shape = right > left && {x: left, y: begin[1] - height / 2, width: right - left, height: height};
+  const bad = state === 'raised' || state === 'failed', gone = state === 'cancelled';
+  return shape ? {type: 'rect', shape: shape, style: {fill: gone ? '#999' : `hsl(${hue}, 60%, 50%)`,
+    stroke: bad ? '#d00' : 'none', lineWidth: bad ? 2 : 0}} : null;
+}"""
+_HINT = """(params) => { const v = params.value;
+  const escape = (text) => String(text).replace(/[&<>]/g, (c) => ({'&': '&amp;', '<': '&lt;', '>': '&gt;'}[c]));
+  return `${escape(v[3])}<br>${escape(v[4])}, ${(v[2] - v[1]).toFixed(0)} ms<br>task ${escape(v[5])}`; }"""
+
+
+class Timeline:
+    """Tasks as bars, a line for each worker: coloured by function, failed ones in red frames, cancelled ones grey."""
+
+    def __init__(self) -> None:
+        self._shown: tuple[list[str], list[list[Any]]] = ([], [])
+        self.count = ui.label("").props('data-testid="stream-count"')
+        self._chart = ui.echart(
+            {
+                "tooltip": {":formatter": _HINT},
+                "grid": {"left": 160, "right": 20, "top": 20, "bottom": 70},
+                "xAxis": {"type": "time", "axisLabel": _LABEL},
+                "yAxis": {"type": "category", "data": [], "axisLabel": _LABEL},
+                "dataZoom": [
+                    {"type": "slider", "filterMode": "weakFilter"},
+                    {"type": "inside", "filterMode": "weakFilter"},
+                ],
+                "animation": False,
+                "series": [{"type": "custom", ":renderItem": _BAR, "encode": {"x": [1, 2], "y": 0}, "data": []}],
+            }
+        ).classes("w-full h-[70vh]")
+
+    def show(self, workers: list[str], bars: list[list[Any]]) -> None:
+        """Draw these, should they be others."""
+        if (workers, bars) == self._shown:
+            return
+        self._shown = (workers, bars)
+        self.count.text = f"{len(bars):,} tasks on {len(workers):,} workers"
+        self._chart.options["yAxis"]["data"] = workers
+        self._chart.options["series"][0]["data"] = bars
+        self._chart.update()

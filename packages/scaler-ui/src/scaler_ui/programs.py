@@ -1,0 +1,20 @@
+"""How the programs of this package end: what is foreseen is one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from scaler_io.options import one_line
+from scaler_protocol.errors import ScalerError
+
+
+def run(program: str, function: Callable[[], int | None]) -> int:
+    """The exit code of a program's main function: 2 for usage, 1 for circumstances, 0 after Ctrl-C."""
+    try:
+        return function() or 0
+    except KeyboardInterrupt:
+        return 0
+    except (ValueError, OSError, ScalerError) as error:
+        print(f"{program}: {one_line(str(error))}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1

@@ -1,0 +1,164 @@
+"""The screen of scaler_top as lines of text: what is seen, in which order, how figures are written. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+COLUMNS: tuple[tuple[str, str], ...] = (
+    ("worker", "n"),
+    ("agt_cpu", "C"),
+    ("agt_rss", "M"),
+    ("cpu", "c"),
+    ("rss", "m"),
+    ("free", "f"),
+    ("sent", "w"),
+    ("queued", "d"),
+    ("lag", "l"),
+)
+"""What can be sorted by, and the key that does it."""
+SHORTCUTS = "Shortcuts: " + " ".join(f"{name}[{key}]" for name, key in COLUMNS)
+KEYS = "filter[/] details[Enter] move[arrows, PgUp, PgDn] quit[q]"
+_NAME_CELLS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a reader has chosen: the order, which workers, and which of them is pointed at."""
+
+    order: str = "cpu"
+    descending: bool = True
+    wanted: str = ""
+    pointed: int = 0
+
+    def sorted_by(self, key: str) -> View:
+        """The view after a sort key: figures begin with the greatest, names with the first; again reverses."""
+        name = {key: name for name, key in COLUMNS}[key]
+        if name == self.order:
+            return replace(self, descending=not self.descending)
+        return replace(self, order=name, descending=name != "worker")
+
+    def rows(self, fields: dict[str, Any]) -> list[dict[str, Any]]:
+        """The workers to be shown, in order."""
+        wanted = self.wanted.lower()
+        workers = [
+            worker
+            for worker in fields.get("workers", [])
+            if wanted in f"{worker['worker']} {worker['agent']} {worker['state']} {worker['capabilities']}".lower()
+        ]
+        workers.sort(key=lambda worker: worker["worker"])
+        workers.sort(key=lambda worker: worker[self.order], reverse=self.descending)
+        return workers
+
+
+def size(count: float) -> str:
+    """Bytes as `130.1m`."""
+    for unit in ("b", "k", "m", "g"):
+        if abs(count) < 1000 or unit == "g":
+            break
+        count /= 1024
+    return f"{count:.0f}b" if unit == "b" else f"{count:.1f}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `0.7ms`, `850us` or `2.5s`."""
+    if seconds < 1e-4:
+        return f"{seconds * 1e6:.0f}us"
+    return f"{seconds * 1e3:.1f}ms" if seconds < 1 else f"{seconds:.1f}s"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}+"
+
+
+def _box(title: str, entries: Iterable[tuple[str, str]]) -> list[str]:
+    """Names to the right, values to the right of them, under a title."""
+    listed = list(entries)
+    names = max((len(name) for name, _ in listed), default=0)
+    values = max((len(value) for _, value in listed), default=0)
+    lines = [title, *(f"{name:>{names}} {value:>{values}}" for name, value in listed)]
+    width = max(map(len, lines))
+    return [f"{line:<{width}}" for line in lines]
+
+
+def beside(boxes: Sequence[Sequence[str]]) -> list[str]:
+    """Boxes next to each other."""
+    height = max(map(len, boxes))
+    widths = [max(map(len, box), default=0) for box in boxes]
+    return [
+        " | ".join((box[at] if at < len(box) else "").ljust(width) for box, width in zip(boxes, widths, strict=True))
+        for at in range(height)
+    ]
+
+
+def summary(fields: dict[str, Any]) -> list[str]:
+    """The upper part: the scheduler and its messages."""
+    scheduler = fields["scheduler"]
+    counts = [
+        _box(name, ((entry, f"{count:,}") for entry, count in fields[name].items()))
+        for name in ("task_manager", "scheduler_sent", "scheduler_received")
+    ]
+    load = [("cpu", f"{scheduler['cpu']:.1f}%"), ("rss", size(scheduler["rss"]))]
+    return beside([_box("scheduler", load), *counts])
+
+
+def total(fields: dict[str, Any], shown: int) -> str:
+    """The line above the workers; an agent counts once."""
+    sums = fields["total"]
+    text = (
+        f"Total {sums['workers']:,} worker(s) of {sums['agents']:,} agent(s): agt_cpu {sums['agt_cpu']:.1f}% "
+        f"agt_rss {size(sums['agt_rss'])} cpu {sums['cpu']:.1f}% rss {size(sums['rss'])} sent {sums['sent']:,}"
+    )
+    return text if shown == sums["workers"] else f"{text}, {shown:,} shown"
+
+
+def header(view: View) -> str:
+    """The names of the workers' columns; the one that sorts is in brackets."""
+    names = [f"[{name}]" if name == view.order else name for name, _ in COLUMNS]
+    return _row([*names, "ITL"])
+
+
+def worker_line(worker: dict[str, Any]) -> str:
+    """One worker."""
+    lag = duration(worker["lag"])
+    return _row(
+        [
+            _cut(worker["worker"], _NAME_CELLS),
+            f"{worker['agt_cpu']:.1f}%",
+            size(worker["agt_rss"]),
+            f"{worker['cpu']:.1f}%",
+            size(worker["rss"]),
+            f"{worker['free']}",
+            f"{worker['sent']}",
+            f"{worker['queued']}",
+            f"({worker['silence']:.0f}s) {lag}" if worker["stale"] else lag,
+            worker["itl"],
+        ]
+    )
+
+
+def _row(cells: Sequence[str]) -> str:
+    widths = (_NAME_CELLS, 9, 9, 7, 8, 6, 6, 8, 12, 3)
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def side(fields: dict[str, Any]) -> list[str]:
+    """Clients and functions, beside the workers."""
+    lines = ["client_manager"]
+    lines += [f"{_cut(name, 32)}: {count:,}" for name, count in fields["client_manager"].items()]
+    lines += ["", "func_to_num_tasks"]
+    lines += [f"{_cut(name, 32)}: {count:,}" for name, count in fields["func_to_num_tasks"].items()]
+    return lines
+
+
+def details(worker: dict[str, Any], task: str) -> list[str]:
+    """All that is known of one worker."""
+    return [
+        f"worker     {worker['worker']}",
+        f"agent      {worker['agent']} on {worker['host']}, heard {worker['silence']:.1f}s ago",
+        f"state      {worker['state']}, process {worker['pid']}",
+        f"offers     {worker['capabilities'] or 'no capabilities'}",
+        f"load       cpu {worker['cpu']:.1f}%, rss {size(worker['rss'])}, {worker['queued']} queued",
+        f"task       {task}",
+    ]

@@ -1,0 +1,173 @@
+"""The screen of scaler_top in a terminal: textual around the lines of scaler_ui.screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input, Static
+
+from scaler_ui import screen
+from scaler_ui.listening import Listening, advice
+from scaler_ui.screen import COLUMNS, View
+from scaler_ui.tables import fields, task_of_run
+
+LOOK_SECONDS = 0.1
+DRAW_SECONDS = 0.5
+
+
+class WorkerArea(Static):
+    """Where workers are listed: as many as there is room for, which the terminal and the other parts leave."""
+
+    def __init__(self, draw: Callable[[], None], **settings: Any) -> None:
+        super().__init__(markup=False, **settings)
+        self._draw = draw
+
+    def on_resize(self) -> None:
+        """There is more room, or less."""
+        self._draw()
+
+
+class TopApp(App[None]):
+    """The screen. Everything it shows comes from the fields that `--once --json` prints."""
+
+    CSS = """
+    Screen { layout: vertical; overflow: hidden; }
+    #note { display: none; }
+    #note.told { display: block; text-style: bold reverse; }
+    #summary, #keys, #total, #header { height: auto; text-wrap: nowrap; text-overflow: clip; }
+    #header { text-style: bold; }
+    #body { height: 1fr; text-wrap: nowrap; text-overflow: clip; }
+    #details { display: none; height: auto; border-top: solid $primary; text-wrap: nowrap; }
+    #details.open { display: block; }
+    #filter { display: none; dock: bottom; }
+    #filter.open { display: block; }
+    """
+    AUTO_FOCUS = ""
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key, f"order('{key}')", name) for name, key in COLUMNS),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", priority=True),
+        Binding("slash", "filter", "filter"),
+        Binding("enter", "details", "details"),
+        Binding("escape", "reset", "reset"),
+        Binding("up", "move(-1)", "up"),
+        Binding("down", "move(1)", "down"),
+        Binding("pageup", "move(-20)", "page up"),
+        Binding("pagedown", "move(20)", "page down"),
+    ]
+
+    def __init__(self, listening: Listening) -> None:
+        super().__init__()
+        self.view = View()
+        self._listening = listening
+
+    def compose(self) -> ComposeResult:
+        """The parts of the screen, from top to bottom."""
+        for name in ("note", "summary", "keys", "total", "header"):
+            yield Static(id=name, markup=False)
+        yield WorkerArea(self.draw, id="body")
+        yield Static(id="details", markup=False)
+        yield Input(placeholder="show workers with this in their name, agent, state or capabilities", id="filter")
+
+    def on_mount(self) -> None:
+        """Begin to look and to draw."""
+        self.set_interval(LOOK_SECONDS, self._listening.look)
+        self.set_interval(DRAW_SECONDS, self.draw)
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def action_order(self, key: str) -> None:
+        """Sort by a column; the same key again reverses."""
+        self.view = self.view.sorted_by(key)
+        self.draw()
+
+    def action_move(self, lines: int) -> None:
+        """Point at another worker."""
+        self.view = replace(self.view, pointed=max(0, self.view.pointed + lines))
+        self.draw()
+
+    def action_details(self) -> None:
+        """Show, or hide, all about the worker that is pointed at."""
+        self.query_one("#details").toggle_class("open")
+        self.draw()
+
+    def action_filter(self) -> None:
+        """Ask which workers to show."""
+        entry = self.query_one("#filter", Input)
+        entry.add_class("open")
+        entry.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show what fits so far."""
+        self.view = replace(self.view, wanted=event.value, pointed=0)
+        self.draw()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter."""
+        self._leave_filter()
+
+    def action_reset(self) -> None:
+        """Drop the filter and the details."""
+        self.query_one("#filter", Input).value = ""
+        self.query_one("#details").remove_class("open")
+        self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        self.query_one("#filter").remove_class("open")
+        self.screen.set_focus(None)
+        self.draw()
+
+    # --- drawing ----------------------------------------------------------------------------------------------------
+
+    def draw(self) -> None:
+        """Write what is known now."""
+        shown = fields(self._listening.model, self._listening.now)
+        note = self._note(shown)
+        self._write("note", note)
+        self.query_one("#note").set_class(bool(note), "told")
+        if not shown:
+            return
+        rows = self.view.rows(shown)
+        self.view = replace(self.view, pointed=min(self.view.pointed, max(0, len(rows) - 1)))
+        self._write("summary", "\n".join(screen.summary(shown)))
+        self._write("keys", f"{'-' * self.size.width}\n{screen.SHORTCUTS}\n{screen.KEYS}\n")
+        self._write("total", screen.total(shown, len(rows)))
+        self._write("header", screen.header(self.view))
+        self._write_body(shown, rows)
+        if rows:
+            worker = rows[self.view.pointed]
+            self._write("details", "\n".join(screen.details(worker, self._current(worker["run"]))))
+
+    def _note(self, shown: dict[str, object]) -> str:
+        if not shown:
+            return advice(self._listening.address) if self._listening.silent else "connecting"
+        return f"stale: nothing was heard for {shown['quiet']:.0f} s" if shown["stale"] else ""
+
+    def _write_body(self, shown: dict[str, object], rows: list[dict[str, object]]) -> None:
+        """As many workers as there is room for, around the one that is pointed at; clients and functions beside."""
+        height = max(1, self.query_one("#body").size.height)
+        first = max(0, min(self.view.pointed - height // 2, len(rows) - height))
+        body, beside = Text(no_wrap=True), screen.side(shown)
+        width = len(screen.header(self.view))
+        for line in range(height):
+            at = first + line
+            worker = rows[at] if at < len(rows) else None
+            text = screen.worker_line(worker) if worker else " " * width
+            style = "reverse" if worker and at == self.view.pointed else "dim" if worker and worker["stale"] else ""
+            body.append(text, style)
+            body.append(f" | {beside[line] if line < len(beside) else ''}\n")
+        self.query_one("#body", Static).update(body)
+
+    def _current(self, run: int) -> str:
+        model = self._listening.model
+        row = task_of_run(model, run)
+        return "none" if row is None else f"{model.tasks.value('id', row):x} {model.tasks.function_name(row)}"
+
+    def _write(self, name: str, text: str) -> None:
+        self.query_one(f"#{name}", Static).update(Text(text, no_wrap=True))

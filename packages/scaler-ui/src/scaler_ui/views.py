@@ -1,0 +1,245 @@
+"""What pages show: rows, sorted and filtered here and not in the browser, and the bars of the timeline."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from scaler_protocol.monitoring import MonitorStatus
+from scaler_ui.model import MonitorModel
+from scaler_ui.screen import duration, size
+from scaler_ui.tables import worker_rows
+from scaler_ui.task_table import ENDINGS, STATES, TaskRow
+
+Row = dict[str, Any]
+BARS = 500
+"""Tasks in the timeline: the longest of its window, looked for among the last RECENT ones."""
+RECENT = 20_000
+POINTS = 120
+"""Points of a line over time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which rows: so many from `first`, in the order of a column, of those with `text` in them."""
+
+    first: int = 0
+    count: int = 50
+    order: str = ""
+    descending: bool = True
+    text: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePage:
+    """The rows, and how many there are in all."""
+
+    rows: list[Row]
+    total: int
+
+
+def clock(at: float) -> str:
+    """A time of day, here."""
+    return time.strftime("%H:%M:%S", time.localtime(at)) if at else ""
+
+
+def _page(rows: list[Row], request: PageRequest, names: Sequence[str]) -> TablePage:
+    text = request.text.lower()
+    if text:
+        rows = [row for row in rows if any(text in str(row[name]).lower() for name in names)]
+    if request.order:
+        rows = sorted(rows, key=lambda row: row[request.order], reverse=request.descending)
+    return TablePage(rows[request.first : request.first + request.count], len(rows))
+
+
+TASK_ORDERS = {"id": "id", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu", "memory": "memory",
+               "attempt": "attempt", "pid": "pid"}  # fmt: skip
+
+
+def tasks(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Tasks; the text is looked for in the names of functions, or is an id."""
+    agents = _agents(model.status)
+    rows, total = model.tasks.page(
+        TASK_ORDERS.get(request.order, "since"),
+        descending=request.descending,
+        first=request.first,
+        count=request.count,
+        text=request.text,
+        state=request.state,
+    )
+    return TablePage([_task(row, agents) for row in rows], total)
+
+
+def _agents(status: MonitorStatus | None) -> dict[int, str]:
+    return dict(zip(status.agents, status.agent_names, strict=True)) if status else {}
+
+
+def _task(row: TaskRow, agents: dict[int, str]) -> Row:
+    return {
+        "id": f"{row.id:x}",
+        "function": row.function,
+        "session": f"{row.session:x}",
+        "state": row.state,
+        "agent": agents.get(row.agent, ""),
+        "pid": row.pid or "",
+        "attempt": row.attempt or "",
+        "since": clock(row.since),
+        "ended": clock(row.ended),
+        "duration": duration(row.duration) if row.pid else "",
+        "cpu": duration(row.cpu) if row.pid else "",
+        "memory": size(row.memory) if row.memory else "",
+    }
+
+
+def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
+    """Workers; the text is looked for in names, states and capabilities."""
+    if model.status is None:
+        return TablePage([], 0)
+    rows = [asdict(row) for row in worker_rows(model.status, now - model.heard)]
+    page = _page(rows, request, ("worker", "agent", "host", "state", "capabilities"))
+    shown = [
+        {
+            **row,
+            "agt_cpu": f"{row['agt_cpu']:.1f}%",
+            "agt_rss": size(row["agt_rss"]),
+            "cpu": f"{row['cpu']:.1f}%",
+            "rss": size(row["rss"]),
+            "lag": duration(row["lag"]),
+            "silence": f"{row['silence']:.0f}s{' (stale)' if row['stale'] else ''}",
+        }
+        for row in page.rows
+    ]
+    return TablePage(shown, page.total)
+
+
+def clients(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Clients, and sessions of tasks that submit tasks."""
+    status = model.status
+    if status is None:
+        return TablePage([], 0)
+    columns = (status.client_sessions, status.client_names, status.client_hosts, status.client_tasks)
+    rows = [
+        {"session": f"{session:x}", "name": name or "(in a task)", "host": host, "tasks": count}
+        for session, name, host, count in zip(*columns, strict=True)
+    ]
+    return _page(rows, request, ("session", "name", "host"))
+
+
+def functions(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Functions with what their calls cost, of those that were seen to end."""
+    rows = []
+    for name, figures in list(model.functions.items()):
+        ran = sum(count for status, count in figures.ended.items() if ENDINGS[status] in ("success", "raised"))
+        rows.append(
+            {
+                "function": name,
+                "calls": figures.count,
+                **{word: figures.ended.get(status, 0) for status, word in ENDINGS.items() if word != "lost"},
+                "mean": figures.duration / ran if ran else 0.0,
+                "longest": figures.longest,
+                "cpu": figures.cpu,
+                "memory": figures.peak_memory,
+            }
+        )
+    page = _page(rows, request, ("function",))
+    for row in page.rows:
+        row.update({name: duration(row[name]) for name in ("mean", "longest", "cpu")}, memory=size(row["memory"]))
+    return page
+
+
+LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
+
+
+def events(model: MonitorModel, request: PageRequest) -> TablePage:
+    """What happened, in words."""
+    rows = [
+        {
+            "number": number,
+            "time": event.time,
+            "level": LEVELS.get(event.level, str(event.level)),
+            "task": f"{event.task:x}" if event.task else "",
+            "text": event.text,
+        }
+        for number, event in enumerate(model.events)
+    ]
+    page = _page(rows, request, ("text", "task", "level"))
+    for row in page.rows:
+        row["time"] = clock(row["time"])
+    return page
+
+
+FIGURES = (
+    "tasks/s", "waiting", "running", "success", "failed", "cancelled", "lost runs", "workers", "agents", "clients",
+    "cluster cpu", "cluster memory", "lag", "scheduler cpu", "scheduler memory",
+)  # fmt: skip
+"""What the overview shows in numbers."""
+
+
+def figures(model: MonitorModel) -> dict[str, str]:
+    """The numbers of the overview, ready to be shown."""
+    status = model.status
+    if status is None:
+        return {}
+    return {
+        "tasks/s": f"{model.rate:,.0f}",
+        "waiting": f"{status.waiting + status.held:,}",
+        "running": f"{status.assigned:,}",
+        "success": f"{status.succeeded:,}",
+        "failed": f"{status.raised + status.failed:,}",
+        "cancelled": f"{status.cancelled:,}",
+        "lost runs": f"{status.lost_runs:,}",
+        "workers": f"{sum(status.agent_sizes):,}",
+        "agents": f"{len(status.agents):,}",
+        "clients": f"{sum(map(bool, status.client_names)):,}",
+        "cluster cpu": f"{100 * sum(status.worker_cpus):.0f}%",
+        "cluster memory": size(sum(status.worker_rsses)),
+        "lag": duration(max(status.agent_lags, default=0.0)),
+        "scheduler cpu": f"{100 * status.cpu:.1f}%",
+        "scheduler memory": size(status.rss),
+    }
+
+
+def lines(model: MonitorModel) -> dict[str, list[list[float]]]:
+    """Points over time, as [milliseconds since 1970, value]: at most POINTS of each."""
+    history = list(model.history)
+    step = max(1, len(history) // POINTS)
+    moments = history[::-1][::step][::-1]
+    found: dict[str, list[list[float]]] = {"tasks/s": [], "waiting": [], "running": [], "cpu": [], "memory": []}
+    for before, moment in pairwise(moments):
+        at = round(moment.at * 1000)
+        seconds = moment.at - before.at
+        found["tasks/s"].append([at, round((moment.ended - before.ended) / seconds, 1) if seconds > 0 else 0.0])
+        found["waiting"].append([at, moment.waiting])
+        found["running"].append([at, moment.assigned])
+        found["cpu"].append([at, round(100 * moment.cpu, 1)])
+        found["memory"].append([at, round(moment.rss / 1024**2, 1)])
+    return found
+
+
+def bars(model: MonitorModel, seconds: float) -> tuple[list[str], list[list[Any]]]:
+    """The timeline: names of workers, and bars of worker, begin and end in milliseconds, function, state and id."""
+    if model.status is None:
+        return [], []
+    now, agents = model.status.at, _agents(model.status)
+    value = model.tasks.value
+    recent = [row for row in model.tasks.newest(RECENT) if value("pid", row) and value("ended", row) >= now - seconds]
+    found = []
+    for row in heapq.nlargest(BARS, recent, key=lambda row: value("duration", row)):
+        task = model.tasks.row(row)
+        where = f"{agents.get(task.agent, 'gone')}/{task.worker}"
+        found.append((where, task.ended - task.duration, task.ended, task.function, task.state, task.id))
+    names = sorted({bar[0] for bar in found})
+    places = {name: place for place, name in enumerate(names)}
+    return names, [
+        [places[name], round(begin * 1000), round(end * 1000), function, state, f"{task:x}"]
+        for name, begin, end, function, state, task in found
+    ]
+
+
+TASK_STATES = tuple(dict.fromkeys([*STATES.values(), *ENDINGS.values()]))
+"""Words that a task's state may be."""

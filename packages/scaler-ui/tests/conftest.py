@@ -1,0 +1,118 @@
+"""A scheduler that exists only as what it publishes."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scaler_protocol.messages import WorkerState
+from scaler_protocol.monitoring import MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.profiles import PROFILE
+from scaler_ui.feed import MonitorMessage
+from scaler_ui.model import MonitorModel
+
+RUNTIME = "Python 3.11 with cloudpickle 3.1"
+PROFILE_BYTES = PROFILE.pack(1500, 900, 2_000_000, 77, 0, 1)
+
+
+def status(workers: int = 3, **changes: Any) -> MonitorStatus:
+    """Two agents with so many workers each, numbered 1 and 2."""
+    names = [f"vm:{agent}:{number}" for agent in (1, 2) for number in range(workers)]
+    total = len(names)
+    made = MonitorStatus(
+        5,
+        1000.0,
+        address="tcp://127.0.0.1:2345",
+        cpu=0.25,
+        rss=130 * 1024 * 1024,
+        waiting=4,
+        assigned=2,
+        succeeded=53_704,
+        raised=9,
+        failed=5,
+        cancelled=48,
+        not_found=14,
+        sent_names=("Run", "Heartbeat"),
+        sent_counts=(10, 2000),
+        received_names=("Submit",),
+        received_counts=(3,),
+        client_sessions=(7, 8),
+        client_names=("Client|a", ""),
+        client_hosts=("vm", ""),
+        client_tasks=(6, 1),
+        agents=(1, 2),
+        agent_names=("vm:1", "vm:2"),
+        agent_hosts=("vm", "vm"),
+        agent_sizes=(workers, workers),
+        agent_queue_sizes=(1000, 1000),
+        agent_capabilities=("", "linux,ram=4"),
+        agent_runtimes=(RUNTIME, RUNTIME),
+        agent_cpus=(0.005, 0.01),
+        agent_rsses=(111_000_000, 112_000_000),
+        agent_frees=(10**9, 10**9),
+        agent_sents=(2, 0),
+        agent_queueds=(1, 0),
+        agent_lags=(0.0007, 0.001),
+        agent_silences=(0.5, 12.0),
+        worker_agents=[1] * workers + [2] * workers,
+        worker_names=names,
+        worker_pids=range(100, 100 + total),
+        worker_states=[WorkerState.RUNNING] + [WorkerState.IDLE] * (total - 1),
+        worker_runs=[501] + [0] * (total - 1),
+        worker_cpus=[0.1 * number for number in range(total)],
+        worker_rsses=[50_000_000 - number for number in range(total)],
+        worker_queues=[1] + [0] * (total - 1),
+        function_names=("math:sqrt", "__main__:inc", "math:sqrt"),
+        function_counts=(10, 20, 5),
+        function_seconds=(0.1, 0.2, 0.3),
+    )
+    return replace(made, **changes)
+
+
+def batch(step: int, subject: int, *tasks: int, time: float = 1000.0, first_run: int = 0, **more: Any) -> TaskEvents:
+    """One batch."""
+    ended = step == TaskStep.ENDED
+    made = TaskEvents(
+        steps=(step,),
+        subjects=(subject,),
+        sizes=(len(tasks),),
+        times=(time,),
+        first_runs=(first_run,),
+        tasks=struct.pack(f"<{len(tasks)}Q", *tasks),
+        statuses=bytes(len(tasks)) if ended else b"",
+        profiles=PROFILE_BYTES * len(tasks) if ended else b"",
+    )
+    return replace(made, **more)
+
+
+def groups(*described: tuple[int, str, int, int, str, str]) -> TaskEvents:
+    """Number, function, session, priority, needs, runtime of each."""
+    numbers, functions, sessions, priorities, needs, runtimes = zip(*described, strict=True)
+    return TaskEvents(numbers, functions, sessions, priorities, needs, runtimes)
+
+
+def model_of(*messages: MonitorMessage, now: float = 50.0) -> MonitorModel:
+    """A model that has heard these."""
+    model = MonitorModel(tasks=1000)
+    for message in messages:
+        model.take(message, now)
+    return model
+
+
+class Publications:
+    """What tests take from here."""
+
+    status = staticmethod(status)
+    batch = staticmethod(batch)
+    groups = staticmethod(groups)
+    model_of = staticmethod(model_of)
+    runtime = RUNTIME
+
+
+@pytest.fixture(scope="session")
+def publications() -> Publications:
+    """Messages as a scheduler publishes them."""
+    return Publications()

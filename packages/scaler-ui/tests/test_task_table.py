@@ -1,0 +1,67 @@
+"""The table of tasks against one made of dictionaries."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler_protocol.monitoring import TaskStep
+from scaler_protocol.profiles import PROFILE
+from scaler_ui.task_table import TaskTable
+
+PLAIN = PROFILE.pack(5000, 10, 20, 30, 2, 1)
+STEPS = st.tuples(st.sampled_from(["stand", "assign", "end", "leave", "begin"]), st.integers(1, 6))
+
+
+def test_rows_are_written_over_from_the_oldest() -> None:
+    table = TaskTable(3)
+    function = table.function_number("f")
+    table.stand([1, 2, 3, 4], TaskStep.WAITING, 9, function, 7, 1.0)
+    assert len(table) == 3 and table.live == 3
+    assert table.find(1) is None and table.find(4) == 0
+    rows, size = table.page("id", descending=False, first=1, count=5)
+    assert size == 3 and [row.id for row in rows] == [3, 4]
+    list(table.end([1], 0, [0], PLAIN, 2.0))  # it comes back as a new row
+    assert table.find(1) == 1 and table.find(2) is None
+
+
+def test_a_page_is_sorted_filtered_and_counted() -> None:
+    table = TaskTable()
+    table.stand(range(1, 101), TaskStep.WAITING, 9, table.function_number("f"), 7, 1.0)
+    for task in range(1, 51):
+        list(table.end([task], 1, [task % 2], PROFILE.pack(task, 0, 0, 1, 0, 1), 2.0))
+    rows, size = table.page("duration", descending=True, first=0, count=3)
+    assert size == 100 and [row.duration for row in rows] == [50e-6, 49e-6, 48e-6]
+    rows, size = table.page("duration", descending=False, first=0, count=2, state="raised")
+    assert size == 25 and [row.id for row in rows] == [1, 3]
+    rows, size = table.page("id", descending=False, first=49, count=2, text="F", state="waiting")
+    assert size == 50 and [row.id for row in rows] == [100]
+    assert table.page("id", descending=False, first=0, count=2, text="1f")[1] == 1
+    assert table.page("id", descending=False, first=0, count=2, text="nothing") == ([], 0)
+    assert list(table.newest(3)) == [99, 98, 97]
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_any_order(steps: list[tuple[str, int]]) -> None:
+    table = TaskTable(1000)
+    live: dict[int, int] = {}
+    for step, task in steps:
+        if step == "stand":
+            table.stand([task], TaskStep.WAITING, 9, 0, 7, 1.0)
+            live[task] = TaskStep.WAITING
+        elif step == "assign":
+            table.assign([task], 4, 50, 1.5)
+            live[task] = TaskStep.ASSIGNED
+        elif step == "end":
+            (ended,) = table.end([task], 4, [0], PLAIN, 2.0)
+            assert table.row(ended[0]).duration == 0.005 and table.state(ended[0]) == "success"
+            live.pop(task, None)
+        elif step == "leave":
+            table.leave([task], 3.0)
+            live.pop(task, None)
+        else:
+            table.begin()
+            table.stand([task], TaskStep.HELD, 9, 0, 7, 1.0)
+            table.begun()
+            live = {task: TaskStep.HELD}
+        assert {table.value("id", row): table.value("step", row) for row in table.live_rows()} == live

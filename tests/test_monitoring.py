@@ -1,0 +1,303 @@
+"""Monitors against a real scheduler under real work: what they say equals what clients know."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import Client
+from scaler_protocol.addresses import Address
+from scaler_protocol.messages import Status
+from scaler_ui.listening import Listening
+from scaler_ui.model import MonitorModel
+from support.clusters import LocalCluster
+from support.fault_tasks import kill_itself
+from support.gates import SECONDS, Gate, wait_at
+from support.processes import PROGRAMS, listener_of
+from support.tasks import explode
+
+ESCAPES = re.compile(r"\x1b(\[[0-9;?<>=]*[a-zA-Z]|[()][0-9A-B]|[=>]|\][^\x07]*\x07|P[^\x1b]*\x1b\\)")
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two workers whose agent tells often how it is."""
+    started = LocalCluster(
+        tmp_path_factory.mktemp("watched") / "log",
+        n_workers=2,
+        heartbeat_interval_seconds=1,
+        max_number_of_tasks_waiting=-1,
+    )
+    yield started
+    started.end()
+
+
+@pytest.fixture
+def monitor(watched: LocalCluster) -> Address:
+    return Address.parse(watched.address).beside(2)
+
+
+@pytest.fixture
+def user(watched: LocalCluster) -> Iterator[Client]:
+    with Client(address=watched.address, timeout_seconds=SECONDS) as connected:
+        yield connected
+
+
+@pytest.fixture
+def listening(monitor: Address) -> Iterator[Listening]:
+    made = Listening(monitor)
+    yield made
+    made.close()
+
+
+def has_ended(count: int) -> Callable[[MonitorModel], bool]:
+    return lambda model: sum(figures.count for figures in model.functions.values()) >= count
+
+
+def test_what_is_heard_is_what_was_done(listening: Listening, user: Client) -> None:
+    listening.wait_for(lambda model: model.status is not None, SECONDS)
+    assert listening.model.status is not None
+    before = listening.model.status
+    assert user.map(math.sqrt, range(500)) == [math.sqrt(number) for number in range(500)]
+    futures = [user.submit(explode, "no") for _ in range(3)]
+    assert all(isinstance(future.exception(), ValueError) for future in futures)
+    listening.wait_for(has_ended(503), SECONDS)
+    functions = listening.model.functions
+    assert functions["math:sqrt"].ended == {Status.VALUE: 500}
+    (failing,) = [figures for name, figures in functions.items() if name.endswith("explode")]
+    assert failing.ended == {Status.RAISED: 3} and failing.peak_memory > 10**6
+    row = listening.model.tasks.find(futures[0].task_id)
+    assert row is not None
+    task, profile = listening.model.tasks.row(row), futures[0].profiling_info()
+    assert (task.state, task.session) == ("raised", futures[0].task_id >> 32)
+    assert abs(task.duration - profile.duration_us / 1e6) < 1e-9 and task.since <= task.assigned <= task.ended
+    heard = len(listening.model.history)
+    listening.wait_for(lambda model: len(model.history) > heard, SECONDS)
+    after = listening.model.status
+    assert (after.succeeded - before.succeeded, after.raised - before.raised) == (500, 3)
+    assert (after.waiting, after.held, after.assigned) == (0, 0, 0)
+
+
+def test_who_comes_late_is_told_what_has_not_ended(monitor: Address, user: Client, gate: Gate) -> None:
+    running = [user.submit(wait_at, gate.port, number) for number in range(2)]
+    arrivals = [gate.arrive() for _ in running]
+    waiting = [user.submit(wait_at, gate.port, number) for number in range(2, 5)]
+    needy = user.submit(max, running[0], 9)
+    known = {future.task_id for future in [*running, *waiting, needy]}
+    late = Listening(monitor)
+    late.wait_for(lambda model: model.tasks.live == 6, SECONDS)
+    tasks = late.model.tasks
+    assert {tasks.value("id", row) for row in tasks.live_rows()} == known
+    assert {tasks.function_name(row) for row in tasks.live_rows()} == {"support.gates:wait_at", "builtins:max"}
+    late.wait_for(lambda model: model.status is not None and any(model.status.worker_runs), SECONDS)
+    for arrival in arrivals:
+        arrival.let_go()
+    for _ in waiting:
+        gate.arrive().let_go()
+    assert [future.result() for future in [*running, *waiting]] == list(range(5)) and needy.result() == 9
+    late.wait_for(lambda model: model.tasks.live == 0, SECONDS)
+    late.close()
+
+
+def test_the_local_path_says_the_same(watched: LocalCluster) -> None:
+    scheduler = Address.parse(watched.address)
+    local = Listening(Address(path=f"/tmp/{scheduler.host}_{scheduler.port}_monitor"))
+    local.wait_for(lambda model: model.status is not None, SECONDS)
+    assert local.model.status is not None and local.model.status.address == watched.address
+    local.close()
+
+
+def printed(*words: str | Address) -> str:
+    done = subprocess.run(
+        [str(PROGRAMS / str(words[0])), *map(str, words[1:])],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def test_top_once_as_json(monitor: Address, watched: LocalCluster, user: Client) -> None:
+    user.map(math.sqrt, range(100))
+    shown = json.loads(printed("scaler_top", monitor, "--once", "--json"))
+    assert shown["total"]["workers"] in (0, 2)  # before and after the agent's first report
+    assert shown["address"] == watched.address and shown["task_manager"]["success"] >= 100
+    assert shown["client_manager"].keys() == {user.identity.decode()}
+    assert shown["func_to_num_tasks"]["math:sqrt"] >= 100
+    assert shown["scheduler_received"]["Submit"] >= 1 and shown["scheduler"]["rss"] > 10**7
+    assert "task_manager" in printed("scaler_top", monitor, "--once")
+
+
+def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: Gate) -> None:
+    lonely = user.submit_verbose(math.sqrt, (4,), {}, capabilities={"gpu": 1})
+    assert printed("scaler_why", monitor, f"{lonely.task_id:x}") == "it waits: no worker offers gpu=1\n"
+    lonely.cancel()
+    running = [user.submit(wait_at, gate.port, number) for number in range(2)]
+    arrivals = [gate.arrive() for _ in running]
+    said = printed("scaler_why", monitor, f"{running[0].task_id:x}")
+    assert said.startswith(("it runs on Worker", "it is with "))
+    for arrival in arrivals:
+        arrival.let_go()
+    assert [future.result() for future in running] == [0, 1]
+    assert "is not known" in printed("scaler_why", monitor, f"{running[0].task_id:x}")
+
+
+def test_why_a_worker_died(listening: Listening, user: Client, tmp_path: Path) -> None:
+    listening.wait_for(lambda model: model.status is not None, SECONDS)
+    future = user.submit(kill_itself, str(tmp_path / "runs"))
+    assert future.exception() is not None
+    listening.wait_for(lambda model: any("SIGKILL" in event.text for event in model.events), SECONDS)
+    assert {event.task for event in listening.model.events if "SIGKILL" in event.text} == {future.task_id}
+
+
+class Screen:
+    """scaler_top in a pseudo-terminal: what it writes, without colours, and keys."""
+
+    def __init__(self, address: Address) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
+        self.process = subprocess.Popen(
+            [str(PROGRAMS / "scaler_top"), str(address)],
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment,
+        )  # fmt: skip
+        os.close(slave)
+        self.seen = ""
+
+    def read_until(self, pattern: str) -> None:
+        """Wait until something like it was written since the last time."""
+        until = time.monotonic() + SECONDS
+        written = b""
+        while not re.search(pattern, self.seen):
+            assert select.select([self.master], [], [], max(0.0, until - time.monotonic()))[0], (
+                f"no {pattern}: {self.seen}"
+            )
+            written += os.read(self.master, 65536)
+            self.seen = ESCAPES.sub("", written.decode("utf-8", "replace"))
+        self.seen = ""
+
+    def press(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.process.send_signal(signal.SIGWINCH)
+
+    def wait(self) -> int:
+        """The exit code; reads on, since a full terminal would hold the program up."""
+        until = time.monotonic() + SECONDS
+        while self.process.poll() is None and time.monotonic() < until:
+            if select.select([self.master], [], [], 0.05)[0]:
+                try:
+                    os.read(self.master, 65536)
+                except OSError:  # the other end is closed
+                    break
+        return self.process.wait(SECONDS)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal(monitor: Address) -> Iterator[Screen]:
+    made = Screen(monitor)
+    yield made
+    made.close()
+
+
+def test_top_in_a_terminal(terminal: Screen, user: Client, gate: Gate) -> None:
+    terminal.read_until(r"task_manager")
+    futures = [user.submit(wait_at, gate.port, number) for number in range(2)]
+    arrivals = [gate.arrive() for _ in futures]
+    terminal.read_until(r"110|\b2\b")
+    terminal.press("M")
+    terminal.read_until(r"\[agt_rss\]")
+    terminal.press("n")
+    terminal.read_until(r"\[worker\]")
+    terminal.press("\r")
+    terminal.read_until(r"(?s)state .*process")
+    terminal.resize(24, 100)
+    terminal.read_until(r"Shortcuts")
+    for arrival in arrivals:
+        arrival.let_go()
+    assert [future.result() for future in futures] == [0, 1]
+    terminal.press("q")
+    assert terminal.wait() == 0
+
+
+def test_ctrl_c_ends_top(terminal: Screen) -> None:
+    terminal.read_until(r"task_manager")
+    terminal.press("\x03")
+    assert terminal.wait() == 0
+
+
+def test_top_at_the_scheduler_says_where_the_monitor_is(watched: LocalCluster, monitor: Address) -> None:
+    screen = Screen(Address.parse(watched.address))
+    screen.read_until(rf"monitor is usually port \+ 2 of the scheduler's: {monitor}")
+    screen.press("q")
+    assert screen.wait() == 0
+    screen.close()
+    done = subprocess.run(
+        [PROGRAMS / "scaler_top", watched.address, "--once", "-t", "0.2"],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "port + 2" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_monitor_lives_through_the_end_of_the_scheduler(tmp_path: Path) -> None:
+    started = LocalCluster(tmp_path / "log", n_workers=1)
+    address = Address.parse(started.address)
+    made = Listening(address.beside(2))
+    made.wait_for(lambda model: model.status is not None, SECONDS)
+    assert made.model.status is not None
+    first = made.model.status.incarnation
+    assert listener_of(started.address) > 0
+    started.end()
+    assert not Path(f"/tmp/{address.host}_{address.port}_monitor").exists()
+    command = [sys.executable, "-m", "scaler_scheduler", started.address, "-osa", "tcp://127.0.0.1:1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as another:
+        made.wait_for(lambda model: model.status is not None and model.status.incarnation != first, SECONDS)
+        another.terminate()
+    made.close()
+
+
+def test_notebooks_show_client_and_cluster(watched: LocalCluster, monitor: Address) -> None:
+    with Client(address=watched.address) as client:
+        shown = client._repr_html_()
+        assert watched.address in shown and client.identity.decode() in shown and ">connected<" in shown
+    assert ">disconnected<" in client._repr_html_()
+    shown = watched.combo._repr_html_()
+    assert f"scaler_top {monitor}" in shown and ">2<" in shown and "running, processes " in shown
+
+
+def test_who_listens_already_loses_nothing_when_somebody_joins(
+    listening: Listening, monitor: Address, user: Client
+) -> None:
+    listening.wait_for(lambda model: model.status is not None, SECONDS)
+    for done in range(1, 6):
+        assert user.submit(math.sqrt, done).result() == math.sqrt(done)
+        another = Listening(monitor)
+        another.wait_for(lambda model: model.status is not None, SECONDS)
+        another.close()
+    listening.wait_for(has_ended(5), SECONDS)
+    assert listening.model.functions["math:sqrt"].ended == {Status.VALUE: 5}

@@ -1,0 +1,192 @@
+"""What a monitor makes of the scheduler's publications is what the scheduler knows, whatever happens and whoever comes
+late."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaler_io.streams import HEADER
+from scaler_protocol.codec import encode
+from scaler_protocol.messages import Message, Status
+from scaler_protocol.monitoring import TaskStep
+from scaler_scheduler.census import ProcessFigures, census
+from scaler_scheduler.records import ASSIGNED, DONE, HELD, WAITING
+from scaler_ui.feed import Feed
+from scaler_ui.model import MonitorModel
+from world.callers import WorldFuture
+from world.cluster import World, plans
+from world.plans import Plan
+
+STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD, ASSIGNED: TaskStep.ASSIGNED}
+
+
+class WorldMonitor:
+    """A listener that joins now. It hears of everything in the moment it is asked to look, but for what is lost."""
+
+    def __init__(self, world: World) -> None:
+        self.model = MonitorModel(tasks=10_000)
+        self._world = world
+        self._feed = Feed(self)
+        self._frames: list[list[bytes]] = []
+        self._number = 0
+        self.listen_anew()
+
+    def receive(self) -> list[list[bytes]]:
+        """What has arrived."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def listen_anew(self) -> None:
+        """The scheduler begins anew, as its shell does."""
+        state = self._world.scheduler.core.state
+        self._publish(census(state, self._figures(), self._world.now, snapshot=True))
+        state.chronicle.now = self._world.now
+        sessions = state.sessions.values()
+        groups = [group for session in sessions for group in session.groups.values()]
+        tasks = [task for session in sessions for task in session.tasks.values()]
+        state.chronicle.begin(groups, state.agents.values(), tasks)
+
+    def _figures(self) -> ProcessFigures:
+        hub = self._world.scheduler.hub
+        return ProcessFigures("ipc:///world", 0.0, self._world.now, 0.0, 0, hub.sent, hub.received, hub.round_trip)
+
+    def _publish(self, message: Message) -> None:
+        self._number += 1
+        self._frames.append([HEADER.pack(self._number, 0), *(bytes(frame) for frame in encode(message))])
+
+    def lose(self) -> None:
+        """What has happened since the last look never arrives."""
+        self._world.scheduler.core.state.chronicle.take(0.0)
+        self._number += 1
+
+    def look(self) -> None:
+        """Hear all, twice, should there be a gap; then compare."""
+        for _ in range(2):
+            events = self._world.scheduler.core.state.chronicle.take(0.0)
+            if events is not None:
+                self._publish(events)
+            self._publish(census(self._world.scheduler.core.state, self._figures(), self._world.now))
+            for message in self._feed.take():
+                self.model.take(message, self._world.now)
+        self._compare()
+
+    def _compare(self) -> None:
+        state, tasks, status = self._world.scheduler.core.state, self.model.tasks, self.model.status
+        known = {
+            task.id: STEPS[task.state]
+            for session in state.sessions.values()
+            for task in session.tasks.values()
+            if task.state != DONE
+        }
+        seen = {tasks.value("id", row): tasks.value("step", row) for row in tasks.live_rows()}
+        assert seen == known
+        assert status is not None
+        counted = Counter(known.values())
+        assert (status.waiting, status.held, status.assigned) == tuple(
+            counted[step] for step in (TaskStep.WAITING, TaskStep.HELD, TaskStep.ASSIGNED)
+        )
+        for row in tasks.live_rows():
+            if tasks.value("step", row) == TaskStep.ASSIGNED:
+                record = state.find(tasks.value("id", row))
+                assert record is not None and record.agent is not None
+                assert tasks.value("agent", row) == record.agent.number
+                assert tasks.value("run", row) == record.run
+        assert status.received_counts == tuple(self._world.scheduler.hub.received.values())
+
+
+def test_a_plain_run() -> None:
+    world = World(hosts=[2])
+    monitor = WorldMonitor(world)
+    monitor.look()
+    world.client.submit(*plans(50, 0.01), Plan(0.001, raises=1000))
+    world.run(0.05)
+    monitor.look()
+    world.finish(2.0)
+    monitor.look()
+    status = monitor.model.status
+    assert status is not None and (status.succeeded, status.raised, status.cancelled) == (50, 1, 0)
+    assert sum(status.function_counts) == 51
+    ended: Counter[int] = Counter()
+    for figures in monitor.model.functions.values():
+        ended.update(figures.ended)
+    assert ended == {Status.VALUE: 50, Status.RAISED: 1}
+    rows, size = monitor.model.tasks.page("duration", descending=True, first=0, count=100)
+    assert size == 51 and {row.state for row in rows} == {"success", "raised"}
+    assert all(row.since <= row.assigned <= row.ended for row in rows)
+
+
+def test_a_lost_run_is_told_with_its_reason() -> None:
+    world = World(hosts=[1])
+    monitor = WorldMonitor(world)
+    (future,) = world.client.submit(Plan(0.01, kills_worker=1))
+    world.finish(5.0)
+    monitor.look()
+    assert [event.task for event in monitor.model.events if "lost" in event.text] == [future.task_id]
+    assert monitor.model.status is not None and monitor.model.status.lost_runs == 1
+
+
+def test_nothing_is_kept_where_nobody_listens() -> None:
+    world = World()
+    world.client.submit(*plans(100))
+    world.finish(1.0)
+    chronicle = world.scheduler.core.state.chronicle
+    assert not chronicle.listening and chronicle.take(0.0) is None
+    assert chronicle.ended[Status.VALUE] == 100
+
+
+class Moves:
+    """What may happen to a world with a monitor."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed, hosts=[2, 1])
+        self.monitor = WorldMonitor(self.world)
+        self._futures: list[WorldFuture] = []
+
+    def work(self) -> None:
+        self._futures += self.world.client.submit(*plans(20, 0.02))
+
+    def nested(self) -> None:
+        self._futures += self.world.client.submit(Plan(0.01, children=(Plan(0.05),) * 3))
+
+    def fail(self) -> None:
+        self._futures += self.world.client.submit(Plan(0.01, raises=1000), Plan(0.01, kills_worker=1))
+
+    def kill(self) -> None:
+        self.world.kill_worker(self.world.hosts[0])
+
+    def run(self) -> None:
+        self.world.run(0.03)
+
+    def lose(self) -> None:
+        self.monitor.lose()
+
+    def late(self) -> None:
+        self.monitor = WorldMonitor(self.world)
+
+    def cancel(self) -> None:
+        self.world.client.cancel(*self._futures[:5])
+
+    def host(self) -> None:
+        self.world.add_host(1)
+
+    def restart(self) -> None:
+        self.world.restart_scheduler()
+        self.monitor.listen_anew()
+
+
+MOVES = [name for name in vars(Moves) if not name.startswith("_")]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 99), moves=st.lists(st.sampled_from([*MOVES, "run", "work"]), min_size=3, max_size=14))
+def test_any_order(seed: int, moves: list[str]) -> None:
+    happening = Moves(seed)
+    for move in moves:
+        getattr(happening, move)()
+        happening.monitor.look()
+    happening.world.finish()
+    happening.monitor.look()
+    assert happening.monitor.model.tasks.live == 0
