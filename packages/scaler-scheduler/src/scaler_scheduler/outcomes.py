@@ -99,13 +99,19 @@ class Outcomes:
         for position, record in enumerate(records):
             extra = record.extra if record is not None else None
             if extra is not None and extra.inner and record.state == ASSIGNED and not report.statuses[position]:  # type: ignore[union-attr]
-                self._inner_value(record, (Status.VALUE, report.results[position], position in stored), now)  # type: ignore[arg-type]
+                self._inner_value(agent, record, report, position, position in stored, now)  # type: ignore[arg-type]
             else:
                 self._one(agent, report, position, record, position in stored, now)
 
-    def _inner_value(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
+    def _inner_value(
+        self, agent: AgentRecord, record: TaskRecord, report: Done, position: int, stored: bool, now: float
+    ) -> None:
         """What most nodes of graphs come to."""
         record.state, record.call = DONE, b""
+        chronicle, outcome = self._state.chronicle, (Status.VALUE, report.results[position], stored)
+        chronicle.ended[Status.VALUE] += 1
+        if chronicle.listening:
+            chronicle.done(agent, (record.id,), (Status.VALUE,), _profile_of(report, position))
         if record.extra is not None and record.extra.children:
             self.end_children(record, now)
         self.needs.ended(record, outcome, now)
@@ -150,7 +156,7 @@ class Outcomes:
         payload = report.results[position]
         if status == Status.LOST:
             status, payload = Status.FAILED, self._given_up(record, payload)
-        profile = report.profiles[position * PROFILE.size : (position + 1) * PROFILE.size]
+        profile = _profile_of(report, position)
         self.settle(record, status, payload, now, stored=stored, profile=profile, worker=report.worker)
 
     def _drop(self, agent: AgentRecord, report: Done, position: int, stored: bool, now: float) -> None:
@@ -384,3 +390,7 @@ class Outcomes:
                 if agent.released:
                     tasks, agent.released = agent.released, []
                     self._state.send(agent.peer, Release(tasks))
+
+
+def _profile_of(report: Done, position: int) -> bytes:
+    return report.profiles[position * PROFILE.size : (position + 1) * PROFILE.size]
