@@ -29,6 +29,20 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 
 @pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One of its own: how many tasks wait at the scheduler depends on how long such tasks took before."""
+    started = LocalCluster(tmp_path_factory.mktemp("pages") / "log", n_workers=2)
+    yield started
+    started.end()
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(address=cluster.address) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
 def monitor(cluster: LocalCluster) -> Address:
     return Address.parse(cluster.address).beside(2)
 
