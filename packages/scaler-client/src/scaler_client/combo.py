@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import select
 import socket
 import subprocess
@@ -20,6 +21,7 @@ END_SECONDS = 5.0
 """How long services may take to end before they are killed."""
 _PORTS = 3
 """The scheduler's, the storage's and the monitor's."""
+_PRIVATE_PORTS = range(20_000, 32_000)
 _TRIES = 5
 
 _SCHEDULER_OPTIONS = (
@@ -228,11 +230,12 @@ def _worker_environment() -> dict[str, str]:
 
 
 def _free_port() -> int:
-    """A loopback port that is free, as are the next two."""
+    """A loopback port that is free, as are the next two.
+
+    Not one that the system gives to connections: the next two might be such a one's in the next moment.
+    """
     for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
+        port = secrets.choice(_PRIVATE_PORTS)
         if all(_is_free(port + offset) for offset in range(_PORTS)):
             return port
     raise OSError("no three free ports in a row on loopback")
