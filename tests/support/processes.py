@@ -89,7 +89,8 @@ def run_script(script: Path, *words: str, cwd: Path | None = None, seconds: floa
 def free_ports(count: int = 3) -> int:
     """The first of consecutive ports of the loopback that were free a moment ago."""
     while True:
-        first = random.SystemRandom().randrange(10_000, 20_000)  # below those that connections and local clusters are given
+        # Below those that connections and local clusters are given.
+        first = random.SystemRandom().randrange(10_000, 20_000)
         if taken_port(range(first, first + count)) is None:
             return first
 
