@@ -49,8 +49,8 @@ def port_of(program: Marked) -> int:
 
 def test_nothing_is_left_of_a_script_that_is_killed(tmp_path: Path) -> None:
     with started(tmp_path, COMBO, str(tmp_path / "runs")) as program:
-        port = port_of(program)
         wait_until((tmp_path / "runs").exists, "a task runs")
+        port = port_of(program)
         assert len(program.living()) >= 7
         os.kill(program.pid, signal.SIGKILL)
         program.process.wait()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -23,10 +25,16 @@ SECONDS = 20
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, like the two above it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago, like the two above it; none that connections are given."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 20_000, 3)
+        with contextlib.ExitStack() as probes:
+            try:
+                for each in range(port, port + 3):
+                    probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            except OSError:
+                continue
+        return port
 
 
 class SchedulerProcess:
