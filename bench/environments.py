@@ -28,7 +28,7 @@ class EnvironmentMissingError(RuntimeError):
 def _find_uv(given: str | None) -> str:
     """The uv that was named, or the workspace's own."""
     if given is not None:
-        return given
+        return str(Path(given).resolve())
     for path in sorted((WORKSPACE / ".tools").glob("**/uv")):
         if path.is_file() and os.access(path, os.X_OK):
             return str(path)
