@@ -47,7 +47,7 @@ class Flight:
         wait_until(lambda: self.done() >= done, f"{done} tasks done")
         assert self.done() < len(self.futures), "the fault came too late"
 
-    def land(self, seconds: float = 60) -> Counter[int]:
+    def land(self, seconds: float = 30) -> Counter[int]:
         """Every future has the right value, once; returns how often each task ran: at least once."""
         deadline = time.monotonic() + seconds
         for number, future in enumerate(self.futures):
@@ -104,7 +104,7 @@ def test_a_host_is_killed(tmp_path: Path) -> None:
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "the workers follow", 5)
 
 
-@pytest.mark.parametrize("agents", [pytest.param(1, marks=pytest.mark.chaos), 2])
+@pytest.mark.parametrize("agents", [1, 2])
 def test_a_host_stands_still_for_longer_than_its_silence_is_borne(tmp_path: Path, agents: int) -> None:
     with Services(tmp_path, "--worker-timeout-seconds", "2") as services:
         frozen, *others = [services.add_agent(2) for _ in range(agents)]
@@ -136,8 +136,8 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
             Flight(client, tmp_path, tasks=20).land()
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.chaos)])
-def test_the_scheduler_is_killed_and_comes_back_late(tmp_path: Path, times: int) -> None:
+def test_the_scheduler_is_killed_and_comes_back_late(tmp_path: Path) -> None:
+    times = 3
     with Services(tmp_path) as services:
         services.add_agent(2)
         with Client(services.address) as client:

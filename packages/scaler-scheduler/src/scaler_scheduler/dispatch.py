@@ -1,8 +1,9 @@
 """Dispatch: which agent gets which waiting task, and who gives some back.
 
-An agent is given measured work for the horizon (the greater of `horizon_seconds` and two round trips) per worker, at
-most its queue size, and never more than its window, which doubles as results come back (slow start): a worker is not
-idle while a message travels, and nothing waits long behind a task that turns out slow. Tasks go to the least loaded
+An agent is given measured work for `horizon_seconds` per worker and, where tasks take no more than BEHIND_SECONDS, one
+more to stand behind each; at most its queue size, and never more than its window, which doubles as results come back
+(slow start): a worker is not idle while a message travels, and nothing waits long behind a task that turns out slow.
+Tasks go to the least loaded
 agent of a class (`even_load`); the policy `capability` serves classes with few capabilities first, so that the rare
 ones stay free for tasks that need them. When nothing waits any more and some agent has idle workers, the one with
 most work is asked for part of it.
