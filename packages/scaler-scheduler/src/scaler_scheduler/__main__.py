@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from scaler_io.lifecycle import main_guard
+from scaler_io.lifecycle import ending, main_guard
 
 
 def main() -> int:
@@ -18,6 +18,7 @@ def _main() -> None:
 
     options = COMMAND.read()
     from scaler_io.exposure import refuse_exposed
+    from scaler_io.zeromq import Listener
     from scaler_scheduler.service import SchedulerService
 
     for address in (options.address, options.metrics_address):
@@ -25,7 +26,13 @@ def _main() -> None:
             refuse_exposed(address, options.insecure)
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
-    event_loops.run(lambda: SchedulerService(options).run(), options.event_loop)
+
+    async def serve() -> None:
+        stop = ending(options.parent_pid)
+        with SchedulerService(options, Listener(options.address)).serving(stop.set):
+            await stop.wait()
+
+    event_loops.run(serve, options.event_loop)
 
 
 if __name__ == "__main__":
