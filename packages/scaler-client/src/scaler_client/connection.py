@@ -81,7 +81,8 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
         return DialedTransport(Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)))
 
     def connect(at: Address) -> ObjectConnection:
-        return ObjectConnection(at, session=session, timeout_seconds=min(timeout_seconds, PATIENCE_SECONDS), name=name)
+        patience = min(timeout_seconds, PATIENCE_SECONDS)
+        return ObjectConnection(at, session=session, timeout_seconds=patience, name=name, renewed=lambda: thread.mend())
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
     thread = IoThread(address, session, transport, ClientStorage(door, session))
