@@ -18,8 +18,14 @@ def _main() -> None:
 
     options = COMMAND.read()
     from scaler_io.exposure import refuse_exposed
+    from scaler_io.options import STORAGE_OPTIONS, check_storage
     from scaler_scheduler.service import SchedulerService
 
+    if options.object_storage_address is not None:
+        for option in STORAGE_OPTIONS:
+            if getattr(options, option.destination) is not None:
+                raise ValueError(f"{option.names[0]} is for the server at --object-storage-address: give it there")
+    check_storage(options.spill_directory, options.spill_limit)
     for address in (options.address, options.metrics_address):
         if address is not None:
             refuse_exposed(address, options.insecure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from scaler_io.command_line import Command
 from scaler_io.event_loops import EVENT_LOOP
@@ -11,6 +12,7 @@ from scaler_io.options import (
     PARENT_PID,
     READY_FD,
     REFUSED_BY_SCHEDULER,
+    STORAGE_OPTIONS,
     Option,
     http_address,
     one_of,
@@ -34,6 +36,10 @@ class SchedulerOptions:
     client_timeout_seconds: float
     worker_timeout_seconds: float
     object_retention_seconds: float
+    memory_limit: int | None
+    segment_directory: Path | None
+    spill_directory: Path | None
+    spill_limit: int | None
     allocate_policy: str
     insecure: bool
     event_loop: str
@@ -94,6 +100,7 @@ COMMAND = Command(
         Option(
             ("--object-retention-seconds", "-ot"), "how long orphaned results are kept", positive_seconds, default=60.0
         ),
+        *STORAGE_OPTIONS,
         Option(
             ("--allocate-policy", "-ap"),
             "balance by load alone, or keep workers with rare capabilities free",
