@@ -19,7 +19,7 @@ from scaler_io.objects import ObjectConnection
 from scaler_io.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.ids import new_incarnation, new_session
+from scaler_protocol.ids import new_identity, new_incarnation, new_session
 from scaler_protocol.messages import Message
 
 
@@ -63,7 +63,7 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
     parsed = Address.parse(address)
     if storage_address:
         Address.parse(storage_address)
-    session = new_session()
+    session, key = new_session(), new_identity()
     hello = Hello(
         Role.CLIENT,
         identity,
@@ -82,7 +82,9 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
 
     def connect(at: Address) -> ObjectConnection:
         patience = min(timeout_seconds, PATIENCE_SECONDS)
-        return ObjectConnection(at, session=session, timeout_seconds=patience, name=name, renewed=lambda: thread.mend())
+        return ObjectConnection(
+            at, session=session, key=key, timeout_seconds=patience, name=name, renewed=lambda: thread.mend()
+        )
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
     thread = IoThread(address, session, transport, ClientStorage(door, session))

@@ -40,17 +40,22 @@ class ObjectConnection:
         address: Address,
         *,
         session: int,
+        key: bytes = b"",
         role: int = Role.CLIENT,
         timeout_seconds: float = 60.0,
         name: str = "",
         renewed: Callable[[], object] | None = None,
     ) -> None:
-        """`renewed` is called, on a thread that it must not hold up, when the server is another one than before."""
+        """Nobody owns the session at the server who has not its `key`: forks have it, and nobody else is told.
+
+        `renewed` is called, on a thread that it must not hold up, when the server is another one than before.
+        """
         self.address = address
         self.session = session
         self.server = 0
         """The incarnation of the server that welcomed us last."""
         self._renewed = renewed
+        self._key = key
         self._role = role
         self._timeout = timeout_seconds
         self._name = name
@@ -199,6 +204,7 @@ class ObjectConnection:
                     new_identity(),
                     new_incarnation(),
                     session=self.session,
+                    session_key=self._key,
                     name=self._name,
                     host=platform.node(),
                     pid=os.getpid(),
