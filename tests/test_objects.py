@@ -205,11 +205,12 @@ def test_twelve_tasks_with_the_same_array_move_it_once(client: Client, storage: 
     puts, _, _, gets = storage.counts
     assert puts == 1 and gets <= 2 and storage.bytes_put < size + 1000
     array[0] = 2.0
-    assert client.submit(describe_array, array).result(SECONDS)[0] == equal.sum()  # as it was
+    changed = client.submit(describe_array, array).result(SECONDS)[0]
+    assert changed == array.sum() != equal.sum() and storage.counts[0] == 2
     (renewed, _, _), *_ = client.map(describe_array, [array] * 3, reserialize=True)
-    assert renewed == array.sum() == client.submit(describe_array, array).result(SECONDS)[0]
-    assert client.submit_verbose(describe_array, (array,), {}, reserialize=True).result(SECONDS)[0] == array.sum()
-    assert storage.counts[0] == 3
+    assert renewed == changed == client.submit(describe_array, array).result(SECONDS)[0]
+    assert client.submit_verbose(describe_array, (array,), {}, reserialize=True).result(SECONDS)[0] == changed
+    assert storage.counts[0] == 4
     del array, equal, futures
     storage.wait_empty()
 

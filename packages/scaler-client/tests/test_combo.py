@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ import pytest
 from scaler_client import combo
 from scaler_client.client import Client
 from scaler_client.combo import SchedulerClusterCombo
+from scaler_protocol.errors import StorageFullError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux")
 QUIET: dict[str, Any] = {"logging_paths": ("/dev/null",)}
@@ -103,6 +105,56 @@ def test_old_names() -> None:
         SchedulerClusterCombo(n_workers=-1)
     names = list(inspect.signature(SchedulerClusterCombo).parameters)
     assert names[:5] == ["n_workers", "address", "object_storage_address", "monitor_address", "per_worker_capabilities"]
+
+
+def test_storage_has_the_memory_and_the_disk_that_are_given_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "disk").mkdir()
+    with SchedulerClusterCombo(
+        n_workers=1,
+        logging_paths=("log",),
+        memory_limit=2_000_000,
+        segment_directory="memory",
+        spill_directory=tmp_path / "disk",
+        spill_limit=2_000_000,
+        object_retention_seconds=77,
+    ) as cluster:
+        storage = command_of("scaler_storage", cluster)
+        assert {
+            "--memory-limit=2000000",
+            f"--segment-directory={tmp_path / 'memory'}",
+            "--spill-limit=2000000",
+        } <= storage
+        assert "--object-retention-seconds=77.0" in storage
+        with Client(cluster.get_address()) as client:
+            sent = [client.send_object(bytes([number]) * 900_000) for number in range(3)]
+            assert [client.submit(len, reference).result() for reference in sent] == [900_000] * 3
+            with pytest.raises(StorageFullError):
+                client.submit(operator.mul, b"a", 4_000_000).result()
+        assert "keep up to 2,000,000 bytes in" in (tmp_path / "log").read_text("utf-8")
+
+
+def command_of(module: str, cluster: SchedulerClusterCombo) -> set[str]:
+    """The words that start the service of this module: the scheduler's child."""
+    found: set[str] = set()
+
+    def look() -> bool:
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            words = entry.read_bytes().decode("utf-8", "replace").split("\0")
+            if module in words and words[words.index(module) + 1].startswith(_storage_of(cluster)):
+                found.update(words)
+        return bool(found)
+
+    wait_until(look)
+    return found
+
+
+def _storage_of(cluster: SchedulerClusterCombo) -> str:
+    address, _, port = cluster.get_address().rpartition(":")
+    return f"{address}:{int(port) + 1}"
 
 
 def test_a_missing_server_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

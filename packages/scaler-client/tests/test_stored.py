@@ -8,17 +8,19 @@ from contextlib import AbstractContextManager, nullcontext
 from pickle import PickleBuffer
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scaler_client import pickles, task_context
 from scaler_client.calls import Callees, PartCalls, WholeCalls
-from scaler_client.client_effects import Transmit
+from scaler_client.client_effects import Mend, Transmit
 from scaler_client.core import ClientCore
 from scaler_client.dependencies import Collector
 from scaler_client.futures import ScalerFuture, deliver
 from scaler_client.objects import KeptObjects, ObjectReference
 from scaler_client.parts import read_parts
 from scaler_client.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
+from scaler_client.repeats import REPEATS_LIMIT
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.storage import AHEAD_BYTES, SOON_BYTES, ClientStorage, StorageDoor, wait_put
 from scaler_client.stored import StoredPayload, fetched, stored_positions, true_size
@@ -31,15 +33,28 @@ from scaler_protocol.errors import (
     ScalerError,
     StorageFullError,
     StorageLostError,
+    describe,
     restore,
 )
 from scaler_protocol.handshake import INLINE_LIMIT, Welcome
 from scaler_protocol.ids import function_id
-from scaler_protocol.messages import DeleteObjects, Done, Functions, Group, Inputs, NeedFunctions, NeedInputs, Status
+from scaler_protocol.messages import (
+    DeleteObjects,
+    Done,
+    Functions,
+    Group,
+    Inputs,
+    NeedFunctions,
+    NeedInputs,
+    Release,
+    Status,
+)
 from scaler_protocol.objects import Reference, new_object_id
 from scaler_protocol.payloads import Payloads
 
 BIG = bytes(INLINE_LIMIT + 1)
+BIG_COUNT = SOON_BYTES
+"""Of an array that is waited for."""
 Told = Callable[[ScalerError | None], None]
 GROUP = CallGroup(Group(b"f"), (), pickles.load, pickle.dumps)
 
@@ -51,12 +66,13 @@ class Shelf:
         self.objects: dict[bytes, bytes] = {}
         self.deleted: list[bytes] = []
         self.opened = 0
+        self.server = 1
         self.on_the_way: list[tuple[bytes, bytes, Told]] = []
 
-    def put(self, payload: bytes | Sequence[Buffer], *, session: int) -> Reference:
+    def put(self, payload: bytes | Sequence[Buffer], *, session: int, name: bytes) -> Reference:
         assert session == 5
         content = payload if isinstance(payload, bytes) else b"".join(payload)
-        reference = Reference(new_object_id(), len(content))
+        reference = Reference(name, len(content))
         self.objects[reference.object] = content
         return reference
 
@@ -352,7 +368,7 @@ def test_outcomes_are_adopted_and_those_that_nobody_waits_for_are_deleted(storag
     future: ScalerFuture[bytes] = ScalerFuture(DESK, 21, GROUP, b"call")
     core.submit([future])
     core.settle(0.0)
-    wanted, unwanted = (shelf.put(pickle.dumps(BIG), session=5) for _ in range(2))
+    wanted, unwanted = (shelf.put(pickle.dumps(BIG), session=5, name=new_object_id()) for _ in range(2))
     payloads = Payloads([unwanted.pack(), pickle.dumps(3), wanted.pack(), b"no reference"])
     core.handle(Done([7, 8, 21, 9], [0, 0, 0, 0], payloads, stored=[0, 2, 3]), 0.0)
     (effect,) = core.settle(0.0)
@@ -409,8 +425,8 @@ class FakeWorker:
 
 
 def references(storage: ClientStorage, dump: Callable[[Any], bytes], load: Any) -> tuple[KeptObjects, Any]:
-    objects = KeptObjects(storage.place)
-    return objects, ObjectReference(b"", len(BIG), objects.put(dump(BIG)), objects, load)
+    objects = KeptObjects()
+    return objects, ObjectReference(b"", len(BIG), objects.put(storage.place(dump(BIG))), objects, load)
 
 
 def test_references_are_loaded_where_the_call_is_run(
@@ -460,4 +476,80 @@ def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientSt
     twin = callees.find(lambda: None)
     assert callees.group(twin).wire.function == function_id(twin.body.body)  # type: ignore[union-attr]
     del body, group, callee, big
+    assert not shelf.objects
+
+
+# --- storage that was started again ----------------------------------------------------------------------------------
+
+
+def lost_outcome(task: int) -> Done:
+    return Done([task], [Status.FAILED], Payloads([describe(ObjectNotFoundError("it is gone"))]))
+
+
+def effects_of(core: ClientCore, kind: type[Any]) -> list[Any]:
+    return [effect for effect in core.settle(0.0) if isinstance(effect, kind)]
+
+
+def test_a_task_that_misses_an_object_is_run_again_twice() -> None:
+    core, future = connected(), ScalerFuture[Any](DESK, 1, GROUP, b"call")
+    core.submit([future])
+    core.settle(0.0)
+    for _ in range(REPEATS_LIMIT):
+        core.handle(lost_outcome(1), 0.0)
+        effects = core.settle(0.0)
+        assert [mend.tasks for mend in effects if isinstance(mend, Mend)] == [[1]]
+        deliver(next(effect for effect in effects if isinstance(effect, Deliver)))
+        assert future.running() and future.call == b"call"
+        core.check()
+        core.repeat([1])
+        release, submit = (effect.message for effect in effects_of(core, Transmit))
+        assert isinstance(release, Release) and list(release.tasks) == [1] == list(submit.tasks)
+        core.check()
+    core.handle(lost_outcome(1), 0.0)
+    (delivery,) = core.settle(0.0)
+    deliver(delivery)  # type: ignore[arg-type]
+    assert isinstance(future.exception(), ObjectNotFoundError)
+
+
+def test_without_storage_it_ends_as_it_had() -> None:
+    core = connected()
+    futures: list[ScalerFuture[Any]] = [ScalerFuture(DESK, number, GROUP, b"call") for number in (1, 2, 3)]
+    core.submit(futures)
+    core.settle(0.0)
+    for number in (1, 2):
+        core.handle(lost_outcome(number), 0.0)
+    core.handle(Done([3], [Status.FAILED], Payloads([describe(StorageFullError("it is full"))])), 0.0)
+    for delivery in effects_of(core, Deliver):
+        deliver(delivery)
+    assert [future.running() for future in futures] == [True, True, False]
+    futures[1].cancel()
+    core.cancel([2])
+    core.give_up([1, 2])
+    for delivery in effects_of(core, Deliver):
+        deliver(delivery)
+    core.check()
+    assert isinstance(futures[0].exception(), ObjectNotFoundError) and futures[1].cancelled()
+
+
+def test_what_a_new_server_lacks_is_put_there(storage: ClientStorage, shelf: Shelf) -> None:
+    storage.mend()
+    array = np.arange(BIG_COUNT)
+    uploads = Uploads(DESK, storage)
+    made = uploads.place_argument(array)
+    copied, gone = storage.place(BIG), storage.place(bytes(SOON_BYTES + 1))
+    assert made is not None
+    kept = dict(shelf.objects)
+    assert len(kept) == 3 and type(gone) is StoredPayload
+    storage.mend()
+    assert shelf.objects == kept
+    shelf.server, shelf.objects = 2, {}
+    storage.mend()
+    assert shelf.objects == {name: content for name, content in kept.items() if name != gone[:16]}
+    del copied
+    shelf.server, shelf.objects = 3, {}
+    storage.mend()
+    assert list(shelf.objects) == [made[:16]]
+    array[0] = 1
+    shelf.server, shelf.objects = 4, {}
+    storage.mend()
     assert not shelf.objects

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gc
 import pickle
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from scaler_client import pickles, task_context
+from scaler_client import pickles, sources, task_context
+from scaler_client import uploads as uploads_module
 from scaler_client.calls import WholeCalls
 from scaler_client.records import CallBlock, CallGroup
+from scaler_client.sources import source_of
 from scaler_client.stored import StoredObject, StoredPayload, kept_bytes
 from scaler_client.uploads import Uploads
 from scaler_protocol.buffers import Payload
@@ -101,20 +105,15 @@ def test_the_same_argument_is_put_once(writer: WholeCalls, shelf: Shelf, name: s
     assert len(shelf.objects) == living  # of what can die, as long as it lives
 
 
-def test_what_is_known_by_identity_is_not_pickled_again(writer: WholeCalls, shelf: Shelf) -> None:
-    written: list[int] = []
-
-    class Watched(Model):
-        def __reduce__(self) -> Any:
-            written.append(1)
-            return list, (self.weights,)
-
-    model = Watched()
-    writer.write((model,), {})
-    once = len(written)
-    for _ in range(5):
-        writer.write((model, 1), {})
-    assert len(written) == once and len(shelf.puts) == 1
+def test_what_is_known_by_identity_is_not_hashed_again(
+    writer: WholeCalls, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array, hashed = np.arange(BIG), list[int]()
+    digest = sources.content_digest
+    monkeypatch.setattr(uploads_module, "content_digest", lambda payload: (hashed.append(1), digest(payload))[1])  # type: ignore[func-returns-value]
+    for number in range(5):
+        writer.write((array, number), {})
+    assert len(hashed) == 1 == len(shelf.puts)
 
 
 def test_equal_ones_are_put_once_while_one_of_them_is_kept(writer: WholeCalls, shelf: Shelf) -> None:
@@ -140,27 +139,65 @@ def test_an_id_that_is_used_again_is_not_mistaken(writer: WholeCalls, shelf: She
     assert len(seen) < 50 and len(shelf.puts) == 50 and not shelf.objects
 
 
-def test_what_was_changed_in_place_is_renewed_on_demand(writer: WholeCalls, shelf: Shelf) -> None:
+def changing() -> dict[str, tuple[Any, Callable[[Any], object]]]:
+    """What can be changed in place, and how."""
+    return {
+        "array": (np.zeros(BIG), lambda array: array.__setitem__(0, 1.0)),
+        "view": (np.zeros((BIG, 2))[::2], lambda array: array.base.__setitem__((2, 1), 1.0)),
+        "list": ([0.0] * BIG, lambda numbers: numbers.__setitem__(-1, 1.0)),
+        "dict": ({number: "" for number in range(BIG)}, lambda found: found.__setitem__(7, "seven")),
+        "bytearray": (bytearray(BIG), lambda content: content.__setitem__(BIG // 2, 1)),
+        "model": (Model(), lambda model: model.weights.reverse()),
+    }
+
+
+@pytest.mark.parametrize("name", changing())
+def test_what_was_changed_in_place_is_sent_as_it_is(writer: WholeCalls, shelf: Shelf, name: str) -> None:
+    value, change = changing()[name]
+
+    def seen() -> Any:
+        (kept,) = writer.write((value,), {})[1]
+        assert isinstance(kept, StoredObject)
+        return pickle.dumps(getattr(found := pickles.load(kept.fetch()), "weights", found))
+
+    def now() -> Any:
+        return pickle.dumps(getattr(copy := pickles.load(bytes(pickles.dump(value))), "weights", copy))
+
+    before = now()
+    assert seen() == before == seen()
+    change(value)
+    assert seen() == now() == seen() != before
+    assert len(shelf.puts) == 2 or name not in LASTING
+
+
+def test_reserialize_puts_it_again(writer: WholeCalls, shelf: Shelf) -> None:
     array = np.zeros(BIG)
+    renewed: set[int] = set()
+    writer.write((array,), {})
+    for _ in range(3):
+        writer.write((array,), {}, renewed)
+    assert len(shelf.puts) == 2
 
-    def seen(renewed: set[int] | None = None) -> list[Any]:
-        found = []
-        for _, needs in [writer.write((array, number), {}, renewed) for number in range(3)]:
-            (kept,) = needs
-            assert isinstance(kept, StoredObject)
-            found.append(pickles.load(kept.fetch())[0])
-        return found
 
-    assert seen() == [0.0] * 3
-    array[0] = 1.0
-    assert seen() == [0.0] * 3  # the documented trap
-    assert seen(set()) == [1.0] * 3 and len(shelf.puts) == 2
-    assert seen() == [1.0] * 3 and len(shelf.puts) == 2
-    changing = bytearray(BIG)
-    writer.write((changing,), {})
-    changing[0] = 1
-    (kept,) = writer.write((changing,), {})[1]
-    assert isinstance(kept, StoredObject) and pickles.load(kept.fetch())[0] == 1
+def test_sources_give_what_is_alive_and_as_it_was(writer: WholeCalls, uploads: Uploads, shelf: Shelf) -> None:
+    array, text = np.zeros(BIG), b"a" * BIG
+    (of_array,), (of_text,), (of_list,) = (writer.write((value,), {})[1] for value in (array, text, [text]))
+    for kept, value in ((of_array, array), (of_text, text)):
+        assert isinstance(kept, StoredObject) and kept.source is not None
+        assert kept.source.payload() == bytes(pickles.dump(value)) == kept.fetch()
+    assert isinstance(of_list, StoredObject) and of_list.source is None  # nobody can tell when it goes
+    source = of_array.source  # type: ignore[attr-defined]
+    array[3] = 1.0
+    assert source.payload() is None
+    array[3] = 0.0
+    assert source.payload() is not None
+    del array, value
+    assert source.payload() is None
+    sent = uploads.place(pickles.dump(Model()), partial(source_of, model := Model(), pickles.dump))
+    assert type(sent) is StoredPayload and sent.kept.source is not None
+    assert sent.kept.source.payload() == sent.kept.fetch()
+    del model
+    assert sent.kept.source.payload() is None
 
 
 def test_small_arguments_stay_in_their_calls(writer: WholeCalls, shelf: Shelf) -> None:

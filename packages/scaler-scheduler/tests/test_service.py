@@ -248,3 +248,17 @@ def test_its_own_storage_server_is_replaced_when_it_dies() -> None:
         os.kill(int(children.read_text("ascii")), signal.SIGKILL)
         started.read_until("starting one")
         assert started.end() == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--object-storage-address", "tcp://127.0.0.1:1", "--memory-limit", "5"],
+         "--memory-limit is for the server at --object-storage-address: give it there"),
+        (["--spill-limit", "5"], "--spill-limit needs a --spill-directory to move objects to"),
+    ],
+)  # fmt: skip
+def test_options_of_a_storage_that_is_not_ours(words: list[str], complaint: str) -> None:
+    command = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{free_port()}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 2 and complaint in done.stderr

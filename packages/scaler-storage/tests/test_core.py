@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -194,8 +195,27 @@ def test_a_session_deletes_only_its_own() -> None:
     with pytest.raises(ProtocolError, match="a client of session 2 deletes objects of session 1"):
         server.core.handle(BOB, DeleteObjects([NAME], 1), 0.0)
     assert server.get(ALICE, NAME) == b"alice"
+    with pytest.raises(ProtocolError, match="an agent deletes all objects of session 1, not only those that it names"):
+        server.core.handle(WORKER, DeleteObjects((), 1), 0.0)
     server.says(WORKER, DeleteObjects([NAME], 1))
     assert server.get(ALICE, NAME) is None
+
+
+def test_a_session_is_owned_by_those_with_its_key() -> None:
+    server = Server()
+    first, fork, thief = (Hello(Role.CLIENT, bytes([number]) * 16, 1, session=7) for number in (11, 12, 13))
+    first, fork, thief = (replace(hello, session_key=key) for hello, key in ((first, b"k"), (fork, b"k"), (thief, b"")))
+    for hello in (first, fork):
+        assert isinstance(server.core.admit(hello), Welcome)
+        server.says(hello.identity, PeerJoined(hello, False))
+    for role in (Role.CLIENT, Role.AGENT):
+        refused = server.core.admit(replace(thief, role=role))
+        assert refused == Refused(["session 7 is another client's"])
+    server.put(first.identity, NAME, b"ours")
+    server.says(first.identity, PeerLost("gone"))
+    assert isinstance(server.core.admit(thief), Refused) and server.get(ALICE, NAME) == b"ours"
+    server.says(fork.identity, PeerLost("gone"))
+    assert isinstance(server.core.admit(thief), Welcome) and server.get(ALICE, NAME) is None
 
 
 def test_a_client_writes_only_into_its_own_session_and_a_worker_into_the_one_it_names() -> None:
@@ -449,6 +469,10 @@ class StorageModel(RuleBasedStateMachine):
         peer = data.draw(st.sampled_from(sorted(self.joined)))
         role, own = PEERS[peer]
         session = own if role == Role.CLIENT else session
+        if session not in (0, own) and not chosen:
+            with pytest.raises(ProtocolError, match="not only those that it names"):
+                self.core.handle(peer, DeleteObjects((), session), self.now)
+            return
         for name in chosen:
             if self.uploads.get((peer, name), (0,))[0] == session:
                 del self.uploads[peer, name]

@@ -110,6 +110,16 @@ def test_a_memory_that_is_full_refuses_before_anybody_writes(mount: Mount) -> No
     segments.close()
 
 
+def test_a_big_object_without_room_is_refused_before_anybody_writes(mount: Mount) -> None:
+    memory = mount(24)
+    segments = FileSegments(memory, None)
+    with pytest.raises(StorageFullError, match="No space left on device"):
+        segments.allocate(32 * MIB)
+    assert os.listdir(memory) == ["token"]
+    assert segments.allocate(20 * MIB).name
+    segments.close()
+
+
 def test_a_full_disk_is_told(mount: Mount, tmp_path: Path) -> None:
     small_memory = mount(4)
     segments = FileSegments(tmp_path, small_memory)

@@ -168,8 +168,10 @@ def test_a_memory_that_is_full_harms_nothing_that_is_there(start: Start, mount: 
     connection = ObjectConnection(server.address, session=1)
     reference = connection.put(b"1" * 10 * MIB)
     for _ in range(2):
+        with pytest.raises(StorageFullError, match="bytes do not fit"):
+            connection.put(bytes(75 * MIB))
         with pytest.raises(StorageFullError, match="the memory for segments is full"):
-            connection.put(bytes(75 * MIB))  # more than is reserved at once, so it is the writer who finds out
+            connection.put_each([bytes(40 * MIB)] * 2)  # each finds room, so it is the writers who find out
     kept = connection.put(b"2" * 50 * MIB)
     for _ in range(2):
         with pytest.raises(StorageFullError, match="bytes do not fit"):

@@ -412,7 +412,7 @@ def test_what_a_dead_worker_may_have_stored_is_named() -> None:
     host.workers[0].begin()
     host.die(0)
     [unsaid] = [message for message in host.sent if isinstance(message, DeleteObjects)]
-    assert unsaid == DeleteObjects((result_name(b"secret", runs[0], 1000),), SESSION >> 32)
+    assert unsaid == DeleteObjects((result_name(b"secret", SESSION + runs[0], runs[0], 1000),), SESSION >> 32)
 
 
 @pytest.mark.parametrize("moment", ["waiting", "parked", "given"])

@@ -48,11 +48,14 @@ def storage_with(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, limit: int = 10)
 def test_results_are_named_after_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = Shelf()
     storage = storage_with(shelf, monkeypatch)
-    reference = Reference.unpack(storage.put(b"result", 7, 99))
-    assert reference == Reference(result_name(b"secret", 99, os.getpid()), 6) and shelf.put_for == [7]
+    task = (7 << 32) + 5
+    reference = Reference.unpack(storage.put(b"result", task, 99))
+    assert reference == Reference(result_name(b"secret", task, 99, os.getpid()), 6) and shelf.put_for == [7]
     assert storage.get(reference.pack()) == b"result" and storage.session and storage.named
-    names = {result_name(b"secret", 99, 1), result_name(b"secret", 99, 2), result_name(b"other", 99, 1)}
-    assert len(names | {reference.object}) == 4
+    ways = [(b"secret", task, 99, 1), (b"secret", task, 99, 2), (b"secret", task, 98, 1), (b"other", task, 99, 1)]
+    ways += [(b"secret", task + 1, 99, 1), (b"secret", task + (1 << 32), 99, 1)]
+    names = {result_name(*way) for way in ways}
+    assert len(names | {reference.object}) == 7 and {len(name) for name in names} == {16}
 
 
 def test_what_others_may_need_is_kept_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

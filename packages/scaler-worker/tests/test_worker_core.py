@@ -56,12 +56,12 @@ class Store:
             raise ObjectNotFoundError
         return self.objects[reference]
 
-    def put(self, payload: Payload, session: int = 0, run: int = 0) -> bytes:
+    def put(self, payload: Payload, task: int = 0, run: int = 0) -> bytes:
         if self.full:
             raise StorageFullError
         reference = bytes([len(self.objects)]) * 24
         self.objects[reference] = bytes(payload)
-        self.put_for.append((session, run))
+        self.put_for.append((task, run))
         return reference
 
 
@@ -182,7 +182,7 @@ def test_big_exceptions_are_stored_and_a_storage_that_takes_nothing_is_an_error(
     bench.define(1, explode)
     bench.run(1, (10, 1, call()))
     event = bench.written[-1]
-    assert (event.statuses, event.stored, store.put_for) == ([Status.RAISED], [0], [(0, 10)])
+    assert (event.statuses, event.stored, store.put_for) == ([Status.RAISED], [0], [(10, 10)])
     store.full = True
     bench.run(2, (11, 1, call()))
     event = bench.written[-1]

@@ -18,6 +18,7 @@ from scaler_client.parts import future_part, object_part
 from scaler_client.records import CallGroup, Dependency, FunctionBody
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.signatures import CallCheck, check_for
+from scaler_client.sources import content_digest, source_of
 from scaler_client.stored import Place, StoredPayload
 from scaler_client.task_context import load_object
 from scaler_client.uploads import Uploads
@@ -319,17 +320,18 @@ class Callees:
         # In this order, wherever a Ctrl-C may come between: what is stale is noticed by its capture.
         callee.group = None
         if callee.content != identity:
-            callee.body, callee.content = self._body(identity, name_of(fn), written), identity
+            callee.body, callee.content = self._body(identity, name_of(fn), written, fn), identity
         callee.capture = capture
         if not lasting:
             self._callees.pop(id(fn), None)
         return lasting
 
-    def _body(self, identity: bytes, name: str, written: bytes) -> FunctionBody:
+    def _body(self, identity: bytes, name: str, written: bytes, fn: Callable[..., Any]) -> FunctionBody:
         body = self._placed.get(identity)
         if body is None:
             placed = self._place(written)
             if type(placed) is not StoredPayload:
                 return FunctionBody(identity, name, written)
+            placed.kept.made_of(source_of(fn, self._writer.dump, content_digest(written)))
             body = self._placed[identity] = FunctionBody(function_id(placed), name, placed)
         return body

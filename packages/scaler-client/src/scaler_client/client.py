@@ -15,6 +15,7 @@ from scaler_client.notebook import html_table
 from scaler_client.objects import KeptObjects, ObjectReference, PayloadStore
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
+from scaler_client.sources import source_of
 from scaler_client.stored import StoredPayload, pending_puts
 from scaler_client.task_context import runtime
 from scaler_client.uploads import Uploads
@@ -83,7 +84,7 @@ class Client:
         self._io = self._connect(address, timeout_seconds, object_storage_address or "")
         place = self._io.storage.place
         self._uploads = Uploads(self._io, self._io.storage)
-        self._objects: PayloadStore = KeptObjects(self._uploads.place)
+        self._objects: PayloadStore = KeptObjects()
         default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
         self._writer: CallWriter = (
             WholeCalls(self._io, self._uploads) if default else PartCalls(self._io, serializer, place)
@@ -242,8 +243,9 @@ class Client:
         It is kept until `clear` or `disconnect`. One that is not small may raise StorageLostError or StorageFullError.
         """
         self._check()
-        payload = self._writer.dump_object(obj)
-        object_id = self._objects.put(payload)
+        dump = self._writer.dump_object
+        payload = dump(obj)
+        object_id = self._objects.put(self._uploads.place(payload, partial(source_of, obj, dump)))
         label = name if name is not None else f"object {object_id.hex()[:8]}"
         label = label.encode() if isinstance(label, str) else label
         return ObjectReference(label, len(payload), object_id, self._objects, self._writer.load)

@@ -41,10 +41,17 @@ class AnswerShutdown:
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """Put in storage once more what it has lost, and `repeat` these tasks; or `give_up`."""
+
+    tasks: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Everything before is performed: tell whoever waits for that."""
 
     whom: Callable[[], object]
 
 
-ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown | Discard
+ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown | Discard | Mend

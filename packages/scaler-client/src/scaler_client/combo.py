@@ -31,6 +31,10 @@ _SCHEDULER_OPTIONS = (
     "client_timeout_seconds",
     "worker_timeout_seconds",
     "object_retention_seconds",
+    "memory_limit",
+    "segment_directory",
+    "spill_directory",
+    "spill_limit",
     "allocate_policy",
     "event_loop",
 )
@@ -101,7 +105,12 @@ class SchedulerClusterCombo:
         allocate_policy: str = "even_load",
         preload: str | None = None,
         per_worker_queue_size: int | None = None,
+        memory_limit: int | None = None,
+        segment_directory: str | os.PathLike[str] | None = None,
+        spill_directory: str | os.PathLike[str] | None = None,
+        spill_limit: int | None = None,
     ) -> None:
+        """Parameters are the options of `scaler_scheduler` and `scaler_cluster`; limits are in bytes."""
         given = locals()
         _refuse_meaningless(given)
         if not isinstance(n_workers, int) or n_workers < 0:
@@ -190,7 +199,10 @@ def _refuse_meaningless(given: Mapping[str, object]) -> None:
 
 def _scheduler_options(given: Mapping[str, Any]) -> list[str]:
     protection = "--protected" if given["protected"] else "--no-protected"
-    return [protection, *_logging_options(given), *_options({name: given[name] for name in _SCHEDULER_OPTIONS})]
+    options = {name: given[name] for name in _SCHEDULER_OPTIONS}
+    for name in ("segment_directory", "spill_directory"):
+        options[name] = options[name] and os.path.abspath(options[name])
+    return [protection, *_logging_options(given), *_options(options)]
 
 
 def _cluster_options(given: Mapping[str, Any]) -> list[str]:

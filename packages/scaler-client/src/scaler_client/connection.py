@@ -19,7 +19,7 @@ from scaler_io.objects import ObjectConnection
 from scaler_io.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.ids import new_incarnation, new_session
+from scaler_protocol.ids import new_identity, new_incarnation, new_session
 from scaler_protocol.messages import Message
 
 
@@ -63,7 +63,7 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
     parsed = Address.parse(address)
     if storage_address:
         Address.parse(storage_address)
-    session = new_session()
+    session, key = new_session(), new_identity()
     hello = Hello(
         Role.CLIENT,
         identity,
@@ -81,7 +81,10 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
         return DialedTransport(Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)))
 
     def connect(at: Address) -> ObjectConnection:
-        return ObjectConnection(at, session=session, timeout_seconds=min(timeout_seconds, PATIENCE_SECONDS), name=name)
+        patience = min(timeout_seconds, PATIENCE_SECONDS)
+        return ObjectConnection(
+            at, session=session, key=key, timeout_seconds=patience, name=name, renewed=lambda: thread.mend()
+        )
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
     thread = IoThread(address, session, transport, ClientStorage(door, session))

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scaler_client.client_effects import AnswerShutdown, Call, ClientEffect, Connected, Print, Transmit
+from scaler_client.client_effects import AnswerShutdown, Call, ClientEffect, Connected, Mend, Print, Transmit
 from scaler_client.drafts import CallDraft, is_placed
 from scaler_client.graph_records import GraphPiece, GraphTable
 from scaler_client.records import (
@@ -32,13 +32,14 @@ from scaler_client.records import (
     Deliver,
     Dependency,
     Discard,
-    FunctionBody,
     OutstandingCall,
     RunReports,
     SingleCall,
     WaitingCall,
 )
-from scaler_client.stored import StoredPayload, stored_positions
+from scaler_client.repeats import Repeats
+from scaler_client.sent_functions import SentFunctions
+from scaler_client.stored import stored_positions
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError, describe
 from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
@@ -49,7 +50,6 @@ from scaler_protocol.messages import (
     DeleteObjects,
     Done,
     Ended,
-    Functions,
     Inputs,
     Message,
     NeedFunctions,
@@ -67,8 +67,6 @@ from scaler_protocol.payloads import Payloads
 MESSAGE_TASKS = 4096
 RELEASE_SECONDS = 0.05
 RELEASE_TASKS = 1024
-KEPT_FUNCTIONS = 4096
-KEPT_FUNCTION_BYTES = 64 * 1024 * 1024
 
 
 class ClientCore:
@@ -87,8 +85,8 @@ class ClientCore:
         self._asked: dict[int, CallAgain] = {}
         self._graphs = GraphTable()
         self._cancelled: list[int] = []
-        self._functions: dict[bytes, FunctionBody] = {}
-        self._function_bytes = 0
+        self._functions = SentFunctions()
+        self._repeats = Repeats()
         self._released: list[int] = []
         self._release_at: float | None = None
         self._blocked: dict[int, bool] = {}
@@ -150,13 +148,28 @@ class ClientCore:
         calls = self._outstanding.copy()
         self.cancel(calls)
         self._drop_cancelled()
-        self._forget_functions()
+        self._functions.forget()
         self._end(calls, Status.CANCELLED, b"")
         self._out.append(Call(cleared))
 
     def abandon(self) -> None:
         """End every task as cancelled: the client leaves."""
         self._fail_all(Status.CANCELLED, b"")
+
+    def repeat(self, tasks: Sequence[int]) -> None:
+        """Storage has again what it had lost: run these once more."""
+        self._repeats.take(tasks)
+        if again := [task for task in tasks if task in self._outstanding]:
+            self._send(Release(again))  # how they ended does not count
+            self._need_tasks(NeedTasks(again), 0.0)
+
+    def give_up(self, tasks: Sequence[int]) -> None:
+        """There is no storage: these end as they had."""
+        self._stop_asking(tasks)
+        for task, payload in self._repeats.take(tasks).items():
+            if (call := self._outstanding.pop(task, None)) is not None:
+                self._used -= call.weight
+                self._end({task: call}, Status.FAILED, payload)
 
     def handle(self, event: UplinkEvent, now: float) -> None:
         """Take one event in; what a client is never told is ignored."""
@@ -223,25 +236,8 @@ class ClientCore:
         if self._asked:
             for task in draft.tasks:
                 self._asked.pop(task, None)
-        bodies = {body.id: body for group in draft.groups for body in group.bodies if body.id not in self._functions}
-        for body in bodies.values():
-            self._remember(body)
-        self._send(draft.message(list(bodies.values())))
+        self._send(draft.message(self._functions.new(draft.groups)))
         return True
-
-    def _remember(self, body: FunctionBody) -> None:
-        if type(body.body) is StoredPayload:
-            return  # to send a reference again costs nothing, and its object is to go with its last call
-        self._functions[body.id] = body
-        self._function_bytes += len(body.body)
-        while len(self._functions) > KEPT_FUNCTIONS or (
-            self._function_bytes > KEPT_FUNCTION_BYTES and len(self._functions) > 1
-        ):
-            oldest = self._functions.pop(next(iter(self._functions)))
-            self._function_bytes -= len(oldest.body)
-
-    def _forget_functions(self) -> None:
-        self._functions, self._function_bytes = {}, 0
 
     def _unsent(self) -> set[int]:
         unsent: set[int] = set()
@@ -263,6 +259,7 @@ class ClientCore:
             self._cancelled += graph.tasks
             self._waiting = deque(call for call in self._waiting if getattr(call, "graph", None) is not graph)
         self._stop_asking(self._cancelled)
+        self._repeats.forget(self._cancelled)
         unsent, gone, sent = set(self._waiting), set(), []
         for task in self._cancelled:
             call = self._outstanding.pop(task, None)
@@ -313,7 +310,7 @@ class ClientCore:
         self._up, self._failure, self._credit = True, None, event.welcome.session_credit
         self._out.append(Connected(None, event.welcome.storage_address))
         if self._was_up and not event.resumed:
-            self._forget_functions()
+            self._functions.forget()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
             self._stop_asking(list(self._asked))
             unsent = self._unsent()
@@ -344,8 +341,10 @@ class ClientCore:
     def _done(self, message: Done, now: float) -> None:
         if self._asked:
             self._stop_asking(message.tasks)
-        pop = self._outstanding.pop
-        calls = [pop(task, None) for task in message.tasks]
+        pop, held = self._outstanding.pop, self._repeats.hold(message, self._outstanding, self._graphs)
+        calls = [None if held and task in held else pop(task, None) for task in message.tasks]
+        if held:
+            self._out.append(Mend(held))
         freed = 0
         for call in calls:
             if call is not None:
@@ -356,21 +355,14 @@ class ClientCore:
             outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
             self._graphs_ended(message.tasks)
         self._out.append(outcomes)
-        if not self._released:
+        released = [task for task in message.tasks if task not in held] if held else message.tasks
+        if released and not self._released:
             self._release_at = now + RELEASE_SECONDS
-        self._released += message.tasks
+        self._released += released
 
     def _need_functions(self, message: NeedFunctions, now: float) -> None:
-        wanted = set(message.functions) - self._functions.keys()
-        found = {function: self._functions[function] for function in message.functions if function not in wanted}
-        if wanted:
-            for call in dict.fromkeys(self._outstanding.values()):
-                for group in call.groups if isinstance(call, GraphPiece) else (call.group,):
-                    found.update((body.id, body) for body in group.bodies if body.id in wanted)
-        if found:
-            bodies = list(found.values())
-            names, written = [body.name for body in bodies], [body.body for body in bodies]
-            self._replies.append(Functions(list(found), names, Payloads(written), stored_positions(written)))
+        if answer := self._functions.answer(message, self._outstanding.values()):
+            self._replies.append(answer)
 
     def _need_inputs(self, message: NeedInputs, now: float) -> None:
         for task, need in zip(message.tasks, message.needs, strict=True):

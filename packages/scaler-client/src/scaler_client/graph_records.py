@@ -146,6 +146,9 @@ class GraphTable:
     def __bool__(self) -> bool:
         return bool(self._graphs)
 
+    def __contains__(self, task: object) -> bool:
+        return task in self._graphs
+
     def add(self, piece: GraphPiece) -> None:
         """A piece is submitted."""
         for task in piece.asked:

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Final
 
-from scaler_client.client_effects import AnswerShutdown, Call, Connected, Print, Transmit
+from scaler_client.client_effects import AnswerShutdown, Call, Connected, Mend, Print, Transmit
 from scaler_client.core import ClientCore
 from scaler_client.futures import ScalerFuture, deliver
 from scaler_client.graph_records import GraphPiece
@@ -143,6 +143,7 @@ class IoThread:
             Connected: self._note_connected,
             Print: lambda output: self._callbacks.add(lambda: _print(output)),
             AnswerShutdown: self._note_shutdown,
+            Mend: lambda mend: self.mend(mend.tasks),
         }
         self._taken_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
@@ -218,6 +219,23 @@ class IoThread:
     def _discard(self, unwanted: Discard) -> None:
         for object_id in unwanted.objects:
             self.storage.discard(object_id)
+
+    def mend(self, tasks: Sequence[int] = ()) -> None:
+        """Put in storage once more what it has lost, then repeat these tasks; does not wait."""
+
+        def run() -> None:
+            try:
+                self.storage.mend()
+            except ClientQuitError:
+                return
+            except ScalerError as error:
+                _log.warning("what object storage has lost can not be put there again: %s", error)
+                self.tell(lambda core: core.give_up(tasks))
+            else:
+                self.tell(lambda core: core.repeat(tasks))
+            self.handoff.wake()
+
+        threading.Thread(target=run, name="scaler-mend", daemon=True).start()
 
     def _note_connected(self, event: Connected) -> None:
         self.storage_address = event.storage or self.storage_address

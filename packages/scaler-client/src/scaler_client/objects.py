@@ -8,9 +8,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from scaler_client.dependencies import collector
 from scaler_client.pickles import load_with
-from scaler_client.stored import Place, StoredPayload, fetched
+from scaler_client.stored import StoredPayload, fetched
 from scaler_client.task_context import load_object
-from scaler_protocol.buffers import Payload
 from scaler_protocol.errors import ObjectNotFoundError
 from scaler_protocol.ids import new_identity
 
@@ -20,8 +19,8 @@ T = TypeVar("T")
 class PayloadStore(Protocol):
     """Where the bytes of sent objects are kept."""
 
-    def put(self, payload: Payload) -> bytes:
-        """Keep them; returns the object's id."""
+    def put(self, placed: bytes) -> bytes:
+        """Keep them, or what stands for them; returns the object's id."""
 
     def get(self, object_id: bytes) -> bytes:
         """The bytes, or what stands for them; raises ObjectNotFoundError."""
@@ -31,16 +30,15 @@ class PayloadStore(Protocol):
 
 
 class KeptObjects:
-    """A PayloadStore: small objects travel with every call that names them, `place` finds a place for others."""
+    """A PayloadStore: small objects travel with every call that names them, others are named by them."""
 
-    def __init__(self, place: Place = bytes) -> None:
+    def __init__(self) -> None:
         self._objects: dict[bytes, bytes] = {}
-        self._place = place
 
-    def put(self, payload: Payload) -> bytes:
-        """Keep them; returns the object's id. Raises ScalerError."""
+    def put(self, placed: bytes) -> bytes:
+        """Keep them; returns the object's id."""
         object_id = new_identity()
-        self._objects[object_id] = self._place(payload)
+        self._objects[object_id] = placed
         return object_id
 
     def get(self, object_id: bytes) -> bytes:

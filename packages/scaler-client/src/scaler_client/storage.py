@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from weakref import WeakValueDictionary
@@ -11,14 +12,18 @@ from scaler_client.stored import StoredObject, StoredPayload
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
-from scaler_protocol.errors import ScalerError, StorageLostError
+from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.objects import OBJECT_ID_BYTES, Reference, new_object_id
+
+_LOG = logging.getLogger("scaler")
 
 SOON_BYTES = 256 * 1024
 """What is bigger is waited for, as nothing that comes later may be sent before it."""
 AHEAD_BYTES = 32 * 1024 * 1024
 """Bytes on the way to storage after which everything is waited for."""
+COPIES_BYTES = 32 * 1024 * 1024
+"""Bytes of objects up to SOON_BYTES that are kept here, too, should their server lose them."""
 PATIENCE_SECONDS = 10.0
 """How long an operation may take to find the server."""
 
@@ -71,6 +76,11 @@ class ClientStorage:
         self._lock = threading.RLock()
         self._on_the_way = 0
         self._refusal: ScalerError | None = None
+        self._copies: dict[bytes, bytes] = {}
+        self._copied = 0
+        self._mending = threading.Lock()
+        self._server = 0
+        """The server that has what was put; 0 while that is nothing."""
         self.losses = 0
         """How often objects of ours were found to be lost."""
 
@@ -83,22 +93,69 @@ class ClientStorage:
             return bytes(payload)
         if soon and len(payload) <= SOON_BYTES and self._on_the_way <= AHEAD_BYTES:
             return self._place_soon(bytes(payload))
-        buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
+        placed = self._stand_in(Reference(new_object_id(), len(payload)).pack())
         try:
-            return self._stand_in(self._connection().put(buffers, session=self._session).pack())
+            self._put(placed.kept, payload)
         except StorageLostError:
             self.losses += 1
             raise
+        if len(payload) <= SOON_BYTES:
+            self._copy(placed.kept, bytes(payload))
+        return placed
+
+    def _put(self, kept: StoredObject, payload: Payload) -> None:
+        connection = self._connection()
+        buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
+        connection.put(buffers, session=self._session, name=kept.reference[:OBJECT_ID_BYTES])
+        self._server = self._server or connection.server
+
+    def _copy(self, kept: StoredObject, payload: bytes) -> None:
+        with self._lock:
+            if self._copied + len(payload) <= COPIES_BYTES:
+                self._copies[kept.reference] = payload
+                self._copied += len(payload)
+
+    def mend(self) -> None:
+        """If the server is another one than before, put there what was lost and can be made again; raises ScalerError.
+
+        What can not be made again is told to whoever wants it, by the server.
+        """
+        connection = self._connection()
+        with contextlib.suppress(ObjectNotFoundError):
+            connection.get(Reference(new_object_id(), 0))  # whoever answers is the server of now
+        with self._mending:
+            if self._server in (0, connection.server):
+                return
+            self._server = server = connection.server
+            for kept in list(self._known.values()):
+                if (payload := self._made_again(kept)) is not None:
+                    with contextlib.suppress(ObjectRefusedError):
+                        self._put(kept, payload)
+            if server != connection.server:
+                self._server = -1  # neither: it is to be done once more
+                raise StorageLostError("the object storage server was started again while objects were put there")
+
+    def _made_again(self, kept: StoredObject) -> bytes | None:
+        payload = self._copies.get(kept.reference)
+        if payload is None and kept.source is not None and not kept.pending:
+            try:
+                payload = kept.source.payload()
+            except Exception as error:
+                _LOG.warning("an object that its server has lost can not be written again: %r", error)
+        return payload
 
     def _place_soon(self, payload: bytes) -> bytes:
         reference = Reference(new_object_id(), len(payload))
         placed = self._stand_in(reference.pack(), pending=True)
         kept = placed.kept
+        self._copy(kept, payload)
 
         def done(error: ScalerError | None) -> None:
             with self._lock:
                 self._on_the_way -= len(payload)
                 self.losses += isinstance(error, StorageLostError)
+            if error is None:
+                self._server = self._server or connection.server
             kept.end_put(error)
 
         connection = self._connection()
@@ -131,6 +188,8 @@ class ClientStorage:
 
     def free(self, reference: bytes) -> None:
         """Delete an object; does not wait. After the end there is nothing to be freed any more."""
+        with self._lock:
+            self._copied -= len(self._copies.pop(reference, b""))
         if self._refusal is None:
             self._connection().delete([Reference.unpack(reference)], session=self._session)
 

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from scaler_client.sources import Source
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.objects import Reference
@@ -35,7 +36,7 @@ Place = Callable[[Payload], bytes]
 class StoredObject:
     """One object that is ours; it is deleted with this. Among the needs of a call it is only kept, not waited for."""
 
-    __slots__ = ("__weakref__", "_home", "_tell", "error", "pending", "reference")
+    __slots__ = ("__weakref__", "_home", "_tell", "error", "pending", "reference", "source")
 
     task_id = 0
 
@@ -45,7 +46,14 @@ class StoredObject:
         """Whether storage has not said that it has it: no call that names it may be sent before."""
         self.error: ScalerError | None = None
         """Why it was refused."""
+        self.source: Source | None = None
+        """What it is made of once more if its server loses it."""
         self._tell: list[Callable[[ScalerError | None], object]] = []
+
+    def made_of(self, source: Source | None) -> None:
+        """It can be made of this, too."""
+        if self.source is None or not self.source.alive:
+            self.source = source
 
     def end_put(self, error: ScalerError | None) -> None:
         """Storage has it, or has refused it."""

@@ -1,10 +1,11 @@
 """Big arguments as objects of their own: the same one is written and put once. Pure, but for where objects are put.
 
-Theory. An argument that no message takes is named by the calls it is given to. It is known again
+Theory. An argument that no message takes is named by the calls it is given to. It is looked at whenever it is given, as
+it may have been changed in place, and known again
 
-- by identity, as long as it lives, where a weak reference tells when that ends: whoever changes it in place and gives
-  it once more says so, and it is *renewed*;
-- by identity, too, where it can not change (bytes, text), though nothing tells when it ends: it is kept here as long as
+- by identity and a checksum of its pickle, which is several times faster than a hash, as long as it lives and a weak
+  reference tells when that ends;
+- by identity alone where it can not change (bytes, text), though nothing tells when it ends: it is kept here as long as
   a call needs its object;
 - by its content otherwise, as long as anything keeps the object of an equal one.
 
@@ -16,18 +17,25 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+import zlib
 from collections.abc import Callable
-from hashlib import blake2b
-from typing import Any, Final, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from scaler_client import pickles
 from scaler_client.dependencies import Collector
+from scaler_client.sources import Source, content_digest, lasting_source, pieces, source_of
 from scaler_client.stored import StoredObject, StoredPayload
 from scaler_client.waiters import FutureOwner
-from scaler_protocol.buffers import BufferedPickle, Payload
+from scaler_protocol.buffers import Payload
 from scaler_protocol.handshake import INLINE_LIMIT
 
-_DIGEST_BYTES: Final = 32
+
+class _Living(NamedTuple):
+    """An argument that can be changed."""
+
+    value: weakref.ref[Any]
+    checksum: int
+    placed: StoredPayload
 
 
 class UploadPlace(Protocol):
@@ -46,27 +54,13 @@ class Uploads:
     def __init__(self, owner: FutureOwner, storage: UploadPlace) -> None:
         self._owner, self._storage = owner, storage
         self._losses = storage.losses
-        self._living: dict[int, tuple[weakref.ref[Any], StoredPayload]] = {}
+        self._living: dict[int, _Living] = {}
         self._texts: dict[int, tuple[Any, weakref.ref[StoredObject]]] = {}
         self._by_content: weakref.WeakValueDictionary[bytes, StoredObject] = weakref.WeakValueDictionary()
 
-    def place(self, payload: Payload, *, renew: bool = False, soon: bool = False) -> bytes:
-        """What stands for a payload, or the payload; equal ones are put once, or once more. Raises ScalerError."""
-        if len(payload) <= INLINE_LIMIT:
-            return bytes(payload)
-        self._look_for_losses()
-        digest = _digest(payload)
-        known = None if renew else self._by_content.get(digest)
-        if known is not None and known.error is None:
-            return StoredPayload.of(known)
-        placed = self._storage.place(payload, soon=soon)
-        if type(placed) is StoredPayload:
-            self._by_content[digest] = placed.kept
-        return placed
-
     def knows(self, value: Any) -> bool:
-        """Whether an argument is an object already, or is sure to be one."""
-        return self._find(value) is not None or pickles.is_long(value)
+        """Whether an argument is, or was, an object already, or is sure to be one."""
+        return pickles.is_long(value) or self._find_living(value) is not None
 
     def place_argument(self, value: Any, renewed: set[int] | None = None) -> StoredPayload | None:
         """The object of an argument; None for what is small, or part of its call. Raises ScalerError.
@@ -75,20 +69,52 @@ class Uploads:
         """
         if type(value) in pickles.SCALARS or (type(value) in pickles.TEXTS and not pickles.is_long(value)):
             return None
+        self._look_for_losses()
         renew = renewed is not None and id(value) not in renewed
-        found = None if renew else self._find(value)
+        found = None if renew else self._find_text(value)
         if found is not None:
             return found
         with Collector(self._owner) as collector:
             payload = pickles.dump(value)
         if len(payload) <= INLINE_LIMIT or collector.found or collector.failed is not None:
             return None
-        placed = self.place(payload, renew=renew, soon=True)
-        if type(placed) is not StoredPayload:
-            return None
         if renewed is not None:
             renewed.add(id(value))
-        self._remember(value, placed)
+        return self._place(value, payload, renew=renew)
+
+    def _place(self, value: Any, payload: Payload, *, renew: bool) -> StoredPayload | None:
+        """The object that the argument with this pickle is, or becomes; None where there is no storage."""
+        checksum, living = _checksum(payload), self._find_living(value)
+        if living is not None and living.checksum == checksum and living.placed.kept.error is None and not renew:
+            return living.placed
+        digest = content_digest(payload)
+        placed = self._put(payload, digest, renew=renew, soon=True)
+        if type(placed) is not StoredPayload:
+            return None
+        self._remember(value, checksum, placed, digest)
+        return placed
+
+    def place(self, payload: Payload, find_source: Callable[[bytes], Source | None]) -> bytes:
+        """What stands for a payload, or the payload; one that equals another's is not put again. Raises ScalerError.
+
+        `find_source` is told its digest.
+        """
+        if len(payload) <= INLINE_LIMIT:
+            return bytes(payload)
+        self._look_for_losses()
+        digest = content_digest(payload)
+        placed = self._put(payload, digest, renew=False, soon=False)
+        if type(placed) is StoredPayload:
+            placed.kept.made_of(find_source(digest))
+        return placed
+
+    def _put(self, payload: Payload, digest: bytes, *, renew: bool, soon: bool) -> bytes:
+        known = None if renew else self._by_content.get(digest)
+        if known is not None and known.error is None:
+            return StoredPayload.of(known)
+        placed = self._storage.place(payload, soon=soon)
+        if type(placed) is StoredPayload:
+            self._by_content[digest] = placed.kept
         return placed
 
     def clear(self) -> None:
@@ -101,22 +127,25 @@ class Uploads:
             self._losses = self._storage.losses
             self.clear()
 
-    def _find(self, value: Any) -> StoredPayload | None:
-        self._look_for_losses()
-        if (living := self._living.get(id(value))) is not None:
-            return living[1] if living[0]() is value and living[1].kept.error is None else None
+    def _find_living(self, value: Any) -> _Living | None:
+        living = self._living.get(id(value))
+        return living if living is not None and living.value() is value else None
+
+    def _find_text(self, value: Any) -> StoredPayload | None:
         if (text := self._texts.get(id(value))) is None or text[0] is not value:
             return None
         kept = text[1]()
         return StoredPayload.of(kept) if kept is not None and kept.error is None else None
 
-    def _remember(self, value: Any, placed: StoredPayload) -> None:
-        key = id(value)
+    def _remember(self, value: Any, checksum: int, placed: StoredPayload, digest: bytes) -> None:
+        key, kept = id(value), placed.kept
         if type(value) in (bytes, str):
-            self._texts[key] = value, weakref.ref(placed.kept, _forgetter(self._texts, key))
+            self._texts[key] = value, weakref.ref(kept, _forgetter(self._texts, key))
+            kept.made_of(lasting_source(value, pickles.dump, digest))
             return
+        kept.made_of(source_of(value, pickles.dump, digest))
         with contextlib.suppress(TypeError):  # nobody would say when its id is free again
-            self._living[key] = weakref.ref(value, _forgetter(self._living, key)), placed
+            self._living[key] = _Living(weakref.ref(value, _forgetter(self._living, key)), checksum, placed)
 
 
 def _forgetter(entries: dict[int, Any], key: int) -> Callable[[Any], None]:
@@ -130,8 +159,9 @@ def _forgetter(entries: dict[int, Any], key: int) -> Callable[[Any], None]:
     return forget
 
 
-def _digest(payload: Payload) -> bytes:
-    digest = blake2b(digest_size=_DIGEST_BYTES)
-    for piece in payload.pieces if isinstance(payload, BufferedPickle) else (payload,):
-        digest.update(piece)
-    return digest.digest()
+def _checksum(payload: Payload) -> int:
+    """Tells a payload from what it was before: as good as certain, and as fast as memory allows."""
+    checksum = 0
+    for piece in pieces(payload):
+        checksum = zlib.crc32(piece, checksum)
+    return checksum

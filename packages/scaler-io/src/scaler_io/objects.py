@@ -11,7 +11,7 @@ import os
 import platform
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from scaler_io.traffic import Traffic
@@ -40,12 +40,22 @@ class ObjectConnection:
         address: Address,
         *,
         session: int,
+        key: bytes = b"",
         role: int = Role.CLIENT,
         timeout_seconds: float = 60.0,
         name: str = "",
+        renewed: Callable[[], object] | None = None,
     ) -> None:
+        """Nobody owns the session at the server who has not its `key`: forks have it, and nobody else is told.
+
+        `renewed` is called, on a thread that it must not hold up, when the server is another one than before.
+        """
         self.address = address
         self.session = session
+        self.server = 0
+        """The incarnation of the server that welcomed us last."""
+        self._renewed = renewed
+        self._key = key
         self._role = role
         self._timeout = timeout_seconds
         self._name = name
@@ -65,6 +75,11 @@ class ObjectConnection:
     def _forking(self) -> None:
         if (traffic := self._traffic) is not None:
             traffic.mappings.lend()
+
+    def _welcomed(self, server: int) -> None:
+        before, self.server = self.server, server
+        if self._renewed is not None and before not in (0, server):
+            self._renewed()
 
     def open(self) -> None:
         """Connect now: from here on the session's objects live until its client is gone."""
@@ -189,11 +204,12 @@ class ObjectConnection:
                     new_identity(),
                     new_incarnation(),
                     session=self.session,
+                    session_key=self._key,
                     name=self._name,
                     host=platform.node(),
                     pid=os.getpid(),
                 )
-                self._traffic = Traffic(self.address, hello, self._timeout)
+                self._traffic = Traffic(self.address, hello, self._timeout, self._welcomed)
                 self._traffic.start(transfer)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from scaler_protocol.addresses import Address
@@ -180,6 +181,45 @@ def comma_list(text: str) -> tuple[str, ...]:
 def one_line(text: str) -> str:
     """The lines of a message as one."""
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+STORAGE_OPTIONS: Final = (
+    Option(
+        ("--memory-limit", "-ml"),
+        "keep this many bytes of objects in memory; 60 % of what the host or control group allows if left out",
+        whole_number(minimum=1),
+        default=None,
+        metavar="BYTES",
+    ),
+    Option(
+        ("--segment-directory", "-sgd"),
+        "keep objects here, for programs on this host to map; in /dev/shm if left out, or on disk if that is small",
+        Path,
+        default=None,
+        metavar="DIRECTORY",
+    ),
+    Option(
+        ("--spill-directory", "-spd"),
+        "move objects unused for long here when the memory is full; refuse new ones instead if left out",
+        Path,
+        default=None,
+        metavar="DIRECTORY",
+    ),
+    Option(
+        ("--spill-limit", "-spl"),
+        "move at most this many bytes to disk",
+        whole_number(minimum=1),
+        default=None,
+        metavar="BYTES",
+    ),
+)
+"""How much an object storage server may keep, and where: its own options, and those of who starts one."""
+
+
+def check_storage(spill_directory: Path | None, spill_limit: int | None) -> None:
+    """Raises ValueError for options that mean nothing together."""
+    if spill_limit is not None and spill_directory is None:
+        raise ValueError("--spill-limit needs a --spill-directory to move objects to")
 
 
 PARENT_PID: Final = Option(

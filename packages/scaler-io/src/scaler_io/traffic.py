@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, Uplink, UplinkEvent
 from scaler_io.mappings import Mappings
@@ -41,8 +42,12 @@ _SLICE_BYTES = 8 * 1024 * 1024
 class Traffic:
     """The thread that owns the connection of one process, until it is closed or the server is lost."""
 
-    def __init__(self, address: Address, hello: Hello, timeout_seconds: float) -> None:
+    def __init__(
+        self, address: Address, hello: Hello, timeout_seconds: float, welcomed: Callable[[int], object]
+    ) -> None:
+        """`welcomed` is told, on the thread, which incarnation of a server it is that knows nothing of us."""
         self._address = address
+        self._welcomed = welcomed
         self._uplink = Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)
         self._dialer = Dialer(address, self._uplink)
         self._woken, self._wake = socket.socketpair()
@@ -181,6 +186,7 @@ class Traffic:
         self._directory = welcome.segment_directory if token else ""
         if token:
             self._uplink.send(HostProof(token))
+        self._welcomed(welcome.incarnation)
 
     def _copy(self, upload: Upload) -> None:
         """Write a slice of an object into its segment."""

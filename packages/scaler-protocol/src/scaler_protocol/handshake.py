@@ -43,6 +43,7 @@ class Hello:
     queue_size: int = 0
     capability_names: Sequence[str] = ()
     capability_values: Sequence[int] = ()
+    session_key: bytes = b""
     protocol: int = PROTOCOL_VERSION
 
 

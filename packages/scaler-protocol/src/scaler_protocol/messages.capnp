@@ -35,6 +35,7 @@ struct Hello {
   queueSize @15 :UInt32;
   capabilityNames @16 :List(Text);
   capabilityValues @17 :List(Int64);
+  sessionKey @18 :Data;
 }
 struct Welcome {
   protocol @0 :UInt16;

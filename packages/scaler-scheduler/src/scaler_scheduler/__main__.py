@@ -17,13 +17,10 @@ def _main() -> None:
     from scaler_scheduler.options import COMMAND
 
     options = COMMAND.read()
-    from scaler_io.exposure import refuse_exposed
+    options.check()
     from scaler_io.zeromq import Listener
     from scaler_scheduler.service import SchedulerService
 
-    for address in (options.address, options.metrics_address):
-        if address is not None:
-            refuse_exposed(address, options.insecure)
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
 

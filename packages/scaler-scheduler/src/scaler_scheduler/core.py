@@ -203,7 +203,10 @@ class SchedulerCore:
     def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
         if len(event.runs) != len(event.tasks) or len(event.profiles) != PROFILE.size * len(event.tasks):
             raise ProtocolError("a Done of an agent has a run and a profile for every task")
-        self._outcomes.done(self._agent(peer), event, now)
+        agent = self._agent(peer)
+        for position in event.stored:
+            self.state.locality.made(event.results[position], agent.host)
+        self._outcomes.done(agent, event, now)
 
     def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
         self.state.chronicle.not_found += sum(self.state.find(task) is None for task in event.tasks)

@@ -68,10 +68,12 @@ class Dispatch:
             self._rooms[offer] = []
             self._state.waiting.add_offer(offer)
         agent.window = agent.workers
+        self._state.locality.joined(agent)
         self._state.freed[agent] = None
 
     def left(self, agent: AgentRecord) -> None:
         """An agent is gone."""
+        self._state.locality.left(agent)
         self._state.freed.pop(agent, None)
         self._state.withdrawn.pop(agent, None)
         agent.ticket = -1
@@ -121,8 +123,20 @@ class Dispatch:
         given: dict[AgentRecord, list[TaskRecord]] = {}
         for offer in self._order():
             self._fill(offer, given, now)
+        self._bring_home(given)
         for agent, tasks in given.items():
             self._run(agent, tasks, now)
+
+    def _bring_home(self, given: dict[AgentRecord, list[TaskRecord]]) -> None:
+        """Change who gets which of these tasks, so that inputs travel less."""
+        locality = self._state.locality
+        changed = locality.improve(given)
+        for agent in changed:
+            for task in given[agent]:
+                self._state.leave_agent(task)
+        for agent in changed:
+            self._assign(agent, given[agent])
+        locality.needed(given)
 
     def _order(self) -> list[Offer]:
         offers = list(self._rooms)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from scaler_io.command_line import Command
 from scaler_io.event_loops import EVENT_LOOP
+from scaler_io.exposure import refuse_exposed
 from scaler_io.logs import LOGGING_OPTIONS
 from scaler_io.options import (
     PARENT_PID,
     READY_FD,
     REFUSED_BY_SCHEDULER,
+    STORAGE_OPTIONS,
     Option,
+    check_storage,
     http_address,
     one_of,
     positive_seconds,
@@ -34,6 +38,10 @@ class SchedulerOptions:
     client_timeout_seconds: float
     worker_timeout_seconds: float
     object_retention_seconds: float
+    memory_limit: int | None
+    segment_directory: Path | None
+    spill_directory: Path | None
+    spill_limit: int | None
     allocate_policy: str
     insecure: bool
     event_loop: str
@@ -43,6 +51,17 @@ class SchedulerOptions:
     logging_config_file: str | None
     parent_pid: int | None
     ready_fd: int | None
+
+    def check(self) -> None:
+        """Raises ValueError for options that mean nothing together, AddressError for a bind that is too open."""
+        if self.object_storage_address is not None:
+            for option in STORAGE_OPTIONS:
+                if getattr(self, option.destination) is not None:
+                    raise ValueError(f"{option.names[0]} is for the server at --object-storage-address: give it there")
+        check_storage(self.spill_directory, self.spill_limit)
+        for address in (self.address, self.metrics_address):
+            if address is not None:
+                refuse_exposed(address, self.insecure)
 
 
 COMMAND = Command(
@@ -94,6 +113,7 @@ COMMAND = Command(
         Option(
             ("--object-retention-seconds", "-ot"), "how long orphaned results are kept", positive_seconds, default=60.0
         ),
+        *STORAGE_OPTIONS,
         Option(
             ("--allocate-policy", "-ap"),
             "balance by load alone, or keep workers with rare capabilities free",

@@ -123,11 +123,7 @@ class SchedulerService:
             self._storage.wait()
         LOGGER.info("Scheduler: no object storage server at %s, starting one", address)
         command = [sys.executable, "-m", "scaler_storage", str(address), "--parent-pid", str(os.getpid())]
-        if self._options.insecure:
-            command.append("--insecure")
-        logging = ["--logging-level", self._options.logging_level, "--log-format", self._options.log_format]
-        logging += ["--logging-paths", *self._options.logging_paths]
-        self._storage = subprocess.Popen([*command, *logging], stdin=subprocess.DEVNULL)
+        self._storage = subprocess.Popen([*command, *_storage_options(self._options)], stdin=subprocess.DEVNULL)
 
     def _end_storage(self) -> None:
         if self._storage is not None:
@@ -137,6 +133,22 @@ class SchedulerService:
             except subprocess.TimeoutExpired:
                 self._storage.kill()
                 self._storage.wait()
+
+
+def _storage_options(options: SchedulerOptions) -> list[str]:
+    """What the server that we start has from us."""
+    values = {
+        "client-timeout-seconds": options.client_timeout_seconds,
+        "object-retention-seconds": options.object_retention_seconds,
+        "memory-limit": options.memory_limit,
+        "segment-directory": options.segment_directory,
+        "spill-directory": options.spill_directory,
+        "spill-limit": options.spill_limit,
+        "logging-level": options.logging_level,
+        "log-format": options.log_format,
+    }
+    words = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return [*words, *["--insecure"] * options.insecure, "--logging-paths", *options.logging_paths]
 
 
 async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -12,6 +12,7 @@ from scaler_protocol.messages import Message, NeedTasks, Status
 from scaler_scheduler.chronicle import Chronicle
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.functions import FunctionStore
+from scaler_scheduler.locality import Locality
 from scaler_scheduler.records import (
     ASSIGNED,
     GONE,
@@ -37,6 +38,7 @@ class SchedulerState:
         self.functions = FunctionStore()
         self.waiting = WaitingRoom()
         self.chronicle = Chronicle()
+        self.locality = Locality()
         self.out: list[Effect] = []
         self.withdrawn: dict[AgentRecord, list[int]] = {}
         self.ended: dict[SessionRecord, list[int]] = {}

@@ -18,11 +18,11 @@ def _main() -> None:
 
     options = COMMAND.read()
     from scaler_io.exposure import refuse_exposed
+    from scaler_io.options import check_storage
     from scaler_storage.service import StorageService
 
     refuse_exposed(options.address, options.insecure)
-    if options.spill_limit is not None and options.spill_directory is None:
-        raise ValueError("--spill-limit needs a --spill-directory to move objects to")
+    check_storage(options.spill_directory, options.spill_limit)
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
 

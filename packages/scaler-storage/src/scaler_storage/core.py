@@ -10,10 +10,11 @@ counts as stored: a task that is run twice stores its result twice.
                          └──a part refused, DeleteObjects, its writer is lost, its session ends──▶ unknown
 
 An object belongs to a session. A client writes and deletes in its own session only, an agent's workers in any that
-they name; whoever knows an id may read. Who says Hello with a session owns it: a client, or a worker whose tasks submit
-tasks. A session ends with the last owner of it, and takes nothing from then on (a straggling worker must not leak),
-unless an owner comes back. Clients come when they have, or are told of, a first object; objects of a session whose
-owner has not come are orphans: all are freed `retention_seconds` after the last one was written.
+they name, where they delete what they can name; whoever knows an id may read. Who says Hello with a session owns it: a
+client, or a worker whose tasks submit tasks; further owners must have the key of the first. A session ends with the
+last owner of it, and takes nothing from then on (a straggling worker must not leak), unless an owner comes back.
+Clients come when they have, or are told of, a first object; objects of a session whose owner has not come are orphans:
+all are freed `retention_seconds` after the last one was written.
 
 Memory is bounded: scaler_storage.pager spills what is not mapped, and requests that need room wait in a queue for it,
 or are refused where there can be none. A mapped segment is pinned: the bytes under it do not change until the pin is
@@ -99,11 +100,17 @@ class StorageCore:
             reasons.append(f"an identity has 16 bytes, not {len(hello.identity)}")
         if hello.role == Role.CLIENT and not hello.session:
             reasons.append("a client has a session")
+        if self._is_anothers(hello):
+            reasons.append(f"session {hello.session} is another client's")
         if reasons:
             return Refused(reasons)
         return Welcome(
             self._incarnation, heartbeat_seconds=HEARTBEAT_SECONDS, segment_directory=self._segments.directory
         )
+
+    def _is_anothers(self, hello: Hello) -> bool:
+        shelf = self._state.shelves.get(hello.session)
+        return shelf is not None and shelf.key is not None and not hmac.compare_digest(shelf.key, hello.session_key)
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Take one event in; raises ProtocolError for a message that this peer may not send, changing nothing."""
@@ -222,7 +229,9 @@ class StorageCore:
         if hello.session:
             state.ended.pop(hello.session, None)
             state.orphans.pop(hello.session, None)
-            state.shelves.setdefault(hello.session, ShelfRecord()).owners.add(peer)
+            shelf = state.shelves.setdefault(hello.session, ShelfRecord())
+            shelf.owners.add(peer)
+            shelf.key = hello.session_key
         if old is not None and old.session != hello.session:
             self._disown(peer, old, "its client began another")
 

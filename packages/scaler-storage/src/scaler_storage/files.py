@@ -16,7 +16,7 @@ from scaler_protocol.objects import SHARED_BYTES
 from scaler_storage.segments import Moved, Segment, size_class
 
 _TOKEN_BYTES = 32
-_RESERVED_BYTES = 64 * 1024 * 1024
+_RESERVED_BYTES = 8 * 1024 * 1024
 """What is taken from the memory at once, and no more, to keep others from waiting: the rest as it is written."""
 _SLICE_BYTES = 8 * 1024 * 1024
 
@@ -57,7 +57,11 @@ class FileSegments:
         try:
             descriptor = os.open(self._memory / segment.name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             try:
-                os.posix_fallocate(descriptor, 0, min(capacity, _RESERVED_BYTES))
+                reserved = min(capacity, _RESERVED_BYTES)
+                os.posix_fallocate(descriptor, 0, reserved)
+                found = os.fstatvfs(descriptor)
+                if capacity - reserved > found.f_bavail * found.f_frsize:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.ftruncate(descriptor, capacity)
             finally:
                 os.close(descriptor)

@@ -8,7 +8,7 @@ from pathlib import Path
 from scaler_io.command_line import Command
 from scaler_io.event_loops import EVENT_LOOP
 from scaler_io.logs import LOGGING_OPTIONS
-from scaler_io.options import PARENT_PID, READY_FD, REFUSED, Option, positive_seconds, whole_number
+from scaler_io.options import PARENT_PID, READY_FD, REFUSED, STORAGE_OPTIONS, Option, positive_seconds
 from scaler_protocol.addresses import Address
 
 
@@ -42,34 +42,7 @@ COMMAND = Command(
     options=(
         Option(("address",), "where to listen: tcp://host:port or ipc://path", Address.parse),
         Option(("--identity", "-i"), "what to call this server in log lines", default="ObjectStorageServer"),
-        Option(
-            ("--memory-limit", "-ml"),
-            "keep this many bytes of objects in memory; 60 % of what the host or control group allows if left out",
-            whole_number(minimum=1),
-            default=None,
-            metavar="BYTES",
-        ),
-        Option(
-            ("--segment-directory", "-sgd"),
-            "keep objects here, for programs on this host to map; in /dev/shm if left out, or on disk if that is small",
-            Path,
-            default=None,
-            metavar="DIRECTORY",
-        ),
-        Option(
-            ("--spill-directory", "-spd"),
-            "move objects unused for long here when the memory is full; refuse new ones instead if left out",
-            Path,
-            default=None,
-            metavar="DIRECTORY",
-        ),
-        Option(
-            ("--spill-limit", "-spl"),
-            "move at most this many bytes to disk",
-            whole_number(minimum=1),
-            default=None,
-            metavar="BYTES",
-        ),
+        *STORAGE_OPTIONS,
         Option(
             ("--client-timeout-seconds", "-ct"),
             "how long the objects of a client whose connection is gone are kept",

@@ -56,6 +56,8 @@ class ShelfRecord:
     """What belongs to a session, and the clients that it ends with."""
 
     owners: set[bytes] = field(default_factory=set)
+    key: bytes | None = None
+    """What its owners have in common; None while it has had none."""
     objects: set[bytes] = field(default_factory=set)
 
 

@@ -86,6 +86,8 @@ class Writing:
         session = event.session or record.session
         if record.role == Role.CLIENT and session != record.session:
             raise ProtocolError(f"a client of session {record.session} deletes objects of session {session}")
+        if session != record.session and not event.objects:
+            raise ProtocolError(f"an agent deletes all objects of session {session}, not only those that it names")
         shelf = state.shelves.get(session)
         for name in event.objects:
             upload = state.uploads.get((peer, name))

@@ -11,16 +11,17 @@ Both ways beside them, over a stream: the messages of the client inside a task, 
 
 from __future__ import annotations
 
+import hmac
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from scaler_protocol.buffers import Buffer
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import OBJECT_ID_BYTES
 
@@ -42,7 +43,8 @@ _TASKS_HEAD: Final = struct.Struct("=BxHI")
 _DEFINE_HEAD: Final = struct.Struct("=B?BBIHHHII")
 _INPUTS_HEAD: Final = struct.Struct("=IH")
 _INPUT: Final = struct.Struct("=QBI")
-_RUN_OF_WORKER: Final = struct.Struct("=QI")
+_SESSION: Final = struct.Struct("<I")
+_RUN_OF_WORKER: Final = struct.Struct("<QQI")
 
 
 class Input(NamedTuple):
@@ -335,9 +337,14 @@ def _cut_results(data: bytes, at: int) -> tuple[int, RunsEnded]:
     return at, batch
 
 
-def result_name(secret: bytes, run: int, pid: int) -> bytes:
-    """The id of the object that a run's outcome becomes if it is big: should its worker die, the agent knows it too."""
-    return blake2b(_RUN_OF_WORKER.pack(run, pid), digest_size=OBJECT_ID_BYTES, key=secret).digest()
+def result_name(secret: bytes, task: int, run: int, pid: int) -> bytes:
+    """The id of the object that the outcome of a task's run becomes if it is big: an HMAC that only its host can tell.
+
+    The key is the session's: an HMAC of its number by the secret of the host. Run and worker are in it, as what one run
+    has stored may be deleted while another one stores. Should the worker die, the agent knows the id.
+    """
+    key = hmac.digest(secret, _SESSION.pack(session_of(task)), "sha256")
+    return hmac.digest(key, _RUN_OF_WORKER.pack(task, run, pid), "sha256")[:OBJECT_ID_BYTES]
 
 
 # --- messages of the client inside a task ---------------------------------------------------------------------------

@@ -314,7 +314,7 @@ class Flights:
         for entry in entries:
             if entry[0] == event.run and self._secret:
                 # It may have died between storing the outcome and saying so.
-                unsaid = channel.result_name(self._secret, event.run, worker.pid)
+                unsaid = channel.result_name(self._secret, entry[1], event.run, worker.pid)
                 self.effects.append(events.SendToScheduler(DeleteObjects((unsaid,), entry[1] >> SESSION_BITS)))
             if entry[0] in worker.dropped:
                 continue

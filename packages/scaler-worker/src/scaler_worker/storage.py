@@ -14,7 +14,7 @@ from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.handshake import Role
-from scaler_protocol.ids import new_session
+from scaler_protocol.ids import new_identity, new_session, session_of
 from scaler_protocol.objects import Reference
 from scaler_worker.channel import result_name
 
@@ -39,7 +39,7 @@ class WorkerStorage:
     """
 
     def __init__(self, address: Callable[[], str], secret: bytes, name: str, limit: int = CACHE_BYTES) -> None:
-        self.session = new_session()
+        self.session, self._key = new_session(), new_identity()
         self._secret, self._pid = secret, os.getpid()
         self.door = StorageDoor(address, self._connect)
         self._name = name
@@ -49,7 +49,12 @@ class WorkerStorage:
 
     def _connect(self, address: Address) -> ObjectConnection:
         return ObjectConnection(
-            address, session=self.session, role=Role.AGENT, timeout_seconds=PATIENCE_SECONDS, name=self._name
+            address,
+            session=self.session,
+            key=self._key,
+            role=Role.AGENT,
+            timeout_seconds=PATIENCE_SECONDS,
+            name=self._name,
         )
 
     @property
@@ -113,8 +118,8 @@ class WorkerStorage:
         if kept := self._kept.pop(reference, None):
             self._size -= kept.size
 
-    def put(self, payload: Payload, session: int, run: int) -> bytes:
-        """Store the outcome of a run, for a session; returns its packed reference. Raises ScalerError."""
-        name = result_name(self._secret, run, self._pid)
+    def put(self, payload: Payload, task: int, run: int) -> bytes:
+        """Store the outcome of a task's run, for its session; returns its packed reference. Raises ScalerError."""
+        name = result_name(self._secret, task, run, self._pid)
         buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
-        return self.door.connection().put(buffers, session=session, name=name).pack()
+        return self.door.connection().put(buffers, session=session_of(task), name=name).pack()

@@ -18,7 +18,6 @@ from scaler_client.task_context import CurrentTask
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.ids import session_of
 from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
@@ -58,8 +57,8 @@ class ObjectStore(Protocol):
     def get(self, reference: bytes) -> Buffer:
         """The object; raises ScalerError."""
 
-    def put(self, payload: Payload, session: int, run: int) -> bytes:
-        """Store the outcome of a run, for a session; returns its packed reference. Raises ScalerError."""
+    def put(self, payload: Payload, task: int, run: int) -> bytes:
+        """Store the outcome of a task's run, for its session; returns its packed reference. Raises ScalerError."""
 
 
 class WorkerCore:
@@ -193,7 +192,7 @@ class WorkerCore:
         if self._store is None or not self._store.named:
             return RESULT, status, bytes(payload)
         try:
-            return STORED_RESULT, status, self._store.put(payload, session_of(self._task), self._run)
+            return STORED_RESULT, status, self._store.put(payload, self._task, self._run)
         except ScalerError as error:
             status, reason = failed(error)
             return RESULT, status, bytes(reason)

@@ -32,12 +32,11 @@ def main() -> int:
 
 def _run() -> int:
     from scaler_io import event_loops, logs
-    from scaler_io.exposure import refuse_exposed
     from scaler_scheduler.options import COMMAND
 
     of_scheduler, of_cluster = _split(sys.argv[1:])
     options = COMMAND.read(of_scheduler)
-    refuse_exposed(options.address, options.insecure)
+    options.check()
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     workers = _begin_workers(of_cluster) if of_cluster else None
     logs.announce(options.logging_paths, options.logging_config_file)
