@@ -10,7 +10,9 @@ from collections import Counter
 from types import TracebackType
 from typing import TypeVar
 
+from scaler_io.directories import OwnDirectory
 from scaler_io.links import Hub, HubEvent, Patience
+from scaler_io.places import MEMORY
 from scaler_io.reception import Reception
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -19,9 +21,7 @@ from scaler_protocol.ids import new_incarnation
 from scaler_protocol.messages import GetObject, PutObject
 from scaler_protocol.segments import AllocateObject, MapObject
 from scaler_storage.core import StorageCore
-from scaler_storage.directories import OwnDirectory
 from scaler_storage.files import FileSegments
-from scaler_storage.places import MEMORY
 from scaler_storage.records import StorageStatus
 from support.faults import wait_until
 from support.gates import SECONDS

@@ -31,10 +31,14 @@ class Mappings:
         return mapping if mapping is not None and len(mapping) == size else None
 
     def keep(self, name: bytes, mapping: mmap.mmap, pin: int) -> mmap.mmap:
-        """Hold the pin of a new mapping; returns the one to use, an older one of the same object if there is one."""
-        known = self.find(name, len(mapping))
+        """Hold the pin of a new mapping; returns the one to use."""
         self._held.add(pin)
         weakref.finalize(mapping, self.give_back, pin).atexit = False
+        return self.share(name, mapping)
+
+    def share(self, name: bytes, mapping: mmap.mmap) -> mmap.mmap:
+        """Let a new mapping be found; returns the one to use, an older one of the same object if there is one."""
+        known = self.find(name, len(mapping))
         if known is None:
             self._known[name] = mapping
         return known or mapping

@@ -214,6 +214,8 @@ class Traffic:
             self._pass_over(message)
             self._refuse(transfer, error)
             return
+        if transfer.over.is_set():
+            return
         if isinstance(transfer, Download) and transfer.mapping is not None and isinstance(message, ObjectMapped):
             transfer.mapping = self.mappings.keep(transfer.reference.object, transfer.mapping, message.pin)
         transfer.answered += 1

@@ -168,6 +168,7 @@ struct ObjectPart {
   offset @4 :UInt64;
   partsLengths @5 :List(UInt32);
   error @6 :Text;
+  edition @7 :UInt64;
 }
 struct HostProof { token @0 :Data; }
 struct AllocateObject { request @0 :UInt64; object @1 :Data; session @2 :UInt32; size @3 :UInt64; }

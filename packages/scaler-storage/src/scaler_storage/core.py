@@ -53,8 +53,8 @@ WRITING_SECONDS = 10.0
 _ENDED_LIMIT = 65_536
 """Ended sessions that are remembered."""
 _BIGGEST = 10
-_PIN_BITS = 40
-"""A pin is the incarnation and a counter: who gives back one of an earlier server gives back nobody's."""
+_COUNT_BITS = 40
+"""Pins and editions are the incarnation and a counter: those of an earlier server are nobody's and nothing's now."""
 
 
 class StorageCore:
@@ -71,8 +71,8 @@ class StorageCore:
         self._incarnation = incarnation
         self._segments = segments
         self._state = StorageState(segments, memory_limit, spill_limit)
-        self._writing = Writing(self._state, retention_seconds)
-        self._reading = Reading(self._state, incarnation << _PIN_BITS)
+        self._writing = Writing(self._state, retention_seconds, incarnation << _COUNT_BITS)
+        self._reading = Reading(self._state, incarnation << _COUNT_BITS)
         self._stalled: float | None = None
         """Since when those who wait for room wait for what others are writing."""
         self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {

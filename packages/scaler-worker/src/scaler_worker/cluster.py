@@ -7,11 +7,13 @@ import logging
 import os
 import platform
 import socket
+from pathlib import Path
 from typing import Final
 
 import cloudpickle
 
 from scaler_io import event_loops, logs
+from scaler_io.host_cache import UNUSED_SECONDS, HostCache
 from scaler_io.lifecycle import become_subreaper, end_with, terminate_on_signals
 from scaler_io.links import Uplink
 from scaler_io.zeromq import Dialer
@@ -64,7 +66,18 @@ async def _work(config: ClusterConfig, forking: Forking) -> int:
     terminate_on_signals(loop, lambda: agent.stop(0, "stopping"))
     if config.parent_pid is not None:
         end_with(config.parent_pid, loop, lambda: agent.stop(0, "the process that started the cluster has ended"))
-    return await agent.run()
+    trimming = loop.create_task(_trim(HostCache(Path(forking.config.object_cache), forking.config.object_cache_limit)))
+    try:
+        return await agent.run()
+    finally:
+        trimming.cancel()
+
+
+async def _trim(cache: HostCache) -> None:
+    """Give up what the workers have not needed for long; in a thread, as the memory of big files takes long to free."""
+    while True:
+        await asyncio.sleep(UNUSED_SECONDS / 2)
+        await asyncio.to_thread(cache.trim)
 
 
 def _hello(config: ClusterConfig, name: str, host: str) -> Hello:
