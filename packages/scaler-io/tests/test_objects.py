@@ -545,6 +545,15 @@ def test_a_process_that_just_ends_ends_at_once(server: Server) -> None:
     run(script, str(server.address))
 
 
+def test_the_window_is_what_takes_a_quarter_of_a_second() -> None:
+    full = traffic.WINDOW_BYTES
+    assert traffic.window_after(full, 0.0) == traffic.window_after(full, 0.25) == full
+    assert traffic.window_after(full, 0.5) == full // 2
+    assert traffic.window_after(full, 100.0) == PART_BYTES
+    assert traffic.window_after(PART_BYTES, 0.01) == full
+    assert traffic.window_after(PART_BYTES, 0.125) == 2 * PART_BYTES
+
+
 # --- transfers and references ---------------------------------------------------------------------------------------
 
 

@@ -2,8 +2,9 @@
 
 It is a thread of its own, so that a Ctrl-C in a caller tears nothing, an idle process keeps its connection alive, and
 the operations of several threads share it fairly: each one (a transfer) asks part by part, in turn with the others, and
-together they have at most WINDOW_BYTES on the way. A small object waits behind a window of a big one, never behind the
-whole. What is written into segments is written here, slice by slice, for the same reason.
+together they have at most a window on the way. A small object waits behind a window of a big one, never behind the
+whole; and where the window takes longer than AHEAD_SECONDS it is made smaller, down to one part.
+What is written into segments is written here, slice by slice, for the same reason.
 
     Every PutObject is answered by an ObjectStored, every GetObject by an ObjectPart, AllocateObject by ObjectAllocated,
     SealObject by ObjectStored, MapObject by ObjectMapped. A broken connection is resumed without loss by the link; when
@@ -18,6 +19,7 @@ import socket
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, Uplink, UplinkEvent
 from scaler_io.mappings import Mappings
@@ -32,10 +34,23 @@ from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.segments import HostProof, ObjectAllocated, ObjectMapped
 
 WINDOW_BYTES = 8 * PART_BYTES
+AHEAD_SECONDS = 0.25
+"""How long what is on the way may take: heartbeats and small objects of this connection wait behind it."""
 _REQUEST_COST = 1024
 """What a request takes of the window beside its bytes."""
 _SLICE_BYTES = 8 * 1024 * 1024
 """What is written into a segment before the connection is looked after."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was asked and is not answered yet; `ahead` is what was on the way then, itself included."""
+
+    transfer: Transfer
+    index: int
+    cost: int
+    ahead: int
+    since: float
 
 
 class Traffic:
@@ -62,8 +77,9 @@ class Traffic:
         self._directory = ""
         """Where the segments are, if we are on their host."""
         self.mappings = Mappings(self._signal)
-        self._asked: dict[int, tuple[Transfer, int, int]] = {}
+        self._asked: dict[int, _Request] = {}
         self._on_the_way = 0
+        self._window = WINDOW_BYTES
         self._numbers = 0
         self._thread = threading.Thread(target=self._run, name="scaler-objects", daemon=True)
         self._thread.start()
@@ -151,7 +167,7 @@ class Traffic:
 
     def _ask(self) -> None:
         """Give every transfer its turn, as long as the window is open."""
-        while self._up and self._turns and self._on_the_way < WINDOW_BYTES:
+        while self._up and self._turns and self._on_the_way < self._window:
             transfer = self._turns.popleft()
             if transfer.over.is_set():
                 continue
@@ -170,8 +186,8 @@ class Traffic:
         if transfer.over.is_set():
             return
         cost = transfer.cost(index) + _REQUEST_COST
-        self._asked[self._numbers] = transfer, index, cost
         self._on_the_way += cost
+        self._asked[self._numbers] = _Request(transfer, index, cost, self._on_the_way, time.monotonic())
         if transfer.may_ask:
             self._turns.append(transfer)
 
@@ -203,8 +219,11 @@ class Traffic:
         if number not in self._asked:
             self._pass_over(message)  # of an earlier server
             return
-        transfer, index, cost = self._asked.pop(number)
-        self._on_the_way -= cost
+        request = self._asked.pop(number)
+        transfer, index = request.transfer, request.index
+        self._on_the_way -= request.cost
+        if request.cost > PART_BYTES:
+            self._window = window_after(request.ahead, time.monotonic() - request.since)
         if transfer.over.is_set():
             self._pass_over(message)
             return
@@ -259,7 +278,7 @@ class Traffic:
 
     def _live(self) -> list[Transfer]:
         """What was asked or is to be asked."""
-        return [*(transfer for transfer, _, _ in self._asked.values()), *self._turns, *self._copies]
+        return [*(request.transfer for request in self._asked.values()), *self._turns, *self._copies]
 
     def _end(self, error: ScalerError) -> None:
         with self._lock:
@@ -269,6 +288,13 @@ class Traffic:
             held.clear()
         for transfer in transfers:
             _fail(transfer, error)
+
+
+def window_after(ahead: int, seconds: float) -> int:
+    """The window, in bytes, when an answer took so long behind `ahead` bytes."""
+    if seconds * WINDOW_BYTES <= ahead * AHEAD_SECONDS:
+        return WINDOW_BYTES
+    return max(PART_BYTES, int(ahead * AHEAD_SECONDS / seconds))
 
 
 def _fail(transfer: Transfer, error: ScalerError) -> None:
