@@ -131,9 +131,9 @@ class Wire:
         """From now on everything arrives."""
         self._cut = False
 
-    def wait_for(self, host: Host, size: int) -> None:
+    def wait_for(self, host: Host, size: int, seconds: float = SECONDS) -> None:
         """Until a host has sent so many bytes."""
-        wait_until(lambda: self.carried[host.address] >= size, f"{size:,} bytes from {host.address}")
+        wait_until(lambda: self.carried[host.address] >= size, f"{size:,} bytes from {host.address}", seconds)
 
     def wait_lost(self, packets: int) -> None:
         """Until so many more packets are lost to a cut."""

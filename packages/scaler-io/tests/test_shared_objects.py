@@ -63,7 +63,7 @@ class SegmentServer:
     @property
     def segments(self) -> set[str]:
         """The segments that there are, the free ones included."""
-        return {path.name for path in self.directory.iterdir()} - {"lock", "token"}
+        return {path.name for path in self.directory.iterdir()} - {"lock", "token", "peers"}
 
     def wait_for(self, holds: Callable[[set[str]], bool]) -> None:
         """Until the segments are so."""
@@ -334,7 +334,7 @@ HOLDER = """
 
 @pytest.mark.parametrize("doing", ["read", "write"])
 def test_a_killed_process_gives_back_what_it_had(start: Start, connect: Connect, doing: str) -> None:
-    server = start("--memory-limit", str(4 * MIB), "--client-timeout-seconds", "0.2")
+    server = start("--memory-limit", str(4 * MIB), "--client-timeout-seconds", "1000")
     connection = connect(server)
     reference = connection.put(b"1" * 1_000_000)
     command = [sys.executable, "-c", textwrap.dedent(HOLDER), str(server.address), doing, reference.pack().hex()]
@@ -347,7 +347,8 @@ def test_a_killed_process_gives_back_what_it_had(start: Start, connect: Connect,
         holder.kill()
     if doing == "write":
         connection.delete([reference])
-    wait_until(lambda: is_stored(connection, bytes(3_500_000)))  # the server hears of it
+    wait_until(lambda: is_stored(connection, bytes(3_500_000)))  # its lock is free, whatever its connection says
+    assert len(list((server.directory / "peers").iterdir())) == 1
 
 
 def is_stored(connection: ObjectConnection, content: bytes) -> bool:

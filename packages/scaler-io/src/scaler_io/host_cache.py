@@ -23,10 +23,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from scaler_io.locks import try_lock
 from scaler_protocol.objects import Reference
-
-if sys.platform != "win32":
-    import fcntl
 
 UNUSED_SECONDS = 30.0
 """What nobody has needed for so long is given up."""
@@ -56,7 +54,7 @@ class CachedFile:
 
     def hold(self) -> bool:
         """Lock it, alone to append to it or, when it is complete, with others to map it; does not wait."""
-        return _locked(self._descriptor, exclusively=not self.complete)
+        return try_lock(self._descriptor, exclusively=not self.complete)
 
     def append(self, offset: int, part: bytes | memoryview) -> None:
         """Write where `filled` ends; raises OSError where there is no memory, or it is closed."""
@@ -70,7 +68,7 @@ class CachedFile:
 
     def map(self) -> mmap.mmap | None:
         """All bytes, for reading, of a complete file; None where somebody else has got hold of it."""
-        if not _locked(self._descriptor, exclusively=False):
+        if not try_lock(self._descriptor, exclusively=False):
             return None
         os.utime(self._descriptor)
         return mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
@@ -147,7 +145,7 @@ def _removed(path: Path) -> bool:
     except OSError:
         return not path.exists()
     try:
-        if not _locked(descriptor, exclusively=True):
+        if not try_lock(descriptor, exclusively=True):
             return False
         # By its name, which another one may have had removed, and given to a new file, since it was opened.
         if os.fstat(descriptor).st_nlink:
@@ -157,13 +155,3 @@ def _removed(path: Path) -> bool:
         return True
     finally:
         os.close(descriptor)
-
-
-def _locked(descriptor: int, *, exclusively: bool) -> bool:
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-    raise OSError("there is no cache on this system")

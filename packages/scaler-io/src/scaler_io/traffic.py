@@ -22,6 +22,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, Uplink, UplinkEvent
+from scaler_io.locks import Life
 from scaler_io.mappings import Mappings
 from scaler_io.segments import read_token
 from scaler_io.transfers import Deletion, Download, Transfer, Upload
@@ -76,6 +77,8 @@ class Traffic:
         """Uploads that are being written into segments."""
         self._directory = ""
         """Where the segments are, if we are on their host."""
+        self._life: Life | None = None
+        """By which a server on this host knows at once when we are killed."""
         self.mappings = Mappings(self._signal)
         self._asked: dict[int, _Request] = {}
         self._on_the_way = 0
@@ -121,6 +124,7 @@ class Traffic:
             raise
         finally:
             self._dialer.close()
+            self._end_life()
             with self._lock:
                 self._wake.close()
             self._woken.close()
@@ -195,8 +199,16 @@ class Traffic:
         """We begin anew with a server; if it is on this host it is to know."""
         token = read_token(welcome.segment_directory)
         self._directory = welcome.segment_directory if token else ""
+        self._end_life()
         if token:
-            self._uplink.send(HostProof(token))
+            with contextlib.suppress(OSError):  # it may be full, or the server be gone again
+                self._life = Life(self._directory)
+            self._uplink.send(HostProof(token, self._life.name if self._life is not None else ""))
+
+    def _end_life(self) -> None:
+        if self._life is not None:
+            self._life.close()
+            self._life = None
 
     def _copy(self, upload: Upload) -> None:
         """Write a slice of an object into its segment."""
