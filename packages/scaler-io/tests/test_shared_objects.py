@@ -157,6 +157,30 @@ def test_an_object_is_mapped_once(start: Start, connect: Connect) -> None:
     assert first == b"x" * MIB
 
 
+def test_half_of_the_descriptors_are_left_to_others(start: Start, connect: Connect) -> None:
+    server = start()
+    references = connect(server).put_each([bytes([number]) * SHARED_BYTES for number in range(100)])
+    script = """
+        import os, resource, sys
+        from scaler_io.objects import ObjectConnection
+        from scaler_protocol.addresses import Address
+        from scaler_protocol.objects import Reference
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+        connection = ObjectConnection(Address.parse(sys.argv[1]), session=2)
+        references = [Reference.unpack(bytes.fromhex(word)) for word in sys.argv[2:]]
+        got = [connection.get(reference) for reference in references]
+        assert [(each[0], len(each)) for each in got] == [(number, references[0].size) for number in range(100)]
+        assert sum(isinstance(each, memoryview) for each in got) == 60
+        assert len(os.listdir("/proc/self/fd")) < 100
+        del got
+        assert isinstance(connection.get(references[99]), memoryview)
+        connection.close()
+        print("done")
+    """
+    run(script, str(server.address), *(reference.pack().hex() for reference in references))
+
+
 def test_a_segment_is_used_again_when_nothing_of_it_is_used_any_more(start: Start, connect: Connect) -> None:
     server = start()
     writer, reader = connect(server), connect(server, session=2)
@@ -325,7 +349,7 @@ HOLDER = """
     else:
         Upload.write = lambda upload, limit: None  # for ever in the middle
         connection.put_soon(bytes(1_000_000), done=print)
-        while not connection._traffic._copies:
+        while not connection._traffic._conveyor._copies:
             pass
     print("ready", flush=True)
     sys.stdin.read()

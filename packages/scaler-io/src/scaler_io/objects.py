@@ -143,9 +143,10 @@ class ObjectConnection:
         mapping = traffic.mappings.find(reference.object, reference.size) if traffic is not None else None
         if mapping is not None:
             return memoryview(mapping)
-        cache = self._cache if reference.size >= SHARED_BYTES else None
+        may_map = traffic is None or traffic.mappings.may_grow
+        cache = self._cache if may_map and reference.size >= SHARED_BYTES else None
         while True:
-            download = Download(reference, looking=cache is not None)
+            download = Download(reference, looking=cache is not None, may_map=may_map)
             self._run(download)
             if cache is not None and download.looked:
                 mapping = self._share(cache, reference, download.edition)

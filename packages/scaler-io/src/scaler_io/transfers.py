@@ -173,20 +173,23 @@ class Upload(Transfer):
 
 
 class Download(Transfer):
-    """An object from the server; with `looking`, where it would come in parts, only whether it is there."""
+    """An object from the server: mapped if it `may_map` and is on this host, else in parts.
 
-    def __init__(self, reference: Reference, *, looking: bool = False) -> None:
+    With `looking`, where it would come in parts, only whether it is there.
+    """
+
+    def __init__(self, reference: Reference, *, looking: bool = False, may_map: bool = True) -> None:
         super().__init__(reference, part_count(reference.size))
         # Half the time of joining at the end, and half the memory: it grows in place and gives itself away.
         self._file = BytesIO()
         self._directory = ""
-        self._looking = looking
+        self._looking, self._may_map = looking, may_map
         self.mapping: mmap.mmap | None = None
         self.edition = 0
         """As the server counts what is written; 0: not known."""
 
     def begin(self, directory: str) -> None:
-        self._directory = directory if self.reference.size >= SHARED_BYTES else ""
+        self._directory = directory if self._may_map and self.reference.size >= SHARED_BYTES else ""
         self.count = 1 if self._directory or self._looking else part_count(self.reference.size)
 
     @property
