@@ -19,6 +19,7 @@ import pytest
 from scaler import Client, ScalerFuture
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_storage.pool import RECYCLE_SECONDS
 from support.faults import TESTS, Service, Services, resident, wait_until
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import (
@@ -555,6 +556,42 @@ def test_scheduler_and_agent_stay_flat(client: Client, services: Services) -> No
 @pytest.mark.soak
 def test_512_mebibytes_and_300_bytes(client: Client, services: Services) -> None:
     watch_memory(services, client, 512 * MIB + 300)
+
+
+@pytest.mark.soak
+def test_3_gibibytes(client: Client) -> None:
+    through(client, 3 * 1024 * MIB)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [20_000, 300_000])
+def test_10_000_references_at_once(client: Client, storage: WatchedStorage, size: int) -> None:
+    references = [client.send_object(number.to_bytes(4, "little") + bytes(size)) for number in range(10_000)]
+    assert storage.objects == 10_000
+    assert client.submit(total, references).result(10 * SECONDS) == 10_000 * (size + 4)
+    assert client.map(first, references) == [number % 256 for number in range(10_000)]
+    client.clear()
+    del references
+    storage.wait_empty()
+
+
+@pytest.mark.soak
+def test_1000_rounds_leave_no_segment_and_flat_memory(
+    client: Client, services: Services, storage: WatchedStorage
+) -> None:
+    def play(rounds: int) -> None:
+        for number in range(rounds):
+            array = np.full(BIG, number)
+            assert client.submit(same, array).result(SECONDS)[-1] == number
+
+    play(100)
+    pids = [pid for service in services.started for pid in service.family()]
+    before = [resident(pid)[0] for pid in pids]
+    play(1000)
+    grown = [resident(pid)[0] - small for pid, small in zip(pids, before, strict=True)]
+    assert all(growth < FLAT_BYTES for growth in grown), grown
+    storage.wait_empty()
+    wait_until(lambda: not storage.segments, "memory that is not used again is given up", 2 * RECYCLE_SECONDS)
 
 
 @pytest.mark.soak

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import threading
 from collections import Counter
 from types import TracebackType
 from typing import TypeVar
 
+from scaler_io.directories import OwnDirectory
 from scaler_io.links import Hub, HubEvent, Patience
+from scaler_io.places import MEMORY
 from scaler_io.reception import Reception
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -19,9 +22,7 @@ from scaler_protocol.ids import new_incarnation
 from scaler_protocol.messages import GetObject, PutObject
 from scaler_protocol.segments import AllocateObject, MapObject
 from scaler_storage.core import StorageCore
-from scaler_storage.directories import OwnDirectory
 from scaler_storage.files import FileSegments
-from scaler_storage.places import MEMORY
 from scaler_storage.records import StorageStatus
 from support.faults import wait_until
 from support.gates import SECONDS
@@ -53,8 +54,8 @@ class WatchedStorage:
 
     def __init__(self, *, grace_seconds: float = 1.0, retention_seconds: float = 60.0) -> None:
         self._stack = contextlib.ExitStack()
-        directory = self._stack.enter_context(OwnDirectory(MEMORY)).path
-        segments = self._stack.enter_context(contextlib.closing(FileSegments(directory, None)))
+        self._directory = self._stack.enter_context(OwnDirectory(MEMORY)).path
+        segments = self._stack.enter_context(contextlib.closing(FileSegments(self._directory, None)))
         self._core = CountingCore(segments, 8 * 1024**3, retention_seconds)
         self._grace = grace_seconds
         self._listener = Listener(Address.parse("tcp://127.0.0.1:0"))
@@ -103,6 +104,12 @@ class WatchedStorage:
         """Bytes of the objects put."""
         self._status()
         return self._core.bytes_put
+
+    @property
+    def segments(self) -> list[str]:
+        """The files of objects, used and to be used again."""
+        kept = {"lock", "token", "peers"}
+        return [name for name in os.listdir(self._directory) if name not in kept]
 
     def forget_counts(self) -> None:
         """Count from here."""

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import pytest
 
-from scaler_io import traffic
+from scaler_io import conveyor, traffic
 from scaler_io.objects import ObjectConnection
 from scaler_io.traffic import Traffic
 from scaler_io.transfers import Download, Transfer, Upload
@@ -271,7 +271,7 @@ def test_a_small_object_does_not_wait_for_a_big_one(
     sent = Sent(monkeypatch, Upload)
     server.process.send_signal(signal.SIGSTOP)
     big = pool.submit(connection.put, pattern(32 * MIB))
-    sent.at(traffic.WINDOW_BYTES // PART_BYTES - 1)
+    sent.at(conveyor.WINDOW_BYTES // PART_BYTES - 1)
     taken = threading.Event()
     start = Traffic.start
 
@@ -286,7 +286,7 @@ def test_a_small_object_does_not_wait_for_a_big_one(
     server.process.send_signal(signal.SIGCONT)
     name = small.result(DEADLINE).object
     assert big.result(DEADLINE).size == 32 * MIB
-    assert sent.order.index(name) <= 2 * traffic.WINDOW_BYTES // PART_BYTES
+    assert sent.order.index(name) <= 2 * conveyor.WINDOW_BYTES // PART_BYTES
 
 
 @on_another_host
@@ -543,6 +543,15 @@ def test_a_process_that_just_ends_ends_at_once(server: Server) -> None:
         print("done")
     """
     run(script, str(server.address))
+
+
+def test_the_window_is_what_takes_a_quarter_of_a_second() -> None:
+    full = conveyor.WINDOW_BYTES
+    assert conveyor.window_after(full, 0.0) == conveyor.window_after(full, 0.25) == full
+    assert conveyor.window_after(full, 0.5) == full // 2
+    assert conveyor.window_after(full, 100.0) == PART_BYTES
+    assert conveyor.window_after(PART_BYTES, 0.01) == full
+    assert conveyor.window_after(PART_BYTES, 0.125) == 2 * PART_BYTES
 
 
 # --- transfers and references ---------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class SegmentServer:
     @property
     def segments(self) -> set[str]:
         """The segments that there are, the free ones included."""
-        return {path.name for path in self.directory.iterdir()} - {"lock", "token"}
+        return {path.name for path in self.directory.iterdir()} - {"lock", "token", "peers"}
 
     def wait_for(self, holds: Callable[[set[str]], bool]) -> None:
         """Until the segments are so."""
@@ -155,6 +155,30 @@ def test_an_object_is_mapped_once(start: Start, connect: Connect) -> None:
     with pytest.raises(ObjectNotFoundError):
         connection.get(reference)
     assert first == b"x" * MIB
+
+
+def test_half_of_the_descriptors_are_left_to_others(start: Start, connect: Connect) -> None:
+    server = start()
+    references = connect(server).put_each([bytes([number]) * SHARED_BYTES for number in range(100)])
+    script = """
+        import os, resource, sys
+        from scaler_io.objects import ObjectConnection
+        from scaler_protocol.addresses import Address
+        from scaler_protocol.objects import Reference
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+        connection = ObjectConnection(Address.parse(sys.argv[1]), session=2)
+        references = [Reference.unpack(bytes.fromhex(word)) for word in sys.argv[2:]]
+        got = [connection.get(reference) for reference in references]
+        assert [(each[0], len(each)) for each in got] == [(number, references[0].size) for number in range(100)]
+        assert sum(isinstance(each, memoryview) for each in got) == 60
+        assert len(os.listdir("/proc/self/fd")) < 100
+        del got
+        assert isinstance(connection.get(references[99]), memoryview)
+        connection.close()
+        print("done")
+    """
+    run(script, str(server.address), *(reference.pack().hex() for reference in references))
 
 
 def test_a_segment_is_used_again_when_nothing_of_it_is_used_any_more(start: Start, connect: Connect) -> None:
@@ -325,7 +349,7 @@ HOLDER = """
     else:
         Upload.write = lambda upload, limit: None  # for ever in the middle
         connection.put_soon(bytes(1_000_000), done=print)
-        while not connection._traffic._copies:
+        while not connection._traffic._conveyor._copies:
             pass
     print("ready", flush=True)
     sys.stdin.read()
@@ -334,7 +358,7 @@ HOLDER = """
 
 @pytest.mark.parametrize("doing", ["read", "write"])
 def test_a_killed_process_gives_back_what_it_had(start: Start, connect: Connect, doing: str) -> None:
-    server = start("--memory-limit", str(4 * MIB), "--client-timeout-seconds", "0.2")
+    server = start("--memory-limit", str(4 * MIB), "--client-timeout-seconds", "1000")
     connection = connect(server)
     reference = connection.put(b"1" * 1_000_000)
     command = [sys.executable, "-c", textwrap.dedent(HOLDER), str(server.address), doing, reference.pack().hex()]
@@ -347,7 +371,8 @@ def test_a_killed_process_gives_back_what_it_had(start: Start, connect: Connect,
         holder.kill()
     if doing == "write":
         connection.delete([reference])
-    wait_until(lambda: is_stored(connection, bytes(3_500_000)))  # the server hears of it
+    wait_until(lambda: is_stored(connection, bytes(3_500_000)))  # its lock is free, whatever its connection says
+    assert len(list((server.directory / "peers").iterdir())) == 1
 
 
 def is_stored(connection: ObjectConnection, content: bytes) -> bool:

@@ -113,6 +113,18 @@ def test_an_object_is_there_when_its_last_part_has_come() -> None:
     assert server.part(BOB, NAME).size == 10
 
 
+def test_who_only_looks_gets_no_bytes_and_the_edition() -> None:
+    server = Server()
+    assert not server.part(BOB, NAME, limit=0).found
+    server.put(ALICE, NAME, b"abcde")
+    looked, first, last = (server.part(BOB, NAME, *where) for where in [(0, 0), (0, PART), (PART, PART)])
+    assert (looked.found, looked.size, looked.parts.frame) == (True, 5, b"")
+    assert looked.edition == first.edition == last.edition > 99 << 40
+    server.says(ALICE, DeleteObjects([NAME]))
+    server.put(ALICE, NAME, b"12345")
+    assert server.part(BOB, NAME).edition != looked.edition
+
+
 @pytest.mark.parametrize("content", [b"", b"a", b"abcd", b"abcde", b"abcdefgh"])
 def test_every_size_comes_back(content: bytes) -> None:
     server = Server()

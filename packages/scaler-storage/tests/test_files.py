@@ -1,8 +1,7 @@
-"""FileSegments on real directories: in memory, on disk, on a tmpfs that is too small; and the directories."""
+"""FileSegments on real directories: in memory, on disk, on a tmpfs that is too small."""
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import select
@@ -13,9 +12,7 @@ import pytest
 
 from scaler_protocol.errors import StorageFullError
 from scaler_protocol.objects import SHARED_BYTES
-from scaler_storage.directories import OwnDirectory
 from scaler_storage.files import FileSegments
-from scaler_storage.places import default_place, free_bytes
 from scaler_storage.segments import Moved, Segment
 
 DEADLINE = 30
@@ -63,7 +60,7 @@ def test_bytes_go_to_disk_and_come_back(segments: FileSegments, tmp_path: Path, 
     segments.forget(1)
     segments.forget(1)
     segments.free(other)
-    assert not list((tmp_path / "disk").iterdir()) and os.listdir(tmp_path / "memory") == ["token"]
+    assert not list((tmp_path / "disk").iterdir()) and sorted(os.listdir(tmp_path / "memory")) == ["peers", "token"]
 
 
 def test_the_memory_is_reserved(segments: FileSegments, tmp_path: Path) -> None:
@@ -104,7 +101,7 @@ def test_a_memory_that_is_full_refuses_before_anybody_writes(mount: Mount) -> No
     for _ in range(3):
         with pytest.raises(StorageFullError, match=f"segment directory {small_memory}: No space left on device"):
             segments.allocate(2 * MIB)
-    assert sorted(os.listdir(small_memory)) == sorted([first.name, "token"])
+    assert sorted(os.listdir(small_memory)) == sorted([first.name, "peers", "token"])
     segments.free(first)
     assert segments.allocate(3 * MIB).name
     segments.close()
@@ -131,43 +128,3 @@ def test_a_full_disk_is_told(mount: Mount, tmp_path: Path) -> None:
     assert segments.read(segment, 5 * MIB, 100) == content[5 * MIB :][:100]
     assert not os.listdir(small_memory)
     segments.close()
-
-
-def test_memory_that_is_too_small_is_not_taken(tmp_path: Path) -> None:
-    room = free_bytes(tmp_path)
-    assert room and free_bytes(tmp_path / "missing") == 0
-    elsewhere = tmp_path / "disk"
-    assert default_place(room, tmp_path, elsewhere) == tmp_path
-    assert default_place(3 * room, tmp_path, elsewhere) == elsewhere
-
-
-def test_a_directory_ends_with_its_server_also_a_dead_one(tmp_path: Path) -> None:
-    with OwnDirectory(tmp_path / "new") as living:
-        assert living.path.stat().st_mode & 0o777 == 0o700
-        dead, being_made, strange = (tmp_path / "new" / f"scaler-objects-{name}" for name in ("dead", "new", "link"))
-        for folder in (dead, being_made, tmp_path / "elsewhere"):
-            folder.mkdir()
-            (folder / "segment").touch()
-        (dead / "lock").touch()
-        strange.symlink_to(tmp_path / "elsewhere")
-        with OwnDirectory(tmp_path / "new") as other:
-            assert living.path.exists() and being_made.exists() and not dead.exists()
-            assert (tmp_path / "elsewhere" / "segment").exists()
-        assert not other.path.exists()
-        os.utime(being_made, (0, 0))
-        with OwnDirectory(tmp_path / "new"):
-            assert not being_made.exists()
-    assert not living.path.exists()
-
-
-def test_a_lock_is_never_seen_before_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bool] = []
-    flock = fcntl.flock
-
-    def watched(descriptor: int, operation: int) -> None:
-        seen.append((Path(f"/proc/self/fd/{descriptor}").resolve().parent / "lock").exists())
-        flock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", watched)
-    with OwnDirectory(tmp_path) as own:
-        assert seen == [False] and (own.path / "lock").exists()

@@ -24,7 +24,7 @@ from scaler_protocol.segments import (
     SealObject,
     UnpinObjects,
 )
-from scaler_storage.core import WRITING_SECONDS, StorageCore
+from scaler_storage.core import LIFE_SECONDS, WRITING_SECONDS, StorageCore
 from scaler_storage.pool import OVERHEAD_BYTES, RECYCLE_SECONDS
 from scaler_storage.segments import MemorySegments, Segment, size_class
 
@@ -40,13 +40,22 @@ NAMES = [bytes([letter]) * 16 for letter in b"uvwxyz"]
 class SharingServer:
     """A core with clients Alice and Bob on its host (session 1), and one elsewhere; each answer is kept."""
 
-    def __init__(self, memory_limit: int = 100 * PAGE, *, spills: bool = False, spill_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        memory_limit: int = 100 * PAGE,
+        *,
+        spills: bool = False,
+        spill_limit: int | None = None,
+        living: bool = False,
+    ) -> None:
+        self.living = living
         self.now = 0.0
         self.segments = MemorySegments(shared_bytes=SHARED, directory="/segments", spills=spills)
         self.core = StorageCore(99, self.segments, memory_limit, 60.0, spill_limit)
         self.answers: dict[int, Message] = {}
         self.logs: list[str] = []
         self.requests = 0
+        self.lives: dict[bytes, str] = {}
         for peer in (ALICE, BOB, FAR):
             self.join(peer)
 
@@ -56,7 +65,15 @@ class SharingServer:
         assert isinstance(welcome, Welcome) and welcome.segment_directory == "/segments"
         self.tell(peer, PeerJoined(hello, False))
         if peer != FAR:
-            self.tell(peer, HostProof(self.segments.token))
+            self.lives[peer] = f"life{self.number()}" if self.living else ""
+            self.tell(peer, HostProof(self.segments.token, self.lives[peer]))
+
+    def die(self, peer: bytes) -> None:
+        """Its process ends, and its connection does not break."""
+        self.segments.dead.add(self.lives[peer])
+        for _ in range(2):
+            self.now += LIFE_SECONDS
+            self.settle()
 
     def tell(self, peer: bytes, event: HubEvent) -> None:
         self.core.handle(peer, event, self.now)
@@ -154,6 +171,32 @@ def test_who_has_not_proven_to_be_here_gets_no_segment() -> None:
         assert "came before a HostProof" in str(server.error(request))
     assert "no segment '1' of yours" in str(server.seal(FAR, NAMES[0], "1"))
     assert server.core.status().bytes == 0
+
+
+def test_a_dead_process_is_not_waited_for() -> None:
+    server = SharingServer(living=True)
+    server.put(NAMES[0])
+    pinned, writing = server.map(BOB, NAMES[0]), server.allocate(BOB, NAMES[1])
+    server.tell(ALICE, DeleteObjects([NAMES[0]], 1))
+    assert server.core.status().bytes == 2 * PAGE and server.mapped(pinned).found
+    server.now += 10 * LIFE_SECONDS
+    server.settle()
+    assert server.core.status().bytes == 2 * PAGE
+    server.die(BOB)
+    assert (server.core.status().bytes, server.core.status().pinned_bytes) == (0, 0)
+    assert "no segment" in str(server.seal(BOB, NAMES[1], "2")) and server.answers[writing]
+    server.tell(BOB, PeerLost("its connection is gone"))
+    server.put(NAMES[2])
+    for peer in (ALICE, FAR):
+        assert server.core.status().objects == 1
+        server.die(peer) if peer == ALICE else server.tell(peer, PeerLost("gone"))
+    assert server.core.status().objects == 0  # with its session
+
+
+def test_a_life_is_no_path() -> None:
+    with pytest.raises(ProtocolError, match="letters and digits"):
+        server = SharingServer()
+        server.core.handle(ALICE, HostProof(server.segments.token, "../token"), 0.0)
 
 
 def test_without_a_directory_nobody_is_here() -> None:
@@ -460,7 +503,7 @@ class SegmentModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = SharingServer(memory_limit=4 * PAGE, spills=True, spill_limit=6 * SHARED)
+        self.server = SharingServer(memory_limit=4 * PAGE, spills=True, spill_limit=6 * SHARED, living=True)
         self.letters = 0
         self.written: dict[int, tuple[bytes, bytes, int, int]] = {}
         """What was allocated and is not sealed: by whom, which object, its letter, its size."""
@@ -543,8 +586,10 @@ class SegmentModel(RuleBasedStateMachine):
             for request in [each for each, (who, what, *_) in self.written.items() if (who, what) == (peer, name)]:
                 del self.written[request]
 
-    @rule(peer=peers)
-    def lose(self, peer: bytes) -> None:
+    @rule(peer=peers, dead=st.booleans())
+    def lose(self, peer: bytes, dead: bool) -> None:
+        if dead and peer in self.server.lives:
+            self.server.die(peer)
         self.server.tell(peer, PeerLost("gone"))
         self.forget(peer)
         self.server.join(peer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -21,9 +22,15 @@ class Mappings:
         self._wake = wake
         self._pid = os.getpid()
         self._known: weakref.WeakValueDictionary[bytes, mmap.mmap] = weakref.WeakValueDictionary()
+        self._all: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._held: set[int] = set()
         self._lent: set[int] = set()
         self._returned: deque[int] = deque()
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether there may be more: each has a descriptor, and half of those that a process may have are others'."""
+        return len(self._all) < _descriptors() // 2
 
     def find(self, name: bytes, size: int) -> mmap.mmap | None:
         """The mapping of an object, if it is mapped."""
@@ -31,10 +38,15 @@ class Mappings:
         return mapping if mapping is not None and len(mapping) == size else None
 
     def keep(self, name: bytes, mapping: mmap.mmap, pin: int) -> mmap.mmap:
-        """Hold the pin of a new mapping; returns the one to use, an older one of the same object if there is one."""
-        known = self.find(name, len(mapping))
+        """Hold the pin of a new mapping; returns the one to use."""
         self._held.add(pin)
         weakref.finalize(mapping, self.give_back, pin).atexit = False
+        return self.share(name, mapping)
+
+    def share(self, name: bytes, mapping: mmap.mmap) -> mmap.mmap:
+        """Let a new mapping be found; returns the one to use, an older one of the same object if there is one."""
+        known = self.find(name, len(mapping))
+        self._all.add(mapping)
         if known is None:
             self._known[name] = mapping
         return known or mapping
@@ -64,3 +76,12 @@ class Mappings:
         lent = self._lent.intersection(pins)
         self._lent -= lent
         return UnpinObjects([pin for pin in pins if pin not in lent], sorted(lent))
+
+
+def _descriptors() -> int:
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit

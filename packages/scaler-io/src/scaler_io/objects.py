@@ -1,30 +1,38 @@
 """ObjectConnection: how clients and workers put, get and delete stored objects. Blocking, for any number of threads.
 
 On the server's host bytes do not travel: they are written into a segment once, and read where they are by everybody
-(scaler_io.segments, scaler_io.mappings). scaler_io.traffic is the thread that the connection belongs to.
+(scaler_io.segments, scaler_io.mappings). Elsewhere a HostCache, where there is one, lets a host's processes fetch an
+object once. scaler_io.traffic is the thread that the connection belongs to.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import platform
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from scaler_io.host_cache import CachedFile, HostCache
 from scaler_io.traffic import Traffic
-from scaler_io.transfers import Buffer, Deletion, Done, Download, Transfer, Upload
+from scaler_io.transfers import Buffer, Deletion, Done, Download, Growth, Transfer, Upload
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import ClientQuitError
+from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_protocol.messages import DeleteObjects
-from scaler_protocol.objects import Reference, new_object_id
+from scaler_protocol.objects import SHARED_BYTES, Reference, new_object_id
 
 _CHECK_SECONDS = 1.0
 """How often a waiting thread looks up: on Windows nothing else lets a Ctrl-C through."""
+_LOOK_SECONDS: Final = 0.005
+"""How often to look whether another process has fetched what we want."""
+_STILL_SECONDS: Final = 5.0
+"""A fetch of another process that stands still twice as long, while the server answers us, is not waited for."""
 
 
 class ObjectConnection:
@@ -45,12 +53,14 @@ class ObjectConnection:
         timeout_seconds: float = 60.0,
         name: str = "",
         renewed: Callable[[], object] | None = None,
+        cache: HostCache | None = None,
     ) -> None:
         """Nobody owns the session at the server who has not its `key`: forks have it, and nobody else is told.
 
         `renewed` is called, on a thread that it must not hold up, when the server is another one than before.
         """
         self.address = address
+        self._cache = cache
         self.session = session
         self.server = 0
         """The incarnation of the server that welcomed us last."""
@@ -141,16 +151,70 @@ class ObjectConnection:
     def get(self, reference: Reference) -> bytes | memoryview:
         """The bytes of an object, of whatever session; raises ObjectNotFoundError at once where there is none.
 
-        On the server's host it may be a view of the object itself, for reading only: it stays as it is as long as it,
-        or anything made from it, is used.
+        On the server's host, or with a cache, it may be a view of the object itself, for reading only: it stays as it
+        is as long as it, or anything made from it, is used.
         """
         traffic = self._traffic
         mapping = traffic.mappings.find(reference.object, reference.size) if traffic is not None else None
         if mapping is not None:
             return memoryview(mapping)
-        download = Download(reference)
-        self._run(download)
-        return download.payload
+        may_map = traffic is None or traffic.mappings.may_grow
+        cache = self._cache if may_map and reference.size >= SHARED_BYTES else None
+        while True:
+            download = Download(reference, looking=cache is not None, may_map=may_map)
+            self._run(download)
+            if cache is not None and download.looked:
+                mapping = self._share(cache, reference, download.edition)
+                if mapping is not None:
+                    return memoryview(mapping)
+                cache = None  # it has no room
+            elif download.whole:
+                return download.payload
+
+    def _share(self, cache: HostCache, reference: Reference, edition: int) -> mmap.mmap | None:
+        """An edition of an object from the host's cache, fetched into it by us or another process.
+
+        None where that has no room, or there is another edition by now.
+        """
+        while (file := cache.open(reference, edition)) is not None:
+            with contextlib.closing(file):
+                if not self._hold(file, reference):
+                    file.remove()
+                if file.removed:
+                    continue
+                if not file.complete and not self._grow(cache, file, reference, edition):
+                    file.remove()
+                    return None
+                if (mapping := file.map()) is not None:
+                    traffic = self._traffic
+                    return traffic.mappings.share(reference.object, mapping) if traffic is not None else mapping
+        return None
+
+    def _hold(self, file: CachedFile, reference: Reference) -> bool:
+        """Wait until the file is complete or nobody else is writing it; False where nothing happens to it."""
+        filled, since, asked = file.filled, time.monotonic(), False
+        while not file.hold():
+            time.sleep(_LOOK_SECONDS)
+            if file.filled != filled:
+                filled, since, asked = file.filled, time.monotonic(), False
+            elif time.monotonic() > since + _STILL_SECONDS:
+                if asked:
+                    return False
+                self._run(Download(reference, looking=True))  # it may be deleted, or the server be out of reach
+                since, asked = time.monotonic(), True
+        return True
+
+    def _grow(self, cache: HostCache, file: CachedFile, reference: Reference, edition: int) -> bool:
+        """Fetch what is missing in a file; False where that can not be."""
+        if not cache.make_room(file):
+            return False
+        growth = Growth(reference, edition, file)
+        try:
+            self._run(growth)
+        except ObjectNotFoundError:
+            file.remove()
+            raise
+        return growth.whole
 
     def delete(self, references: Sequence[Reference], *, session: int = 0) -> None:
         """Free objects of the session, in order with what this thread asks next; does not wait.

@@ -15,6 +15,7 @@ from io import BytesIO
 from itertools import accumulate
 from typing import Final
 
+from scaler_io.host_cache import CachedFile
 from scaler_io.segments import SegmentWriter, map_segment
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
 from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPart, ObjectStored, PutObject
@@ -172,26 +173,43 @@ class Upload(Transfer):
 
 
 class Download(Transfer):
-    """An object from the server."""
+    """An object from the server: mapped if it `may_map` and is on this host, else in parts.
 
-    def __init__(self, reference: Reference) -> None:
+    With `looking`, where it would come in parts, only whether it is there.
+    """
+
+    def __init__(self, reference: Reference, *, looking: bool = False, may_map: bool = True) -> None:
         super().__init__(reference, part_count(reference.size))
         # Half the time of joining at the end, and half the memory: it grows in place and gives itself away.
         self._file = BytesIO()
         self._directory = ""
+        self._looking, self._may_map = looking, may_map
         self.mapping: mmap.mmap | None = None
+        self.edition = 0
+        """As the server counts what is written; 0: not known."""
 
     def begin(self, directory: str) -> None:
-        self._directory = directory if self.reference.size >= SHARED_BYTES else ""
-        self.count = 1 if self._directory else part_count(self.reference.size)
+        self._directory = directory if self._may_map and self.reference.size >= SHARED_BYTES else ""
+        self.count = 1 if self._directory or self._looking else part_count(self.reference.size)
+
+    @property
+    def looked(self) -> bool:
+        """Whether the object is there, and not on this host, and has not come."""
+        return self._looking and self.mapping is None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all has come: not, although there was no error, where another edition or no room was found."""
+        return self.answered == self.count
 
     def cost(self, index: int) -> int:
-        return 0 if self._directory else self.span(index)
+        return 0 if self._directory or self._looking else self.span(index)
 
     def request(self, index: int, number: int) -> Message:
         if self._directory:
             return MapObject(self.reference.object, self.reference.size, number)
-        return GetObject(self.reference.object, index * PART_BYTES, self.span(index), number)
+        limit = 0 if self._looking else self.span(index)
+        return GetObject(self.reference.object, index * PART_BYTES, limit, number)
 
     def answer(self, index: int, message: Message) -> None:
         if not isinstance(message, ObjectMapped if self._directory else ObjectPart):
@@ -204,11 +222,20 @@ class Download(Transfer):
         if isinstance(message, ObjectMapped):
             self.mapping = map_segment(self._directory, message.segment, self.reference.size)
             return
-        part = bytes(message.parts.frame)
+        if self.edition not in (0, message.edition):
+            self.finish()
+            return
+        self.edition = message.edition
+        part = message.parts.frame
+        if self._looking:
+            return
         if len(part) != self.span(index):
             raise ProtocolError(f"part {index} of object {self.reference} came with {len(part):,} bytes")
+        self._take(index, part)
+
+    def _take(self, index: int, part: bytes | memoryview) -> None:
         if self.count == 1:
-            self._file = BytesIO(part)  # shares the bytes
+            self._file = BytesIO(bytes(part))  # shares the bytes
         else:
             self._file.write(part)
 
@@ -216,6 +243,25 @@ class Download(Transfer):
     def payload(self) -> bytes | memoryview:
         """What has come; of a mapped object a view, for which it stays mapped."""
         return self._file.getvalue() if self.mapping is None else memoryview(self.mapping)
+
+
+class Growth(Download):
+    """An object from the server into a file of the host's cache, from where that ends."""
+
+    def __init__(self, reference: Reference, edition: int, file: CachedFile) -> None:
+        super().__init__(reference)
+        self.edition = edition
+        self._into = file
+        self.asked = self.answered = file.filled // PART_BYTES
+
+    def begin(self, directory: str) -> None:
+        """Nothing: it goes on where the file ends, in parts."""
+
+    def _take(self, index: int, part: bytes | memoryview) -> None:
+        try:
+            self._into.append(index * PART_BYTES, part)
+        except OSError:
+            self.finish()
 
 
 class Deletion(Transfer):

@@ -169,8 +169,9 @@ struct ObjectPart {
   offset @4 :UInt64;
   partsLengths @5 :List(UInt32);
   error @6 :Text;
+  edition @7 :UInt64;
 }
-struct HostProof { token @0 :Data; }
+struct HostProof { token @0 :Data; life @1 :Text; }
 struct AllocateObject { request @0 :UInt64; object @1 :Data; session @2 :UInt32; size @3 :UInt64; }
 struct ObjectAllocated { request @0 :UInt64; object @1 :Data; segment @2 :Text; error @3 :Text; }
 struct SealObject { request @0 :UInt64; object @1 :Data; segment @2 :Text; }

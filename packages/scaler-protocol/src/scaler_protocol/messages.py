@@ -344,7 +344,7 @@ class PutObject:
 
 @dataclass(frozen=True, slots=True)
 class GetObject:
-    """Up to `limit` bytes of an object from `offset`; answered by ObjectPart with what one part holds of them."""
+    """Up to `limit` bytes (0: is it there?) of an object from `offset`; answered by ObjectPart, at most one part."""
 
     object: bytes
     offset: int
@@ -383,6 +383,7 @@ class ObjectPart:
     parts: Payloads = NONE
     request: int = 0
     error: str = ""
+    edition: int = 0
 
 
 Message = (

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HostProof:
-    """The content of the file `token` in the storage's segment directory: the sender is on its host."""
+    """The content of the file `token` in the storage's segment directory: the sender is on its host.
+
+    `life` is a file in `peers` there, if any, that the sender keeps locked (flock) as long as it lives.
+    """
 
     token: bytes
+    life: str = ""
 
 
 @dataclass(frozen=True, slots=True)

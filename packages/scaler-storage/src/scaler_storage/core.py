@@ -18,7 +18,8 @@ all are freed `retention_seconds` after the last one was written.
 
 Memory is bounded: scaler_storage.pager spills what is not mapped, and requests that need room wait in a queue for it,
 or are refused where there can be none. A mapped segment is pinned: the bytes under it do not change until the pin is
-given back. Segments that a lost or careless peer may still use are never used again.
+given back. Segments that a lost or careless peer may still use are never used again. A peer on this host may hold a
+lock as long as it lives: once that is free, what the peer was doing ends, whether or not its connection is gone.
 
 Invariants (`check`): what the pager's do; every upload has a known writer; every object stands on the shelf of exactly
 its session; every pin has a known peer; the orphaned sessions are those without an owner, the one that is due first in
@@ -49,13 +50,15 @@ from scaler_storage.state import StorageState
 from scaler_storage.writing import Writing
 
 HEARTBEAT_SECONDS = 5.0
+LIFE_SECONDS = 1.0
+"""How often it is looked which processes on this host live."""
 WRITING_SECONDS = 10.0
 """How long somebody who is writing may keep others waiting for room."""
 _ENDED_LIMIT = 65_536
 """Ended sessions that are remembered."""
 _BIGGEST = 10
-_PIN_BITS = 40
-"""A pin is the incarnation and a counter: who gives back one of an earlier server gives back nobody's."""
+_COUNT_BITS = 40
+"""Pins and editions are the incarnation and a counter: those of an earlier server are nobody's and nothing's now."""
 
 
 class StorageCore:
@@ -72,8 +75,13 @@ class StorageCore:
         self._incarnation = incarnation
         self._segments = segments
         self._state = StorageState(segments, memory_limit, spill_limit)
-        self._writing = Writing(self._state, retention_seconds)
-        self._reading = Reading(self._state, incarnation << _PIN_BITS)
+        self._writing = Writing(self._state, retention_seconds, incarnation << _COUNT_BITS)
+        self._reading = Reading(self._state, incarnation << _COUNT_BITS)
+        self._lives: dict[bytes, str] = {}
+        """What peers on this host have locked as long as they live."""
+        self._fading: set[str] = set()
+        """What was not locked any more when it was looked at last."""
+        self._look_at = 0.0
         self._stalled: float | None = None
         """Since when those who wait for room wait for what others are writing."""
         self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
@@ -125,6 +133,7 @@ class StorageCore:
         state = self._state
         state.now = now
         self._take_moved()
+        self._look_who_lives()
         while state.orphans and next(iter(state.orphans.values())) <= now:
             session = next(iter(state.orphans))
             state.log(logging.DEBUG, f"nobody came for the objects of session {session}")
@@ -140,6 +149,21 @@ class StorageCore:
             self._refuse_waiting(f"what is being written was not finished in {WRITING_SECONDS:g} s")
         out, state.out = state.out, []
         return out
+
+    def _look_who_lives(self) -> None:
+        """End what dead processes were doing: their connections may take long to break, and are waited for then."""
+        if not self._lives or self._state.now < self._look_at:
+            return
+        self._look_at = self._state.now + LIFE_SECONDS
+        over = self._segments.over(self._lives.values())
+        # What a process said last has come by the second time.
+        for peer in [peer for peer, life in self._lives.items() if life in over & self._fading]:
+            del self._lives[peer]
+            record = self._state.peers[peer]
+            self._leave(peer, record)
+            self._disown(peer, record, "its process has ended")
+            record.session = 0
+        self._fading = over
 
     def _take_moved(self) -> None:
         """Go on with what has been moved to disk and back."""
@@ -180,10 +204,11 @@ class StorageCore:
         state.tried()
 
     def due(self) -> float | None:
-        """When the next orphans are freed, or memory that nobody needed, or when waiting for room has an end."""
+        """When orphans or unneeded memory are freed, waiting for room has an end, or the living are looked at."""
         orphans = next(iter(self._state.orphans.values()), None)
         stalled = None if self._stalled is None else self._stalled + WRITING_SECONDS
-        times = [at for at in (orphans, stalled, self._state.pager.pool.due()) if at is not None]
+        look = self._look_at if self._lives else None
+        times = [at for at in (orphans, stalled, look, self._state.pager.pool.due()) if at is not None]
         return min(times, default=None)
 
     def status(self) -> StorageStatus:
@@ -225,6 +250,7 @@ class StorageCore:
         old = state.peers.get(peer)
         if old is not None:
             self._leave(peer, old)
+            self._lives.pop(peer, None)
         state.peers[peer] = PeerRecord(hello.role, hello.session)
         if hello.session:
             state.ended.pop(hello.session, None)
@@ -239,6 +265,7 @@ class StorageCore:
         record = self._state.peers[peer]
         self._leave(peer, record)
         del self._state.peers[peer]
+        self._lives.pop(peer, None)
         self._disown(peer, record, event.reason)
 
     def _leave(self, peer: bytes, record: PeerRecord) -> None:
@@ -251,7 +278,11 @@ class StorageCore:
     def _prove(self, peer: bytes, event: HostProof) -> None:
         if not self._segments.directory or not hmac.compare_digest(event.token, self._segments.token):
             raise ProtocolError("a HostProof with another token")
+        if event.life and not event.life.isalnum():
+            raise ProtocolError(f"a life is named by letters and digits, not {event.life!r}")
         self._state.peers[peer].local = True
+        if event.life:
+            self._lives[peer] = event.life
 
     def _disown(self, peer: bytes, record: PeerRecord, reason: str) -> None:
         shelf = self._state.shelves.get(record.session)
@@ -292,6 +323,7 @@ class StorageCore:
         owners = {(peer, record.session) for peer, record in state.peers.items() if record.session}
         assert owners == {(peer, session) for session, shelf in state.shelves.items() for peer in shelf.owners}
         pins = {(peer, pin) for peer, record in state.peers.items() for pin in record.pins}
+        assert self._lives.keys() <= state.peers.keys()
         assert pins == {(peer, pin) for pin, (peer, _) in self._reading.pins.items()}
         assert all(peer in state.peers for peer, event in state.queue if not isinstance(event, LoadObject))
         allocated = [upload.segment for upload in state.uploads.values() if upload.allocated]

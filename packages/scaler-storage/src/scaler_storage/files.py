@@ -8,9 +8,11 @@ import os
 import secrets
 import threading
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from queue import SimpleQueue
 
+from scaler_io.locks import PEERS, is_over
 from scaler_protocol.errors import StorageFullError
 from scaler_protocol.objects import SHARED_BYTES
 from scaler_storage.segments import Moved, Segment, size_class
@@ -33,6 +35,7 @@ class FileSegments:
         self._count = 0
         with open(os.open(memory / "token", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             file.write(self.token)
+        (memory / PEERS).mkdir(mode=0o700)
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
@@ -132,6 +135,10 @@ class FileSegments:
         with contextlib.suppress(BlockingIOError):
             os.read(self._woken, 4096)
         return [self._moved.popleft() for _ in range(len(self._moved))]
+
+    def over(self, lives: Iterable[str]) -> set[str]:
+        """Which of these lives of peers on this host have ended."""
+        return {life for life in lives if is_over(self._memory / PEERS / life)}
 
     def close(self) -> None:
         """Stop moving, in the middle of an object where there is one."""

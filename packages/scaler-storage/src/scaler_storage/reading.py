@@ -24,11 +24,14 @@ class Reading:
         """Who has which object pinned."""
 
     def get(self, peer: bytes, event: GetObject) -> None:
-        """Answer with what one part holds of the bytes, now or when they are in memory."""
+        """Answer with what one part holds of the bytes, now or when they are in memory; with none if none is wanted."""
         record = self._state.objects.get(event.object)
-        self._count(record, first=not event.offset)
+        self._count(record, first=not event.offset and event.limit > 0)
         if record is None:
             self._state.missing(peer, event)
+        elif not event.limit:
+            self._state.pager.touch(record)
+            self._state.send(peer, _part(event, record, b""))
         elif not record.here:
             self._wait(peer, event, record)
         else:
@@ -68,8 +71,7 @@ class Reading:
             self._state.missing(peer, event)
             return
         self._state.pager.touch(record)
-        parts = Payloads.cut(part, [len(part)])
-        self._state.send(peer, ObjectPart(event.object, True, record.size, event.offset, parts, event.request))
+        self._state.send(peer, _part(event, record, part))
 
     def _answer_mapping(self, peer: bytes, event: MapObject, record: ObjectRecord) -> None:
         assert record.segment is not None
@@ -151,6 +153,11 @@ class Reading:
     def _give_back(self, pin: int) -> None:
         _, record = self.pins.pop(pin)
         self._state.pager.unpin(record, self._state.now)
+
+
+def _part(event: GetObject, record: ObjectRecord, part: bytes | memoryview) -> ObjectPart:
+    parts = Payloads.cut(part, [len(part)])
+    return ObjectPart(event.object, True, record.size, event.offset, parts, event.request, edition=record.edition)
 
 
 def _lend(record: ObjectRecord) -> None:

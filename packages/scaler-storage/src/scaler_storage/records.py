@@ -28,6 +28,7 @@ class ObjectRecord:
     session: int
     size: int
     segment: Segment | None
+    edition: int = 0
     here: bool = True
     """Whether its segment holds its bytes."""
     ticket: int = 0

@@ -6,6 +6,7 @@ already, which makes writing it several times faster. Pure, no IO.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,6 +77,9 @@ class Segments(Protocol):
     def finished(self) -> list[Moved]:
         """What is over since the last time."""
 
+    def over(self, lives: Iterable[str]) -> set[str]:
+        """Which of these lives of peers on this host have ended."""
+
 
 def size_class(size: int, shared_bytes: int = SHARED_BYTES) -> int:
     """The capacity of the segment for an object of `size` bytes: at most a sixteenth more, in pages.
@@ -101,6 +105,8 @@ class MemorySegments:
         self.memory_error = ""
         """Why nothing can be brought back, if so."""
         self.live: dict[Segment, bytearray] = {}
+        self.dead: set[str] = set()
+        """Lives of peers that have ended."""
         self._shared_bytes = shared_bytes
         self._jobs: list[tuple[int, Segment, int, bool]] = []
         self._finished: list[Moved] = []
@@ -168,3 +174,7 @@ class MemorySegments:
         """As the contract says."""
         finished, self._finished = self._finished, []
         return finished
+
+    def over(self, lives: Iterable[str]) -> set[str]:
+        """As the contract says."""
+        return self.dead.intersection(lives)

@@ -10,8 +10,10 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from scaler_io.directories import OwnDirectory
 from scaler_io.links import Hub, Patience
 from scaler_io.objects import ObjectConnection
+from scaler_io.places import allowed_bytes, default_place, free_bytes
 from scaler_io.reception import Reception
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -20,17 +22,16 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.objects import Reference, new_object_id
 from scaler_storage.core import HEARTBEAT_SECONDS, StorageCore
-from scaler_storage.directories import OwnDirectory
 from scaler_storage.files import FileSegments
-from scaler_storage.memory import default_limit
 from scaler_storage.options import StorageOptions
-from scaler_storage.places import default_place, free_bytes
 from scaler_storage.records import StorageStatus
 
 LOGGER = logging.getLogger("scaler")
 AGENT_GRACE_SECONDS = 10.0
 """How long a worker whose connection is gone keeps the objects of its tasks' own session."""
 _PROBE_SECONDS = 1.0
+MEMORY_SHARE = 0.6
+"""Of what is allowed: the rest is for messages on their way and for everybody else."""
 
 
 class StorageService:
@@ -77,7 +78,7 @@ class StorageService:
 
     def _memory(self) -> tuple[int, Path]:
         """How many bytes to keep in memory, and where."""
-        wanted = self._options.memory_limit or default_limit()
+        wanted = self._options.memory_limit or int(MEMORY_SHARE * allowed_bytes())
         place = self._options.segment_directory or default_place(wanted)
         place.mkdir(parents=True, exist_ok=True)
         room = free_bytes(place)

@@ -17,9 +17,10 @@ from scaler_storage.state import StorageState, proven
 class Writing:
     """Uploads, whole objects, and their end."""
 
-    def __init__(self, state: StorageState, retention_seconds: float) -> None:
+    def __init__(self, state: StorageState, retention_seconds: float, last_edition: int) -> None:
         self._state = state
         self._retention = retention_seconds
+        self._edition = last_edition
         self._full_told = False
 
     def put(self, peer: bytes, event: PutObject) -> None:
@@ -176,7 +177,8 @@ class Writing:
             return
         del state.uploads[peer, name]
         record.uploads.discard(name)
-        state.objects[name] = stored = ObjectRecord(session, upload.size, upload.segment)
+        self._edition += 1
+        state.objects[name] = stored = ObjectRecord(session, upload.size, upload.segment, self._edition)
         state.pager.add(stored)
         shelf = state.shelves.setdefault(session, ShelfRecord())
         shelf.objects.add(name)

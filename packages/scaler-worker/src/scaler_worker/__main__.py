@@ -22,11 +22,10 @@ def _run() -> int:
     # The template is forked before this process has a thread or a socket, with all that workers need imported.
     from scaler_worker.template_link import Forking
 
-    forking = Forking.begin(config)
+    with Forking.begin(config) as forking:
+        from scaler_worker.cluster import run_cluster
 
-    from scaler_worker.cluster import run_cluster
-
-    return run_cluster(config, forking)
+        return run_cluster(config, forking)
 
 
 if __name__ == "__main__":

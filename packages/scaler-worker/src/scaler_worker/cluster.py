@@ -8,12 +8,14 @@ import os
 import platform
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import cloudpickle
 
 from scaler_io import event_loops, logs
-from scaler_io.lifecycle import become_subreaper, end_with, terminate_on_signals
+from scaler_io.host_cache import UNUSED_SECONDS, HostCache
+from scaler_io.lifecycle import become_subreaper, ending
 from scaler_io.links import Uplink
 from scaler_io.zeromq import Dialer, Inner
 from scaler_protocol.addresses import Address
@@ -34,25 +36,20 @@ def run_cluster(config: ClusterConfig, forking: Forking) -> int:
     become_subreaper()
     logs.announce(config.logging_paths, config.logging_config_file)
 
-    async def work() -> int:
-        return await _work(config, forking)
+    async def main() -> int:
+        return await work(config, forking, config.address, ending(config.parent_pid), lambda pid: False)
 
-    return event_loops.run(work, config.event_loop)
-
-
-async def _work(config: ClusterConfig, forking: Forking) -> int:
-    loop = asyncio.get_running_loop()
-    agent = make_agent(config, forking, config.address, lambda pid: False)
-    terminate_on_signals(loop, lambda: agent.stop(0, "stopping"))
-    if config.parent_pid is not None:
-        end_with(config.parent_pid, loop, lambda: agent.stop(0, "the process that started the cluster has ended"))
-    return await agent.run()
+    return event_loops.run(main, config.event_loop)
 
 
-def make_agent(
-    config: ClusterConfig, forking: Forking, scheduler: Address | Inner, is_foreign: Callable[[int], bool]
-) -> Agent:
-    """The agent that a command line describes, to be run in the loop that runs now.
+async def work(
+    config: ClusterConfig,
+    forking: Forking,
+    scheduler: Address | Inner,
+    stop: asyncio.Event,
+    is_foreign: Callable[[int], bool],
+) -> int:
+    """Be the agent that a command line describes until `stop` is set; returns the exit code.
 
     It ends all children of this process, tasks' orphans too, but those that are foreign to it.
     """
@@ -75,9 +72,23 @@ def make_agent(
             forking.words.secret,
         )
     )
-    now = asyncio.get_running_loop().time()
-    uplink = Uplink(_hello(config, name, host), now, timeout_seconds=config.death_timeout_seconds)
-    return Agent(core, Dialer(scheduler, uplink), forking, config.heartbeat_interval_seconds, is_foreign)
+    loop = asyncio.get_running_loop()
+    uplink = Uplink(_hello(config, name, host), loop.time(), timeout_seconds=config.death_timeout_seconds)
+    agent = Agent(core, Dialer(scheduler, uplink), forking, config.heartbeat_interval_seconds, is_foreign)
+    running = loop.create_task(agent.run())
+    running.add_done_callback(lambda ended: stop.set())
+    trimming = loop.create_task(_trim(HostCache(Path(forking.config.object_cache), forking.config.object_cache_limit)))
+    await stop.wait()
+    agent.stop(0, "stopping")
+    trimming.cancel()
+    return await running
+
+
+async def _trim(cache: HostCache) -> None:
+    """Give up what the workers have not needed for long; in a thread, as the memory of big files takes long to free."""
+    while True:
+        await asyncio.sleep(UNUSED_SECONDS / 2)
+        await asyncio.to_thread(cache.trim)
 
 
 def _hello(config: ClusterConfig, name: str, host: str) -> Hello:

@@ -34,6 +34,10 @@ class WorkerConfig:
     trim_memory_threshold_bytes: int = 1024**3
     object_storage_address: str = ""
     """Where object storage is, if not where the scheduler says."""
+    object_cache: str = ""
+    """The directory that this host's workers share, where object storage is on another one; empty: none."""
+    object_cache_limit: int = 0
+    """Bytes that they may keep there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class ClusterConfig:
     task_timeout_seconds: float
     death_timeout_seconds: float
     object_retention_seconds: float
+    object_cache_limit: int | None
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
     preload: str | None
@@ -124,6 +129,14 @@ COMMAND: Final = Command(
             "how long at least the result of a task is kept for a scheduler that does not take it",
             positive_seconds,
             default=3600.0,
+        ),
+        Option(
+            ("--object-cache-limit", "-ocl"),
+            "what workers of this host share of object storage elsewhere;"
+            " 20 % of the memory that the host or control group allows if left out",
+            whole_number(0),
+            default=None,
+            metavar="BYTES",
         ),
         Option(
             ("--garbage-collect-interval-seconds", "-gc"),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from scaler_client.pickles import is_unchanging, load
 from scaler_client.storage import PATIENCE_SECONDS, StorageDoor
+from scaler_io.host_cache import HostCache
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
@@ -36,14 +37,23 @@ class WorkerStorage:
 
     It is an agent's, which may write results in any session, and it owns `session`: what tasks here submit and put
     ends with this process. Of what several runs may need the latest is kept, up to `limit` bytes, until it is not used.
+    Where storage is on another host, this one's workers share what they fetch in a `cache`.
     """
 
-    def __init__(self, address: Callable[[], str], secret: bytes, name: str, limit: int = CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        address: Callable[[], str],
+        secret: bytes,
+        name: str,
+        limit: int = CACHE_BYTES,
+        cache: HostCache | None = None,
+    ) -> None:
         self.session, self._key = new_session(), new_identity()
         self._secret, self._pid = secret, os.getpid()
         self.door = StorageDoor(address, self._connect)
         self._name = name
         self._limit = limit
+        self._cache = cache
         self._kept: OrderedDict[bytes, _KeptObject] = OrderedDict()
         self._size = 0
 
@@ -55,6 +65,7 @@ class WorkerStorage:
             role=Role.AGENT,
             timeout_seconds=PATIENCE_SECONDS,
             name=self._name,
+            cache=self._cache,
         )
 
     @property

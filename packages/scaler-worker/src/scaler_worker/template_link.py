@@ -6,15 +6,19 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from scaler_io.directories import OwnDirectory
+from scaler_io.places import allowed_bytes, default_place, free_bytes
 from scaler_worker.config import ClusterConfig, WorkerConfig
 from scaler_worker.preload import Preload
 from scaler_worker.template import REPORT, REQUEST, run_template, spawn_arguments
 from scaler_worker.words import SharedWords
 
+CACHE_SHARE = 0.2
+"""Of the memory that is allowed, for objects of a storage elsewhere."""
 BLOCKED_AND_SPARE = 1024
 """Workers beyond the places for which there is a word: those that wait for others, and spares."""
 
@@ -107,19 +111,29 @@ class Forking:
     config: WorkerConfig
 
     @classmethod
-    def begin(cls, config: ClusterConfig) -> Forking:
+    @contextlib.contextmanager
+    def begin(cls, config: ClusterConfig) -> Iterator[Forking]:
         """Fork the template; this process must have no threads and no sockets yet.
 
-        Raises ValueError where the preload is not written as it should be.
+        The workers' cache of objects exists until the end. Raises ValueError where the preload is not written as it
+        should be.
         """
         if config.preload is not None:
             Preload.parse(config.preload)
-        lifeline = os.pipe()
-        words = SharedWords.create(config.num_of_workers + BLOCKED_AND_SPARE)
-        worker_config = WorkerConfig(
-            config.preload,
-            config.garbage_collect_interval_seconds,
-            config.trim_memory_threshold_bytes,
-            str(config.object_storage_address or ""),
-        )
-        return cls(TemplateLink.fork(lifeline, words, worker_config), lifeline[0], words, worker_config)
+        limit = config.object_cache_limit
+        if limit is None:
+            limit = int(CACHE_SHARE * allowed_bytes())
+        place = default_place(limit)
+        # Locked as long as this process or one that is forked from it lives.
+        with OwnDirectory(place) as cache:
+            worker_config = WorkerConfig(
+                config.preload,
+                config.garbage_collect_interval_seconds,
+                config.trim_memory_threshold_bytes,
+                str(config.object_storage_address or ""),
+                str(cache.path),
+                min(limit, free_bytes(place)),
+            )
+            lifeline = os.pipe()
+            words = SharedWords.create(config.num_of_workers + BLOCKED_AND_SPARE)
+            yield cls(TemplateLink.fork(lifeline, words, worker_config), lifeline[0], words, worker_config)

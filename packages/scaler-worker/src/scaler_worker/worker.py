@@ -16,11 +16,13 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from scaler_client import task_context
 from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask
+from scaler_io.host_cache import HostCache
 from scaler_protocol.buffers import Buffer
 from scaler_worker.agent_transport import AgentTransport
 from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
@@ -122,7 +124,9 @@ def run_worker(
         _see_as_the_caller()
         if not _preload(config, pipe):
             os._exit(1)
-        storage = WorkerStorage(lambda: config.object_storage_address or words.storage, words.secret, name)
+        storage = WorkerStorage(
+            lambda: config.object_storage_address or words.storage, words.secret, name, cache=_cache(config)
+        )
         core = WorkerCore(
             name=name,
             number=number,
@@ -147,6 +151,10 @@ def run_worker(
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         os._exit(code)
+
+
+def _cache(config: WorkerConfig) -> HostCache | None:
+    return HostCache(Path(config.object_cache), config.object_cache_limit) if config.object_cache else None
 
 
 def _become_worker(ends: WorkerEnds, lifeline: int) -> None:

@@ -12,9 +12,9 @@ the latter there are no workers.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from scaler_io.lifecycle import become_subreaper, ending, main_guard
@@ -38,9 +38,9 @@ def _run() -> int:
     options = COMMAND.read(of_scheduler)
     options.check()
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
-    workers = _begin_workers(of_cluster) if of_cluster else None
     logs.announce(options.logging_paths, options.logging_config_file)
-    return event_loops.run(lambda: _serve(options, workers), options.event_loop)
+    with _workers(of_cluster) if of_cluster else contextlib.nullcontext() as workers:
+        return event_loops.run(lambda: _serve(options, workers), options.event_loop)
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -48,7 +48,8 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return words[:at], words[at + 1 :]
 
 
-def _begin_workers(words: Sequence[str]) -> tuple[ClusterConfig, Forking]:
+@contextlib.contextmanager
+def _workers(words: Sequence[str]) -> Iterator[tuple[ClusterConfig, Forking]]:
     """What agent and workers are told; the template is forked here, before there is a thread or a socket."""
     from scaler_worker.config import COMMAND
 
@@ -56,7 +57,8 @@ def _begin_workers(words: Sequence[str]) -> tuple[ClusterConfig, Forking]:
     from scaler_worker.template_link import Forking
 
     become_subreaper()
-    return config, Forking.begin(config)
+    with Forking.begin(config) as forking:
+        yield config, forking
 
 
 async def _serve(options: SchedulerOptions, workers: tuple[ClusterConfig, Forking] | None) -> int:
@@ -71,15 +73,10 @@ async def _serve(options: SchedulerOptions, workers: tuple[ClusterConfig, Forkin
         if workers is None:
             await stop.wait()
             return 0
-        from scaler_worker.cluster import make_agent
+        from scaler_worker.cluster import work
 
-        agent = make_agent(*workers, listener.inner(), scheduler.is_storage)
-        running = asyncio.ensure_future(agent.run())
-        running.add_done_callback(lambda ended: stop.set())
-        await stop.wait()
-        # First, because it uses the scheduler's listener.
-        agent.stop(0, "stopping")
-        return await running
+        # It ends first, because it uses the scheduler's listener.
+        return await work(*workers, listener.inner(), stop, scheduler.is_storage)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,14 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
+
+if sys.platform != "linux":
+    raise ImportError("servers of Scaler run on Linux only")
 
 _PREFIX = "scaler-objects-"
 _LOCK = "lock"

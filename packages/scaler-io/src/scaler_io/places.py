@@ -1,19 +1,37 @@
-"""How much memory this process may use."""
+"""Where stored objects are kept on a host, and how much of its memory programs may use."""
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from pathlib import Path
-from typing import Final
 
-SHARE: Final = 0.6
-"""Of what is allowed: the rest is for messages on their way and for everybody else."""
+if sys.platform != "linux":
+    raise ImportError("servers of Scaler run on Linux only")
+
+MEMORY = Path("/dev/shm")
+_SUFFICES = 0.5
+"""Of the memory limit: tmpfs with less room is not worth being bound by."""
 
 
-def default_limit(root: Path = Path("/")) -> int:
-    """The bytes that objects may take unless told otherwise; `root` is where proc and sys are mounted."""
+def default_place(limit: int, memory: Path = MEMORY, disk: Path | None = None) -> Path:
+    """Memory where it is enough, else a disk."""
+    return memory if free_bytes(memory) >= _SUFFICES * limit else disk or Path(tempfile.gettempdir())
+
+
+def free_bytes(directory: Path) -> int:
+    """The room that is left there; 0 where there is nothing that this user can write to."""
+    if not os.access(directory, os.W_OK):
+        return 0
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+def allowed_bytes(root: Path = Path("/")) -> int:
+    """The memory that this host and its control groups let us have; `root` is where proc and sys are mounted."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(SHARE * min([physical, *_group_limits(root)]))
+    return min([physical, *_group_limits(root)])
 
 
 def _group_limits(root: Path) -> list[int]:

@@ -1,0 +1,261 @@
+"""Conveyor: the transfers of one connection to object storage, each in its turn, and what the answers mean.
+
+The operations of several threads share a connection fairly: each one (a transfer) asks part by part, in turn with the
+others, and together they have at most a window on the way. A small object waits behind a window of a big one, never
+behind the whole; and where the window takes longer than AHEAD_SECONDS it is made smaller, down to one part. What is
+written into segments is written slice by slice, for the same reason.
+
+    Every PutObject is answered by an ObjectStored, every GetObject by an ObjectPart, AllocateObject by ObjectAllocated,
+    SealObject by ObjectStored, MapObject by ObjectMapped. A broken connection is resumed without loss by the link; when
+    the server does not know us any more, what was asked is asked again: a download goes on where it stands, an upload
+    begins anew.
+
+No thread, no socket, no clock: scaler_io.traffic is its shell. Of IO there is what scaler_io.segments does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, Uplink, UplinkEvent
+from scaler_io.locks import Life
+from scaler_io.mappings import Mappings
+from scaler_io.transfers import Deletion, Download, Transfer, Upload
+from scaler_protocol.errors import HandshakeRefusedError, ScalerError, StorageLostError
+from scaler_protocol.handshake import Welcome
+from scaler_protocol.messages import DeleteObjects, Message, ObjectPart, ObjectStored
+from scaler_protocol.objects import PART_BYTES
+from scaler_protocol.segments import HostProof, ObjectAllocated, ObjectMapped
+
+WINDOW_BYTES = 8 * PART_BYTES
+AHEAD_SECONDS = 0.25
+"""How long what is on the way may take: heartbeats and small objects of this connection wait behind it."""
+_REQUEST_COST = 1024
+"""What a request takes of the window beside its bytes."""
+_SLICE_BYTES = 8 * 1024 * 1024
+"""What is written into a segment before the connection is looked after."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was asked and is not answered yet; `ahead` is what was on the way then, itself included."""
+
+    transfer: Transfer
+    index: int
+    cost: int
+    ahead: int
+    since: float
+
+
+class Conveyor:
+    """All transfers of one connection, until it has `ended`.
+
+    `prove` gives the token of a directory on our host; `welcomed` is told of each incarnation of a server that knows
+    nothing of us.
+    """
+
+    def __init__(
+        self,
+        uplink: Uplink,
+        server: str,
+        timeout_seconds: float,
+        mappings: Mappings,
+        prove: Callable[[str], bytes],
+        welcomed: Callable[[int], object],
+    ) -> None:
+        self.ended: ScalerError | None = None
+        """Why nothing is taken any more, if so."""
+        self._uplink, self._server, self._timeout = uplink, server, timeout_seconds
+        self._mappings, self._prove, self._welcomed = mappings, prove, welcomed
+        self._lost = ""
+        """Why there has been no server for longer than the timeout, if so."""
+        self._up = False
+        self._turns: deque[Transfer] = deque()
+        self._copies: deque[Upload] = deque()
+        """Uploads that are being written into segments."""
+        self._directory = ""
+        """Where the segments are, if we are on their host."""
+        self._life: Life | None = None
+        """By which a server on this host knows at once when we are killed."""
+        self._asked: dict[int, _Request] = {}
+        self._on_the_way = 0
+        self._window = WINDOW_BYTES
+        self._numbers = 0
+
+    def add(self, transfer: Transfer) -> None:
+        """One more, which gets its turn."""
+        self._turns.append(transfer)
+
+    def handle(self, event: UplinkEvent, now: float) -> None:
+        """Take what the link says."""
+        if isinstance(event, ObjectStored | ObjectPart | ObjectAllocated | ObjectMapped):
+            self._answered(event.request, event, now)
+        elif isinstance(event, LinkUp):
+            self._up, self._lost = True, ""
+            if not event.resumed:
+                self._arrive(event.welcome)
+                self._ask_again()
+        elif isinstance(event, LinkDown):
+            self._up = False
+        elif isinstance(event, LinkLost):
+            self._lost = event.reason
+        elif isinstance(event, LinkRefused):
+            reasons = "; ".join(event.reasons)
+            self.end(HandshakeRefusedError(f"object storage server {self._server} refused us: {reasons}"))
+
+    def ask(self, now: float) -> None:
+        """Give pins back, and every transfer its turn, as long as the window is open."""
+        if self._up and (unpin := self._mappings.returned()) is not None:
+            self._uplink.send(unpin)
+        while self._up and self._turns and self._on_the_way < self._window:
+            transfer = self._turns.popleft()
+            if transfer.over.is_set():
+                continue
+            if not transfer.asked:
+                transfer.begin(self._directory)
+            if transfer.count:
+                self._ask_next(transfer, now)
+            else:
+                transfer.finish()
+
+    def _ask_next(self, transfer: Transfer, now: float) -> None:
+        index = transfer.asked
+        transfer.asked += 1
+        self._numbers += 1
+        self._uplink.send(transfer.request(index, self._numbers))
+        if transfer.over.is_set():
+            return
+        cost = transfer.cost(index) + _REQUEST_COST
+        self._on_the_way += cost
+        self._asked[self._numbers] = _Request(transfer, index, cost, self._on_the_way, now)
+        if transfer.may_ask:
+            self._turns.append(transfer)
+
+    def copy(self, now: float) -> bool:
+        """Write a slice of an object into its segment; False where there is none to be written."""
+        if not self._copies:
+            return False
+        upload = self._copies.popleft()
+        if upload.over.is_set():
+            upload.close()
+            return True
+        try:
+            upload.write(_SLICE_BYTES)
+        except ScalerError as error:
+            self._refuse(upload, error)
+            return True
+        if upload.writing:
+            self._copies.append(upload)
+        elif self._up:
+            self._ask_next(upload, now)  # whatever is on the way: that may be waiting for the room of this one
+        else:
+            self._turns.append(upload)
+        return True
+
+    def _arrive(self, welcome: Welcome) -> None:
+        """We begin anew with a server; if it is on this host it is to know."""
+        token = self._prove(welcome.segment_directory)
+        self._directory = welcome.segment_directory if token else ""
+        self._end_life()
+        if token:
+            with contextlib.suppress(OSError):  # it may be full, or the server be gone again
+                self._life = Life(self._directory)
+            self._uplink.send(HostProof(token, self._life.name if self._life is not None else ""))
+        self._welcomed(welcome.incarnation)
+
+    def _end_life(self) -> None:
+        if self._life is not None:
+            self._life.close()
+            self._life = None
+
+    def _answered(self, number: int, message: Message, now: float) -> None:
+        if number not in self._asked:
+            self._pass_over(message)  # of an earlier server
+            return
+        request = self._asked.pop(number)
+        transfer = request.transfer
+        self._on_the_way -= request.cost
+        if request.cost > PART_BYTES:
+            self._window = window_after(request.ahead, now - request.since)
+        if transfer.over.is_set():
+            self._pass_over(message)
+            return
+        try:
+            transfer.answer(request.index, message)
+        except ScalerError as error:
+            self._pass_over(message)
+            self._refuse(transfer, error)
+            return
+        if transfer.over.is_set():
+            return
+        if isinstance(transfer, Download) and transfer.mapping is not None and isinstance(message, ObjectMapped):
+            transfer.mapping = self._mappings.keep(transfer.reference.object, transfer.mapping, message.pin)
+        transfer.answered += 1
+        if transfer.answered == transfer.count:
+            transfer.finish()
+        elif isinstance(transfer, Upload) and transfer.writing:
+            self._copies.append(transfer)
+
+    def _pass_over(self, message: Message) -> None:
+        """Nobody wants this answer."""
+        if isinstance(message, ObjectMapped) and message.found:
+            self._mappings.give_back(message.pin)
+
+    def _refuse(self, transfer: Transfer, error: ScalerError) -> None:
+        """A transfer is over; the parts of a failed upload are of no use."""
+        transfer.finish(type(error)(f"{error} (object storage server {self._server})", **error.details))
+        if isinstance(transfer, Upload):
+            self._turns.append(Deletion(DeleteObjects([transfer.reference.object], transfer.session)))
+
+    def give_up(self, now: float) -> ScalerError | None:
+        """Nobody waits for a lost server for longer than the timeout; why it is lost, when nobody waits any more."""
+        if not self._lost or self.ended is not None:
+            return None
+        error = StorageLostError(f"object storage server {self._server}: {self._lost}")
+        waiting = 0
+        for transfer in self._live():
+            if not transfer.over.is_set() and now < transfer.since + self._timeout:
+                waiting += 1
+            else:
+                _fail(transfer, error)
+        return None if waiting else error
+
+    def _ask_again(self) -> None:
+        live = dict.fromkeys(self._live())
+        self._asked.clear()
+        self._copies.clear()
+        self._on_the_way = 0
+        for transfer in live:
+            transfer.restart()
+        self._turns = deque(live)
+
+    def _live(self) -> list[Transfer]:
+        """What was asked or is to be asked."""
+        return [*(request.transfer for request in self._asked.values()), *self._turns, *self._copies]
+
+    def end(self, error: ScalerError) -> None:
+        """Nothing is taken any more, and what is here fails."""
+        self.ended = error
+        transfers = self._live()
+        for held in (self._asked, self._turns, self._copies):
+            held.clear()
+        for transfer in transfers:
+            _fail(transfer, error)
+
+    def close(self) -> None:
+        """This process has nothing of the server's host any more."""
+        self._end_life()
+
+
+def window_after(ahead: int, seconds: float) -> int:
+    """The window, in bytes, when an answer took so long behind `ahead` bytes."""
+    if seconds * WINDOW_BYTES <= ahead * AHEAD_SECONDS:
+        return WINDOW_BYTES
+    return max(PART_BYTES, int(ahead * AHEAD_SECONDS / seconds))
+
+
+def _fail(transfer: Transfer, error: ScalerError) -> None:
+    transfer.finish(type(error)(f"object {transfer.reference}: {error}" if transfer.reference.object else str(error)))

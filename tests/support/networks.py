@@ -1,0 +1,203 @@
+"""Two hosts in namespaces of their own, and a wire between them that delays, loses and breaks.
+
+Each host is a process that holds a network namespace and a `/dev/shm` of its own; the wire is a TUN device on either
+side, and a thread that carries packets. Nothing has a name outside, so nothing is left, however the test ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import math
+import os
+import random
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.faults import TESTS, wait_until
+from support.gates import SECONDS
+
+_TUNSETIFF = 0x400454CA
+_TUN_WITHOUT_HEADERS = 0x1001
+_PACKET_BYTES = 16_000
+_QUEUE_SECONDS = 0.2
+"""What would wait for longer at the beginning of a slow wire is lost."""
+_OPEN_TUN = f"""
+import fcntl, os, socket, struct, sys
+tun = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tun, {_TUNSETIFF}, struct.pack("16sH", b"wire", {_TUN_WITHOUT_HEADERS}))
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"1"], [tun])
+"""
+
+
+class Host:
+    """A network and a memory of its own."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        script = "mount -t tmpfs -o size=100% tmpfs /dev/shm && ip link set lo up && echo ready && exec cat"
+        self._holder = subprocess.Popen(
+            ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self._holder.stdout is not None
+        if (said := self._holder.stdout.readline()) != "ready\n":
+            self.close()
+            pytest.skip(f"a namespace can not be made here: {said.strip()}")
+        self._inside = ("nsenter", f"--target={self._holder.pid}", "--net", "--mount")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            words = (*self._inside, sys.executable, "-c", _OPEN_TUN, str(theirs.fileno()))
+            subprocess.run(words, pass_fds=(theirs.fileno(),), check=True)
+            _, [self.wire], _, _ = socket.recv_fds(ours, 1, 1)
+        self.ip("addr", "add", f"{address}/24", "dev", "wire")
+        self.ip("link", "set", "wire", "mtu", str(_PACKET_BYTES), "up")
+
+    def ip(self, *words: str) -> None:
+        """Run `ip` on this host."""
+        subprocess.run([*self._inside, "ip", *words], check=True)
+
+    def start(self, log: Path, *words: str) -> subprocess.Popen[str]:
+        """Run a Python program here; what it says goes to the log."""
+        environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [*self._inside, sys.executable, *words],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=os.sep,
+                start_new_session=True,
+                text=True,
+            )
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """The files in its `/dev/shm` and their bytes."""
+        root = Path(f"/proc/{self._holder.pid}/root/dev/shm")
+        found = {}
+        for path in root.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file():
+                    found[str(path.relative_to(root))] = path.stat().st_size
+        return found
+
+    def close(self) -> None:
+        """End it; what still runs here keeps it until it ends."""
+        self._holder.kill()
+        self._holder.communicate()
+        with contextlib.suppress(AttributeError):
+            os.close(self.wire)
+
+
+class Wire:
+    """Carries packets between two hosts: `delay` in seconds each way, `loss` as a share, `rate` in bytes per second."""
+
+    def __init__(
+        self, ends: tuple[Host, Host], *, delay: float = 0.0, loss: float = 0.0, rate: float = math.inf
+    ) -> None:
+        self.delay, self.loss, self.rate = delay, loss, rate
+        self.carried = {end.address: 0 for end in ends}
+        """Bytes that each host has sent."""
+        self._ends = {ends[0].wire: (ends[1].wire, ends[0].address), ends[1].wire: (ends[0].wire, ends[1].address)}
+        self._free_at = dict.fromkeys(self._ends, 0.0)
+        self._cut, self._lost = False, 0
+        self._under_way: list[tuple[float, int, int, bytes]] = []
+        self._count = 0
+        self._random = random.Random(1)
+        self._closing = False
+        self._woken, self._wake = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="wire")
+        self._thread.start()
+
+    def cut(self) -> None:
+        """Nothing arrives any more, and nobody is told."""
+        self._cut = True
+
+    def mend(self) -> None:
+        """From now on everything arrives."""
+        self._cut = False
+
+    def wait_for(self, host: Host, size: int, seconds: float = SECONDS) -> None:
+        """Until a host has sent so many bytes."""
+        wait_until(lambda: self.carried[host.address] >= size, f"{size:,} bytes from {host.address}", seconds)
+
+    def wait_lost(self, packets: int) -> None:
+        """Until so many more packets are lost to a cut."""
+        goal = self._lost + packets
+        wait_until(lambda: self._lost >= goal, f"{packets} packets are lost")
+
+    def _run(self) -> None:
+        for end in self._ends:
+            os.set_blocking(end, False)
+        while not self._closing:
+            now = time.monotonic()
+            wait = min(self._under_way[0][0] - now, 1.0) if self._under_way else 1.0
+            readable, _, _ = select.select([*self._ends, self._woken], [], [], max(0.0, wait))
+            for end in readable:
+                if end != self._woken:
+                    self._take(end)
+            now = time.monotonic()
+            while self._under_way and self._under_way[0][0] <= now:
+                _, _, sink, packet = heapq.heappop(self._under_way)
+                with contextlib.suppress(OSError):  # as on any wire: it is lost
+                    os.write(sink, packet)
+
+    def _take(self, end: int) -> None:
+        sink, sender = self._ends[end]
+        for _ in range(64):
+            try:
+                packet = os.read(end, 65536)
+            except OSError:
+                return
+            now = time.monotonic()
+            at = max(now, self._free_at[end])
+            self._lost += self._cut
+            if self._cut or at - now > _QUEUE_SECONDS or self._random.random() < self.loss:
+                continue
+            self._free_at[end] = at + len(packet) / self.rate
+            self.carried[sender] += len(packet)
+            self._count += 1
+            heapq.heappush(self._under_way, (self._free_at[end] + self.delay, self._count, sink, packet))
+
+    def close(self) -> None:
+        """Carry nothing any more."""
+        self._closing = True
+        os.write(self._wake, b"1")
+        self._thread.join(SECONDS)
+        os.close(self._wake)
+        os.close(self._woken)
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[tuple[Host, Host, Wire]]:
+    """Two hosts and the wire between them; skips the test where there can be none."""
+    if os.geteuid():
+        pytest.skip("only root may make network namespaces")
+    for needed in ("unshare", "nsenter", "ip", "mount"):
+        if shutil.which(needed) is None:
+            pytest.skip(f"network namespaces need the program {needed}")
+    if not os.path.exists("/dev/net/tun"):
+        pytest.skip("the wire between namespaces needs /dev/net/tun")
+    with contextlib.ExitStack() as stack:
+        hosts = []
+        for address in ("10.77.0.1", "10.77.0.2"):
+            hosts.append(Host(address))
+            stack.callback(hosts[-1].close)
+        one, other = hosts
+        wire = Wire((one, other))
+        stack.callback(wire.close)
+        yield one, other, wire

@@ -1,0 +1,212 @@
+"""Object storage on one host, workers and clients on another, and a bad wire between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from support.faults import wait_until
+from support.gates import SECONDS
+from support.networks import Host, Wire, two_hosts
+from support.processes import descendants
+
+MIB = 1024 * 1024
+SCHEDULER, STORAGE = "tcp://10.77.0.1:2345", "tcp://10.77.0.1:2346"
+
+
+class Far:
+    """A scheduler and its storage on `near`, a cluster on `far`, where the clients of the test are, too."""
+
+    def __init__(self, near: Host, far: Host, wire: Wire, folder: Path) -> None:
+        self.near, self.far, self.wire, self._folder = near, far, wire, folder
+        self._started: list[tuple[str, subprocess.Popen[str]]] = []
+        self.storage = self.start_storage()
+        words = ("--object-storage-address", STORAGE, "--insecure")
+        self._start(near, "scheduler", "-m", "scaler_scheduler", SCHEDULER, *words)
+        wait_until(lambda: "monitor address" in self.said("scheduler"), "a scheduler")
+
+    def start_storage(self) -> subprocess.Popen[str]:
+        """On the address that all know."""
+        return self._start(self.near, "storage", "-m", "scaler_storage", STORAGE, "--insecure")
+
+    def add_cluster(self, workers: int, *words: str) -> subprocess.Popen[str]:
+        """Returns when its workers are ready."""
+        cluster = self._start(self.far, "cluster", "-m", "scaler_worker", SCHEDULER, "-n", str(workers), *words)
+        wait_until(lambda: self.said("cluster").count("] started") >= workers, f"{workers} workers")
+        return cluster
+
+    def run(self, script: str) -> subprocess.Popen[str]:
+        """A client, and whatever it does; its lines are what `said("client")` says."""
+        preamble = f"""
+            from concurrent.futures import as_completed, wait
+            import numpy as np
+            from scaler import Client
+            from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
+            from support.object_tasks import describe_array, give, same, size_of
+            MIB = {MIB}
+            client = Client({SCHEDULER!r}, timeout_seconds=60)
+        """
+        path = self._folder / "client.py"
+        path.write_text(textwrap.dedent(preamble) + textwrap.dedent(script) + "\nclient.disconnect()\nprint('done')\n")
+        return self._start(self.far, "client", str(path))
+
+    def _start(self, host: Host, name: str, *words: str) -> subprocess.Popen[str]:
+        started = host.start(self._folder / f"{name}.log", *words)
+        self._started.append((name, started))
+        return started
+
+    def said(self, name: str) -> str:
+        """All of a program's log."""
+        return (self._folder / f"{name}.log").read_text("utf-8", "replace")
+
+    def close(self) -> None:
+        """End everything; on both hosts nothing is left."""
+        self.wire.mend()
+        for _, process in reversed(self._started):
+            process.terminate()
+        for name, process in self._started:
+            process.communicate(timeout=SECONDS)
+            assert "Traceback" not in self.said(name), self.said(name)
+        assert (self.near.memory, self.far.memory) == ({}, {})
+
+
+Place = Callable[..., Far]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with ExitStack() as stack:
+
+        def place(**wire: float) -> Far:
+            near, far, between = stack.enter_context(two_hosts())
+            for name, value in wire.items():
+                setattr(between, name, value)
+            made = Far(near, far, between, tmp_path)
+            stack.callback(made.close)
+            return made
+
+        yield place
+
+
+def ends_well(client: subprocess.Popen[str], far: Far, seconds: float = 3 * SECONDS) -> list[str]:
+    """Its lines."""
+    assert client.wait(seconds) == 0, far.said("client")
+    return far.said("client").splitlines()
+
+
+def test_a_host_fetches_once(place: Place) -> None:
+    far = place()
+    far.add_cluster(3)
+    client = far.run("""
+        array = np.arange(6 * MIB, dtype=np.float64)
+        found = [future.result() for future in [client.submit(describe_array, array) for _ in range(12)]]
+        assert {total for total, _, _ in found} == {array.sum()}, found
+        assert {(writeable, astray) for _, writeable, astray in found} == {(False, 0)}, found
+        assert client.submit(same, client.submit(give, 8 * MIB)).result() == bytes(8 * MIB)
+    """)
+    ends_well(client, far)
+    fetched = far.wire.carried[far.near.address]
+    assert 64 * MIB < fetched < 72 * MIB  # the array once, a result once for its taker, once for the client
+    assert sum(far.far.memory.values()) < 70 * MIB
+
+
+def test_a_big_object_on_a_slow_wire_starves_nobody(place: Place) -> None:
+    far = place(delay=0.01, loss=0.002, rate=12.0 * MIB)
+    far.add_cluster(2)
+    client = far.run("""
+        from concurrent.futures import ThreadPoolExecutor
+        big = client.submit(give, 24 * MIB)
+        small = [client.submit(give, 100_000) for _ in range(5)]
+        wait([big, *small])
+        with ThreadPoolExecutor() as pool:
+            fetched = pool.submit(big.result)
+            for future in small:
+                assert len(future.result()) == 100_000
+                print("small")
+            assert not fetched.done()
+            assert len(fetched.result()) == 24 * MIB
+    """)
+    assert ends_well(client, far).count("small") == 5
+    assert "are gone" not in far.said("scheduler")
+
+
+def test_a_link_that_breaks_in_the_middle_goes_on_where_it_was(place: Place) -> None:
+    far = place(delay=0.005)
+    far.add_cluster(2)
+    client = far.run("""
+        array = np.random.default_rng(1).random(8 * MIB)
+        futures = [client.submit(describe_array, array) for _ in range(4)]
+        assert {future.result()[0] for future in futures} == {array.sum()}
+    """)
+    for sender in (far.far, far.near):  # the argument on its way to storage, and to the workers
+        far.wire.wait_for(sender, 20 * MIB)
+        far.wire.cut()
+        far.wire.wait_lost(20)
+        far.wire.mend()
+    ends_well(client, far)
+    for sender in (far.far, far.near):
+        assert far.wire.carried[sender.address] < 80 * MIB
+
+
+def test_killed_consumers_are_succeeded(place: Place) -> None:
+    far = place(rate=40.0 * MIB)
+    cluster = far.add_cluster(2)
+    client = far.run("""
+        array = np.random.default_rng(1).random(6 * MIB)
+        futures = [client.submit(describe_array, array) for _ in range(4)]
+        assert {future.result()[0] for future in futures} == {array.sum()}
+    """)
+    far.wire.wait_for(far.near, 24 * MIB)
+    mapped = far.far.memory
+    workers = [pid for pid in descendants(cluster.pid) if not descendants(pid)]
+    assert len(workers) == 2 and len([name for name in mapped if name[-1].isdigit()]) == 1
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    ends_well(client, far)
+    assert far.wire.carried[far.near.address] < 60 * MIB  # its successor went on where it was
+
+
+def test_a_storage_that_is_killed_in_the_middle(place: Place) -> None:
+    far = place(rate=40.0 * MIB)
+    far.add_cluster(2)
+    client = far.run("""
+        array = np.random.default_rng(1).random(4 * MIB)
+        futures = [client.submit(describe_array, array) for _ in range(4)]
+        for future in futures:
+            error = future.exception(60)
+            assert error is None or isinstance(error, (ObjectNotFoundError, StorageLostError)), error
+        again = np.random.default_rng(2).random(MIB)
+        assert client.submit(describe_array, again).result(60)[0] == again.sum()
+    """)
+    far.wire.wait_for(far.near, 10 * MIB)
+    far.storage.kill()
+    far.storage.wait()
+    far.start_storage()
+    ends_well(client, far)
+
+
+@pytest.mark.soak
+def test_a_link_that_is_gone_until_connections_break(place: Place) -> None:
+    far = place(rate=40.0 * MIB, delay=0.005, loss=0.001)
+    far.add_cluster(2)
+    client = far.run("""
+        array = np.random.default_rng(1).random(32 * MIB)
+        futures = [client.submit(describe_array, array) for _ in range(4)]
+        assert {future.result()[0] for future in futures} == {array.sum()}
+    """)
+    for sender in (far.far, far.near):
+        far.wire.wait_for(sender, 60 * MIB, 3 * SECONDS)
+        far.far.ip("link", "set", "wire", "down")
+        time.sleep(15)  # ZeroMQ's heartbeats need 12 to notice, and storage is looked for for 10
+        far.far.ip("link", "set", "wire", "up")
+    ends_well(client, far, 300)
+    for sender in (far.far, far.near):
+        assert far.wire.carried[sender.address] < 300 * MIB

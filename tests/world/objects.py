@@ -1,0 +1,242 @@
+"""Hosts that differ: an object storage server, processes on its host, which write and map segments, others elsewhere.
+
+The core, the links and the conveyors are real, the network is in memory, and segments are files below a directory of
+the test. Equal seeds give equal histories.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+from pathlib import Path
+
+from scaler_io.conveyor import Conveyor
+from scaler_io.effects import Effect
+from scaler_io.links import Hub, HubEvent, Patience, Uplink
+from scaler_io.mappings import Mappings
+from scaler_io.memory import MemoryDialer, MemoryListener, MemoryNetwork
+from scaler_io.reception import ServiceTurn
+from scaler_io.segments import read_token
+from scaler_io.transfers import Deletion, Download, Transfer, Upload
+from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import Goodbye, Hello, Role
+from scaler_protocol.messages import DeleteObjects
+from scaler_protocol.objects import Reference
+from scaler_storage.core import HEARTBEAT_SECONDS, StorageCore
+from scaler_storage.files import FileSegments
+from scaler_storage.pool import RECYCLE_SECONDS
+from scaler_storage.service import AGENT_GRACE_SECONDS
+
+ADDRESS = Address(path="/world/storage")
+SESSION = 1
+TIMEOUT_SECONDS = 10.0
+CLIENT_GRACE_SECONDS = 20.0
+RETENTION_SECONDS = 20.0
+"""How long objects of a client that has not come, as after a restart of the server, are kept."""
+BEATS_SECONDS = 12.0
+"""After which ZeroMQ knows that nobody is there (scaler_io.zeromq)."""
+BOUND_SECONDS = 60.0
+"""Whatever happened once: so long after it every transfer has ended."""
+
+
+class CheckedStorage:
+    """A StorageCore whose invariants are asserted with every turn, and whose errors are kept."""
+
+    def __init__(self, core: StorageCore) -> None:
+        self.core = core
+        self.errors: list[Exception] = []
+
+    def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
+        """Take one event in."""
+        try:
+            self.core.handle(peer, event, now)
+        except Exception as error:
+            self.errors.append(error)
+            raise
+
+    def settle(self, now: float) -> list[Effect]:
+        """Decide once, and look whether all is well."""
+        effects = self.core.settle(now)
+        self.core.check()
+        return effects
+
+    def due(self) -> float | None:
+        """When to settle although nothing has happened."""
+        return self.core.due()
+
+
+class StorageLife:
+    """One incarnation of the server's process."""
+
+    def __init__(self, network: MemoryNetwork, folder: Path, memory_limit: int) -> None:
+        incarnation = network.random.randrange(1, 2**24)
+        self.folder = folder / str(incarnation)
+        self.folder.mkdir()
+        self._segments = FileSegments(self.folder, None)
+        core = StorageCore(incarnation, self._segments, memory_limit, RETENTION_SECONDS)
+
+        def patience(hello: Hello) -> Patience:
+            return Patience(CLIENT_GRACE_SECONDS if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
+
+        hub = Hub(incarnation, admit=core.admit, patience=patience, heartbeat_seconds=HEARTBEAT_SECONDS)
+        listener = MemoryListener(network, ADDRESS)
+        self.core, self.checked = core, CheckedStorage(core)
+        service = ServiceTurn("Storage", listener, hub, self.checked, lambda: None, network.clock)
+        self.shell = network.attach(service.turn, listener)
+
+    @property
+    def files(self) -> list[str]:
+        """The segments that there are, also those that wait to be used again."""
+        return sorted(path.name for path in self.folder.iterdir() if path.name not in ("token", "peers"))
+
+    def kill(self) -> None:
+        """SIGKILL; the next server removes its files."""
+        self.shell.kill()
+        self.clear()
+
+    def clear(self) -> None:
+        """Leave no file behind."""
+        self._segments.close()
+        shutil.rmtree(self.folder)
+
+
+class ObjectProcess:
+    """A client or worker, on the server's host or elsewhere."""
+
+    def __init__(self, network: MemoryNetwork, *, here: bool, role: int = Role.AGENT) -> None:
+        self.here = here
+        self.transfers: list[Upload | Download] = []
+        self._network, self._role = network, role
+        self._connect()
+
+    def _connect(self) -> None:
+        network, session = self._network, SESSION if self._role == Role.CLIENT else 0
+        hello = Hello(self._role, network.random.randbytes(16), network.random.randrange(1, 2**24), session=session)
+        self._uplink = Uplink(hello, network.now, timeout_seconds=TIMEOUT_SECONDS)
+        self.dialer = MemoryDialer(network, ADDRESS, self._uplink)
+        self._mappings = Mappings(lambda: self.shell.wake())
+        prove = read_token if self.here else lambda directory: b""
+        self._conveyor = Conveyor(self._uplink, str(ADDRESS), TIMEOUT_SECONDS, self._mappings, prove, lambda server: None)
+        self.shell = network.attach(self._turn, self.dialer)
+
+    def _turn(self, now: float) -> float:
+        conveyor = self._conveyor
+        for event in self.dialer.turn(now):
+            conveyor.handle(event, now)
+        conveyor.ask(now)
+        for event in self.dialer.flush(now):
+            conveyor.handle(event, now)
+        copied = conveyor.copy(now)
+        if (lost := conveyor.give_up(now)) is not None:
+            conveyor.end(lost)
+        return now if copied else self._uplink.due()
+
+    def put(self, name: bytes, content: bytes) -> Upload:
+        """Begin to store an object."""
+        upload = Upload(Reference(name, len(content)), [memoryview(content)] if content else [], SESSION)
+        self.transfers.append(upload)
+        self._start(upload)
+        return upload
+
+    def get(self, reference: Reference) -> Download:
+        """Begin to fetch an object."""
+        download = Download(reference)
+        self.transfers.append(download)
+        self._start(download)
+        return download
+
+    def delete(self, name: bytes) -> None:
+        """Free an object."""
+        self._mappings.forget([name])
+        self._start(Deletion(DeleteObjects([name], SESSION)))
+
+    def _start(self, transfer: Transfer) -> None:
+        if self._conveyor.ended is not None:
+            self.shell.kill()
+            self._connect()
+        transfer.since = self._network.now
+        self._conveyor.add(transfer)
+        self.shell.wake()
+
+    def forget(self) -> None:
+        """Nothing that was fetched is used any more."""
+        self.transfers.clear()
+        self.shell.wake()
+
+    def kill(self) -> None:
+        """SIGKILL: the kernel takes what it had mapped and locked."""
+        self.shell.kill()
+        self._conveyor.close()
+        self.transfers.clear()
+
+    def leave(self) -> None:
+        """Say goodbye, as a process that ends well."""
+        self._uplink.send(Goodbye())
+        self.dialer.flush(self._network.now)
+        self._conveyor.close()
+        self.dialer.close()
+        self.shell.alive = False
+
+
+class ObjectWorld:
+    """A server; a client that owns the session, elsewhere; workers, `here` of them on the server's host."""
+
+    def __init__(self, folder: Path, seed: int = 0, *, here: int = 1, elsewhere: int = 2, limit: int = 1 << 30) -> None:
+        self.network = MemoryNetwork(seed)
+        self._folder, self._limit = folder, limit
+        self.storage = StorageLife(self.network, folder, limit)
+        self.owner = ObjectProcess(self.network, here=False, role=Role.CLIENT)
+        self.workers = [ObjectProcess(self.network, here=number < here) for number in range(here + elsewhere)]
+        self.run(0.1)
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        self.network.run(seconds)
+
+    @property
+    def processes(self) -> list[ObjectProcess]:
+        """The client and the workers."""
+        return [self.owner, *self.workers]
+
+    @property
+    def under_way(self) -> list[Upload | Download]:
+        """What has not ended."""
+        return [each for process in self.processes for each in process.transfers if not each.over.is_set()]
+
+    def restart_storage(self, seconds: float = 0.0) -> None:
+        """Kill the server, and start another one after a while."""
+        self.storage.kill()
+        self.run(seconds)
+        self.storage = StorageLife(self.network, self._folder, self._limit)
+
+    def cut(
+        self, process: ObjectProcess, lost: int | None = None, *, dialer: bool = True, listener: bool = True
+    ) -> None:
+        """Break its connection; a side that does not notice does when ZeroMQ's heartbeats stay away."""
+        for connection in process.dialer.connections[-1:]:
+            connection.cut(up_lost=lost, down_lost=lost, dialer_notices=dialer, listener_notices=listener)
+            self.network.at(self.network.now + BEATS_SECONDS, connection.cut)
+
+    def kill_worker(self, number: int) -> None:
+        """Kill it, and start another one on its host."""
+        here = self.workers[number].here
+        self.workers[number].kill()
+        self.workers[number] = ObjectProcess(self.network, here=here)
+
+    def finish(self, seconds: float = BOUND_SECONDS) -> None:
+        """Until every transfer has ended."""
+        assert self.network.run_until(lambda: not self.under_way, seconds), self.under_way
+
+    def close(self) -> None:
+        """Everybody leaves; of objects nothing is left, neither in the books nor in files."""
+        for process in self.processes:
+            process.forget()
+            process.leave()
+        self.run(CLIENT_GRACE_SECONDS + RETENTION_SECONDS + 2 * RECYCLE_SECONDS)
+        status = self.storage.core.status()
+        assert (status.objects, status.writing, status.bytes, status.pinned_bytes, status.peers) == (0, 0, 0, 0, 0)
+        assert self.storage.files == [] and self.storage.checked.errors == []
+        self.storage.shell.kill()
+        with contextlib.suppress(FileNotFoundError):
+            self.storage.clear()

@@ -1,0 +1,242 @@
+"""Stored objects between hosts that differ: whatever breaks, every transfer ends, with all its bytes or by name."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from scaler_io.transfers import Download, Upload
+from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, StorageLostError
+from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference
+from scaler_storage.service import AGENT_GRACE_SECONDS
+from world.objects import CLIENT_GRACE_SECONDS, ObjectProcess, ObjectWorld
+
+SIZES = [20_000, SHARED_BYTES, 3 * PART_BYTES + 5]
+NAMES = [bytes([number]) * 16 for number in range(4)]
+
+
+@pytest.fixture(params=range(3))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectWorld]:
+    made = ObjectWorld(tmp_path, request.param)
+    yield made
+    made.close()
+
+
+def content(letter: int, size: int) -> bytes:
+    return bytes([letter]) * size
+
+
+def check(download: Download, letter: int) -> None:
+    assert download.error is None and download.whole
+    assert bytes(download.payload) == content(letter, download.reference.size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_host_reads_what_any_host_has_written(world: ObjectWorld, size: int) -> None:
+    for letter, writer in enumerate(world.processes):
+        put = writer.put(NAMES[letter], content(letter, size))
+        world.finish()
+        assert put.error is None
+        downloads = [reader.get(put.reference) for reader in world.processes]
+        world.finish()
+        for download in downloads:
+            check(download, letter)
+        mapped = [download.mapping is not None for download in downloads]
+        assert mapped == [process.here and size >= SHARED_BYTES for process in world.processes]
+
+
+def break_in_the_middle(world: ObjectWorld, process: ObjectProcess, transfer: Upload | Download) -> None:
+    assert world.network.run_until(lambda: transfer.answered >= 5, 60)
+    process.dialer.connection.cut()
+
+
+def test_a_transfer_goes_on_where_a_connection_broke(world: ObjectWorld) -> None:
+    far = world.workers[-1]
+    put = far.put(NAMES[0], content(1, 20 * PART_BYTES))
+    break_in_the_middle(world, far, put)
+    world.finish()
+    assert put.error is None
+    got = far.get(put.reference)
+    break_in_the_middle(world, far, got)
+    world.finish()
+    check(got, 1)
+
+
+@pytest.mark.parametrize("seconds", [5.0, 2 * AGENT_GRACE_SECONDS])
+def test_a_download_outlives_what_its_server_remembers(world: ObjectWorld, seconds: float) -> None:
+    far = world.workers[-1]
+    put = world.owner.put(NAMES[0], content(1, 20 * PART_BYTES))
+    world.finish()
+    got = far.get(put.reference)
+    break_in_the_middle(world, far, got)
+    answered = got.answered
+    far.shell.stop(seconds)
+    world.run(seconds)
+    assert got.answered == answered
+    world.finish()
+    check(got, 1)
+
+
+def test_a_storage_that_dies_in_the_middle(world: ObjectWorld) -> None:
+    far, near = world.workers[-1], world.workers[0]
+    put = world.owner.put(NAMES[0], content(1, 20 * PART_BYTES))
+    world.finish()
+    held = near.get(put.reference)
+    world.finish()
+    got, other = far.get(put.reference), far.put(NAMES[1], content(2, 20 * PART_BYTES))
+    assert world.network.run_until(lambda: got.answered >= 5 and other.answered >= 5, 60)
+    world.restart_storage(1.0)
+    world.finish()
+    assert isinstance(got.error, ObjectNotFoundError) and other.error is None
+    check(held, 1)
+    again = near.get(other.reference)
+    world.finish()
+    check(again, 2)
+
+
+def test_a_storage_that_stays_away(world: ObjectWorld) -> None:
+    puts = [process.put(NAMES[number], content(1, SIZES[-1])) for number, process in enumerate(world.processes)]
+    world.restart_storage(30.0)
+    assert all(isinstance(put.error, StorageLostError) for put in puts)
+    again = world.owner.put(NAMES[0], content(2, SIZES[-1]))
+    world.finish()
+    assert again.error is None
+
+
+def test_an_object_that_is_written_anew_is_never_mixed_with_the_old_one(world: ObjectWorld) -> None:
+    far = world.workers[-1]
+    put = world.owner.put(NAMES[0], content(1, 20 * PART_BYTES))
+    world.finish()
+    got = far.get(put.reference)
+    assert world.network.run_until(lambda: got.answered >= 5, 60)
+    far.shell.stop()
+    world.run(0.1)
+    world.owner.delete(NAMES[0])
+    world.owner.put(NAMES[0], content(2, 20 * PART_BYTES))
+    world.run(5.0)
+    far.shell.resume()
+    world.finish()
+    assert got.error is None and not got.whole  # whoever wants it asks again
+    again = far.get(put.reference)
+    world.finish()
+    check(again, 2)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_killed_worker_leaves_nothing(world: ObjectWorld, number: int) -> None:
+    put = world.owner.put(NAMES[0], content(1, 20 * PART_BYTES))
+    world.finish()
+    worker = world.workers[number]
+    got = worker.get(put.reference)
+    world.finish()
+    check(got, 1)
+    del got
+    worker.put(NAMES[1], content(2, 20 * PART_BYTES))
+    assert world.network.run_until(lambda: world.storage.core.status().writing == 1, 1.0)
+    world.kill_worker(number)
+    world.run(3.0 if worker.here else AGENT_GRACE_SECONDS + 6.0)
+    status = world.storage.core.status()
+    assert (status.writing, status.pinned_bytes, status.objects) == (0, 0, 1)
+
+
+def test_a_killed_client_takes_its_objects_along(world: ObjectWorld) -> None:
+    world.owner.put(NAMES[0], content(1, SIZES[-1]))
+    world.finish()
+    world.owner.kill()
+    world.run(CLIENT_GRACE_SECONDS + 6.0)
+    assert world.storage.core.status().objects == 0
+    late = world.workers[0].put(NAMES[1], content(1, SIZES[-1]))
+    world.finish()
+    assert isinstance(late.error, ObjectRefusedError)
+
+
+# --- anything -------------------------------------------------------------------------------------------------------
+
+workers = st.integers(0, 3)
+names = st.integers(0, len(NAMES) - 1)
+moments = st.sampled_from([0.0, 0.0003, 0.001, 0.003, 0.3, 4.0, 12.0])
+
+
+class AnyObjectFaults(RuleBasedStateMachine):
+    """Processes store, fetch and delete, everything breaks; at the end everything has ended, and is whole or named."""
+
+    @initialize(seed=st.integers(0, 9))
+    def start(self, seed: int) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.world = ObjectWorld(Path(self.folder.name), seed, here=2, limit=12 * PART_BYTES)
+        self.letters = 0
+        self.sizes = [SIZES[number % len(SIZES)] for number in range(len(NAMES))]
+
+    @rule(who=workers, which=names, seconds=moments)
+    def put(self, who: int, which: int, seconds: float) -> None:
+        self.letters = self.letters % 250 + 1
+        self.world.workers[who].put(NAMES[which], content(self.letters, self.sizes[which]))
+        self.world.run(seconds)
+
+    @rule(who=workers, which=names, seconds=moments)
+    def get(self, who: int, which: int, seconds: float) -> None:
+        self.world.workers[who].get(Reference(NAMES[which], self.sizes[which]))
+        self.world.run(seconds)
+
+    @rule(which=names)
+    def delete(self, which: int) -> None:
+        self.world.owner.delete(NAMES[which])
+
+    @rule(who=workers, lost=st.sampled_from([None, 0, 2]), dialer=st.booleans(), listener=st.booleans())
+    def cut(self, who: int, lost: int | None, dialer: bool, listener: bool) -> None:
+        self.world.cut(self.world.workers[who], lost, dialer=dialer, listener=listener)
+
+    @rule(who=workers, seconds=moments, stopped=st.booleans())
+    def stall(self, who: int, seconds: float, stopped: bool) -> None:
+        worker = self.world.workers[who]
+        if stopped:
+            worker.shell.stop(seconds)
+        for connection in worker.dialer.connections[-1:] if not stopped else []:
+            connection.stall(seconds)
+
+    @rule(who=workers)
+    def kill(self, who: int) -> None:
+        self.world.kill_worker(who)
+
+    @rule(who=workers)
+    def forget(self, who: int) -> None:
+        self.judge(self.world.workers[who])
+
+    @rule(seconds=moments)
+    def restart(self, seconds: float) -> None:
+        self.world.restart_storage(seconds)
+
+    @rule(seconds=moments)
+    def wait(self, seconds: float) -> None:
+        self.world.run(seconds)
+
+    def judge(self, worker: ObjectProcess) -> None:
+        """What has ended is whole, of one writing, or says why not."""
+        ended = [each for each in worker.transfers if each.over.is_set()]
+        worker.transfers[:] = [each for each in worker.transfers if not each.over.is_set()]
+        for each in ended:
+            if each.error is not None:
+                assert isinstance(each.error, ObjectNotFoundError | ObjectRefusedError | StorageLostError), each.error
+            elif isinstance(each, Download) and each.whole:
+                assert len(each.payload) == each.reference.size and len(set(bytes(each.payload))) == 1
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        with self.folder:
+            self.world.finish()
+            for worker in self.world.workers:
+                self.judge(worker)
+            self.world.close()
+
+
+TestAnyObjectFaults = AnyObjectFaults.TestCase
+TestAnyObjectFaults.settings = settings(
+    max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
