@@ -160,7 +160,7 @@ class Caller:
             piece = GraphPiece(
                 graph,
                 first + start,
-                [group],
+                {group: 0},
                 [0] * len(places),
                 [nodes[at].call for at in places],
                 [at for at, _ in pairs],

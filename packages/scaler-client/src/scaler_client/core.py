@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaler_client.client_effects import AnswerShutdown, Call, ClientEffect, Connected, Print, Transmit
-from scaler_client.drafts import CallDraft, is_placed
+from scaler_client.drafts import CallDraft, is_placed, submit_message
 from scaler_client.graph_records import GraphPiece, GraphTable
 from scaler_client.records import (
     CallAgain,
@@ -226,7 +226,7 @@ class ClientCore:
         bodies = {body.id: body for group in draft.groups for body in group.bodies if body.id not in self._functions}
         for body in bodies.values():
             self._remember(body)
-        self._send(draft.message(list(bodies.values())))
+        self._send(submit_message(draft, list(bodies.values())))
         return True
 
     def _remember(self, body: FunctionBody) -> None:
