@@ -88,6 +88,7 @@ struct Run {
   names @12 :List(Text);
   bodiesLengths @13 :List(UInt32);
   bodiesStored @14 :List(UInt32);
+  inputsAwaited @15 :List(UInt32);
 }
 struct Done {
   runs @0 :List(UInt64);

@@ -116,7 +116,11 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tasks to run; the run id of task i is `first_run + i`. `inputs` are results of the tasks named in `needs`."""
+    """Tasks to run; the run id of task i is `first_run + i`. `inputs` are results of the tasks named in `needs`.
+
+    Those at the positions `inputs_awaited` are empty: the task before it is the one needed, and its result is handed on
+    by the worker that runs both, or the run is Returned.
+    """
 
     COLUMNS: ClassVar = (
         ("tasks", "task_groups", "calls", "attempts"),
@@ -136,6 +140,7 @@ class Run:
     needs: Ints = ()
     inputs: Payloads = NONE
     inputs_stored: Ints = ()
+    inputs_awaited: Ints = ()
     functions: Ids = ()
     names: Texts = ()
     bodies: Payloads = NONE
@@ -193,7 +198,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Runs that the agent gives back unstarted; an answer to Recall, or because their worker blocked."""
+    """Runs that the agent gives back unstarted: an answer to Recall, or because the result before was not there."""
 
     runs: Ints
 

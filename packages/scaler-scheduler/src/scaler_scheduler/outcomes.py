@@ -222,6 +222,10 @@ class Outcomes:
         """These end as what they need has ended, and so on. Their owner is told of those that it asked for."""
         while fated:
             record = fated.pop()
+            if record.state == ASSIGNED and record.extra is not None and record.extra.lacking:
+                self._state.withdrawn.setdefault(record.agent, []).append(record.run)  # type: ignore[arg-type]
+                self._state.leave_agent(record)
+                record.state = HELD
             if record.state == HELD:
                 self._end(record, outcome, now, NO_PROFILE, worker, shared=True)
                 fated += self.needs.ended(record, outcome, now)

@@ -61,11 +61,16 @@ class SchedulerState:
         return session.tasks.get(task) if session else None
 
     def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
-        """These tasks are ready to run; `first` and `soon` are as for the waiting room."""
+        """These tasks are to run, or HELD, where they lack results; `first` and `soon` are as for the waiting room."""
         lanes: dict[LaneRecord, list[TaskRecord]] = {}
         for task in tasks:
             task.state, task.agent = WAITING, None
-            lanes.setdefault(task.group.lane, []).append(task)
+            if task.extra is not None and task.extra.lacking:
+                task.state = HELD
+                if self.chronicle.listening:
+                    self.chronicle.stand(HELD, (task,))
+            else:
+                lanes.setdefault(task.group.lane, []).append(task)
         for lane, members in lanes.items():
             if self.chronicle.listening:
                 self.chronicle.stand(HELD if lane.unseen else WAITING, members)
