@@ -178,3 +178,50 @@ def test_a_chain_is_begun_anew_elsewhere_when_its_host_is_lost(driver: Scheduler
     other = driver.agent(b"other")
     (again,) = driver.take(other, messages.Run)
     assert list(again.tasks) == list(run.tasks) and list(again.inputs_awaited) == [0, 1, 2]
+
+
+def graph(first: Submit, size: int) -> Submit:
+    """The same as (part of) a graph."""
+    return replace(first, graph=FIRST, graph_size=size)
+
+
+def test_ready_nodes_run_in_the_order_of_their_graph(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    needs = [(1, 0), (4, 0), (3, 2), (5, 2), (6, 1), (6, 3), (7, 4), (7, 5)]
+    shuffle = piece(8, needs, [2, 1, 2, 1, 1, 1, 0, 0], [6, 7])
+    driver.feed(client, graph(shuffle, 8))
+    ran = []
+    while runs := driver.runs(agent):
+        ran += [task - FIRST for task in runs]
+        driver.done(agent, runs, seconds=1.0)
+    assert ran == list(range(8)), "not 0, 1, 4: the result of 4 would be held for longer"
+
+
+def test_what_is_ready_goes_before_other_graphs_and_tasks(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.feed(client, graph(piece(2, [(1, 0)], [1, 0], [1]), 2))
+    runs = driver.runs(agent)
+    other = replace(piece(1, [], [0], [20], at=20), graph=FIRST + 20, graph_size=1)
+    driver.feed(client, other)
+    driver.submit(client)
+    driver.done(agent, runs, seconds=1.0)
+    assert list(driver.runs(agent)) == [FIRST + 1]
+
+
+def test_graphs_are_counted_while_they_run(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=2)
+    session = driver.core.state.sessions[client[0]]
+    whole = piece(4, [(2, 0), (3, 1), (3, 2)], [1, 1, 1, 0], [3])
+    driver.feed(client, graph(whole, 5))
+    (record,) = session.graphs.values()
+    (counts,) = record.counts.values()
+    assert (record.size, record.open, counts.submitted) == (5, 4, 4)
+    runs = driver.runs(agent)
+    driver.done(agent, {FIRST: runs[FIRST]}, seconds=1.0)
+    assert (record.open, counts.done) == (3, 1)
+    driver.feed(client, graph(piece(1, [], [0], [4], at=4), 5))
+    driver.done(agent, {FIRST + 1: runs[FIRST + 1]}, Status.RAISED, b"error")
+    assert (counts.failed, counts.cancelled, record.open) == (2, 1, 1), "3 shares its fate, and nobody wants 2 any more"
+    assert list(session.graphs) == [FIRST]
+    driver.done(agent, driver.runs(agent))
+    assert not session.graphs and counts.done == 2

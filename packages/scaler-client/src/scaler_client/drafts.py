@@ -102,5 +102,7 @@ def submit_message(draft: CallDraft | GraphPiece, bodies: Sequence[FunctionBody]
         bodies_stored=stored_positions(written),
     )
     if isinstance(draft, GraphPiece):
-        return replace(message, takers=draft.takers, inner=draft.inner, watched=draft.graph.watched)
+        graph = draft.graph
+        message = replace(message, graph=graph.tasks.start, graph_size=len(graph.tasks), watched=graph.watched)
+        return replace(message, takers=draft.takers, inner=draft.inner)
     return message

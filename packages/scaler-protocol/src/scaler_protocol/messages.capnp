@@ -71,6 +71,8 @@ struct Submit {
   takers @12 :List(UInt32);
   inner @13 :List(UInt32);
   watched @14 :Bool;
+  graph @15 :UInt64;
+  graphSize @16 :UInt64;
 }
 struct Run {
   firstRun @0 :UInt64;

@@ -101,7 +101,7 @@ class Dispatch:
         if requirement.runtime and all(offer.runtime != requirement.runtime for offer in self._members):
             there = ", ".join(sorted({describe_runtime(offer.runtime) for offer in self._members}))
             error = NoWorkerError(f"the client has {describe_runtime(requirement.runtime)}, the workers have {there}")
-            for task in list(lane.tasks):
+            for task in [*lane.tasks, *(entry[-1] for entry in lane.ready)]:
                 if task.state == WAITING:
                     self._outcomes.fail(task, error, now)
         elif requirement not in self._told:
@@ -172,7 +172,7 @@ class Dispatch:
         if most <= 0:
             return max(0, idle)
         horizon = self._state.config.horizon_seconds
-        seconds = lane.tasks[0].group.function.seconds
+        seconds = lane.first.group.function.seconds
         behind = seconds if seconds is not None and seconds <= BEHIND_SECONDS else 0.0
         budget = agent.workers * (horizon + behind) - agent.load
         if budget <= 0:

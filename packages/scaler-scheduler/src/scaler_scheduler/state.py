@@ -94,7 +94,7 @@ class SchedulerState:
         session = task.group.session
         session.tasks.pop(task.id, None)
         state, task.state = task.state, GONE
-        self.chronicle.ended[Status.CANCELLED] += 1
+        self.count_ended(task, Status.CANCELLED)
         if self.chronicle.listening:
             self.chronicle.gone(task.id)
         if state == WAITING:
@@ -102,6 +102,13 @@ class SchedulerState:
         elif state == ASSIGNED and task.agent is not None:
             self.withdrawn.setdefault(task.agent, []).append(task.run)
         task.call = b""
+
+    def count_ended(self, task: TaskRecord, status: int) -> None:
+        """A task has ended so: the totals are to know, and its graph."""
+        self.chronicle.ended[status] += 1
+        graph = task.extra.graph if task.extra is not None else None
+        if graph is not None and graph.end(task, status):
+            task.group.session.graphs.pop(graph.first, None)
 
     def nested(self, number: int, agent: AgentRecord) -> SessionRecord:
         """The session of tasks that are submitted by a task on this agent; raises ProtocolError for another's."""
