@@ -75,13 +75,14 @@ class WorldFuture:
 
     def expected(self) -> tuple[int, bytes]:
         """Status and result if nothing but its own doing goes wrong; the result counts for a VALUE only."""
+        inputs = []
         for need in self.needs:
-            status, _ = need.expected()
+            status, result = need.expected()
             if status != Status.VALUE:
                 return status, b""
+            inputs.append(result)
         if self.cancelled:
             return Status.CANCELLED, b""
-        inputs = [need.expected()[1] for need in self.needs]
         return self.plan.fate(self.group.wire.retries), self.plan.result(inputs)
 
     def came_true(self) -> bool:
@@ -160,7 +161,7 @@ class Caller:
             piece = GraphPiece(
                 graph,
                 first + start,
-                [group],
+                {group: 0},
                 [0] * len(places),
                 [nodes[at].call for at in places],
                 [at for at, _ in pairs],

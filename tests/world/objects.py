@@ -117,7 +117,9 @@ class ObjectProcess:
         self.dialer = MemoryDialer(network, ADDRESS, self._uplink)
         self._mappings = Mappings(lambda: self.shell.wake())
         prove = read_token if self.here else lambda directory: b""
-        self._conveyor = Conveyor(self._uplink, str(ADDRESS), TIMEOUT_SECONDS, self._mappings, prove, lambda server: None)
+        self._conveyor = Conveyor(
+            self._uplink, str(ADDRESS), TIMEOUT_SECONDS, self._mappings, prove, lambda server: None
+        )
         self.shell = network.attach(self._turn, self.dialer)
 
     def _turn(self, now: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -103,4 +104,76 @@ def test_connections_that_are_cut(seed: int) -> None:
         world.connection(world.client).cut()
     world.finish(60.0)
     world.check_as_expected(futures)
+    world.rest(10.0)
+
+
+# --- chains of cheap nodes ------------------------------------------------------------------------------------------
+
+
+def start_chains(world: World, seed: int, chains: int = 3, length: int = 60) -> list[WorldFuture]:
+    """Chains of cheap nodes that end in one sum, and one of them in a node of its own, too."""
+    random = Random(seed)
+    needs: list[list[int]] = []
+    for _ in range(chains):
+        needs += [[len(needs) + at - 1] if at else [] for at in range(length)]
+    needs += [[(chain + 1) * length - 1 for chain in range(chains)], [length // 2]]
+    plans = [Plan(random.uniform(0.0001, 0.0005), f"n{at}") for at in range(len(needs))]
+    return world.client.graph(plans, needs, [len(needs) - 2, len(needs) - 1], size=50)
+
+
+def moves(world: World, chains: int = 3, length: int = 60) -> int:
+    """How often a node of a chain ran elsewhere than the one before it."""
+    first = min(execution.task for execution in world.history)
+    where = {execution.task - first: (execution.host, execution.worker) for execution in world.history}
+    return sum(where[at] != where[at - 1] for at in range(chains * length) if at % length)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_chain_of_cheap_nodes_stays_on_one_worker(seed: int) -> None:
+    world = World(seed, hosts=[2, 1])
+    futures = start_chains(world, seed)
+    world.finish()
+    world.check_as_expected(futures)
+    assert len(world.history) == 3 * 60 + 2 and moves(world) < 20
+    world.rest()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("fault", ["worker", "host", "scheduler", "cut", "cancel", "leave", "two sessions"])
+def test_faults_in_the_middle_of_chains(seed: int, fault: str) -> None:
+    world = World(seed, hosts=[2, 2])
+    futures = start_chains(world, seed)
+    world.run(0.006 + 0.004 * seed)
+    if fault == "worker":
+        world.kill_worker(world.hosts[seed % 2])
+    elif fault == "host":
+        world.hosts[seed % 2].kill()
+    elif fault == "scheduler":
+        world.restart_scheduler(0.05 * seed)
+    elif fault == "cut":
+        world.connection(world.client).cut()
+    elif fault == "cancel":
+        world.client.cancel(*[future for future in futures if future.outcome() is None][:1])
+    elif fault == "leave":
+        world.client.leave(world.network.now)
+    else:
+        futures += start_chains(world, seed + 10)
+    world.finish(60.0)
+    if fault not in ("cancel", "leave"):
+        world.check_as_expected(futures)
+    world.rest(10.0)
+
+
+@pytest.mark.parametrize("place", [0, 1, 30, 58, 59])
+@pytest.mark.parametrize("how", ["raises", "kills_worker"])
+def test_a_node_of_a_chain_that_fails_wherever_it_stands(place: int, how: str) -> None:
+    world = World(place, hosts=[2])
+    warm = start_chains(world, 1)
+    world.finish()
+    needs = [[at - 1] if at else [] for at in range(60)]
+    failing: dict[str, Any] = {how: 9}
+    plans = [Plan(0.0002, f"n{at}", **(failing if at == place else {})) for at in range(60)]
+    futures = world.client.graph(plans, needs, [59], size=50)
+    world.finish(60.0)
+    world.check_as_expected(warm + futures)
     world.rest(10.0)

@@ -59,6 +59,8 @@ class SimulatedWorker:
         self._welcome: Welcome | None = None
         self._children: list[WorldFuture] = []
         self._inputs: list[bytes] = []
+        self._made: dict[int, bytes] = {}
+        """What the run before has made, by its task."""
         self._cpu = 0.0
         self._worked_since = math.inf
         self._stopped_until = -math.inf
@@ -189,10 +191,14 @@ class SimulatedWorker:
         if entry[2].kind.handle not in self._knows:
             self._write(channel.FunctionMissed(entry[0]))
             return
-        call, inputs = entry[3], []
+        call, inputs, made = entry[3], [], self._made
+        self._made = {}
         if entry[5] & channel.WITH_INPUTS:
             call, found = channel.split_inputs(call)
-            inputs = [given.result for given in found]
+            if any(given.kind == channel.FOLLOWS and given.task not in made for given in found):
+                self._write(channel.RunUnfed(entry[0]))
+                return
+            inputs = [made[given.task] if given.kind == channel.FOLLOWS else given.result for given in found]
         plan = plan_of(call)
         now = self._network.now
         self.now = Execution(entry[1], entry[0], entry[4], self._host.name, self.number, now, plan)
@@ -232,6 +238,8 @@ class SimulatedWorker:
         micros = round(plan.seconds * 1e6)
         profile = PROFILE.pack(micros, micros, 0, 1000 + self.number, self.number, execution.attempt)
         self.now, self._children = None, []
+        if not raised:
+            self._made = {execution.task: payload}
         self._write(channel.RunsEnded([execution.run], [status], [micros], [profile], [payload], []))
         self._go_on()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scaler_io.link_events import PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.messages import Group, Status, Submit
@@ -124,3 +125,103 @@ def test_a_session_that_watches_hears_of_inner_nodes(driver: SchedulerDriver) ->
         driver.done(agent, driver.runs(agent))
     driver.later(0.1)
     assert [tuple(ended.tasks) for ended in driver.take(client, messages.Ended)] == [(FIRST, FIRST + 1)]
+
+
+CHAIN = [(11, 10), (12, 11), (13, 12)]
+
+
+def chain_of_four(driver: SchedulerDriver) -> tuple[bytes, bytes, messages.Run]:
+    """A chain at an agent that knows its function to be cheap."""
+    client, agent = driver.client(), driver.agent()
+    driver.submit(client)
+    driver.done(agent, driver.runs(agent), seconds=0.0001)
+    driver.feed(client, piece(4, CHAIN, [1, 1, 1, 0], [13], at=10))
+    (run,) = driver.take(agent, messages.Run)
+    assert driver.outcomes(client)
+    return client, agent, run
+
+
+def test_a_chain_of_cheap_nodes_goes_to_an_agent_at_once(driver: SchedulerDriver) -> None:
+    client, agent, run = chain_of_four(driver)
+    assert [task - FIRST - 10 for task in run.tasks] == [0, 1, 2, 3]
+    assert (list(run.dependents), list(run.inputs_awaited), list(run.inputs)) == ([1, 2, 3], [0, 1, 2], [b""] * 3)
+    driver.done(agent, dict(zip(run.tasks, range(run.first_run, run.first_run + 4), strict=True)))
+    assert list(driver.outcomes(client)) == [FIRST + 13]
+
+
+def test_what_an_agent_gives_back_of_a_chain_waits_for_its_input(driver: SchedulerDriver) -> None:
+    client, agent, run = chain_of_four(driver)
+    driver.feed(agent, messages.Returned([run.first_run + 1, run.first_run + 2, run.first_run + 3]))
+    assert not driver.runs(agent)
+    driver.done(agent, {FIRST + 10: run.first_run}, result=b"42")
+    (again,) = driver.take(agent, messages.Run)
+    assert list(again.tasks) == [FIRST + 11, FIRST + 12, FIRST + 13]
+    assert list(again.inputs) == [b"42", b"", b""] and list(again.inputs_awaited) == [1, 2]
+    driver.feed(client, messages.Cancel((FIRST + 13,)))
+    (withdrawn,) = driver.take(agent, messages.Withdraw)
+    assert sorted(withdrawn.runs) == [again.first_run + at for at in range(3)]
+
+
+def test_the_rest_of_a_chain_shares_the_fate_of_its_beginning(driver: SchedulerDriver) -> None:
+    client, agent, run = chain_of_four(driver)
+    driver.done(agent, {FIRST + 10: run.first_run}, Status.RAISED, b"error")
+    assert driver.outcomes(client)[FIRST + 13] == (Status.RAISED, b"error")
+    (withdrawn,) = driver.take(agent, messages.Withdraw)
+    assert list(withdrawn.runs) == [run.first_run + at for at in (1, 2, 3)]
+    driver.feed(agent, messages.Returned([run.first_run + at for at in (1, 2, 3)]))
+    assert not driver.runs(agent)
+
+
+def test_a_chain_is_begun_anew_elsewhere_when_its_host_is_lost(driver: SchedulerDriver) -> None:
+    _, agent, run = chain_of_four(driver)
+    driver.feed(agent, PeerLost("gone"))
+    other = driver.agent(b"other")
+    (again,) = driver.take(other, messages.Run)
+    assert list(again.tasks) == list(run.tasks) and list(again.inputs_awaited) == [0, 1, 2]
+
+
+def graph(first: Submit, size: int) -> Submit:
+    """The same as (part of) a graph."""
+    return replace(first, graph=FIRST, graph_size=size)
+
+
+def test_ready_nodes_run_in_the_order_of_their_graph(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    needs = [(1, 0), (4, 0), (3, 2), (5, 2), (6, 1), (6, 3), (7, 4), (7, 5)]
+    shuffle = piece(8, needs, [2, 1, 2, 1, 1, 1, 0, 0], [6, 7])
+    driver.feed(client, graph(shuffle, 8))
+    ran = []
+    while runs := driver.runs(agent):
+        ran += [task - FIRST for task in runs]
+        driver.done(agent, runs, seconds=1.0)
+    assert ran == list(range(8)), "not 0, 1, 4: the result of 4 would be held for longer"
+
+
+def test_what_is_ready_goes_before_other_graphs_and_tasks(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    driver.feed(client, graph(piece(2, [(1, 0)], [1, 0], [1]), 2))
+    runs = driver.runs(agent)
+    other = replace(piece(1, [], [0], [20], at=20), graph=FIRST + 20, graph_size=1)
+    driver.feed(client, other)
+    driver.submit(client)
+    driver.done(agent, runs, seconds=1.0)
+    assert list(driver.runs(agent)) == [FIRST + 1]
+
+
+def test_graphs_are_counted_while_they_run(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=2)
+    session = driver.core.state.sessions[client[0]]
+    whole = piece(4, [(2, 0), (3, 1), (3, 2)], [1, 1, 1, 0], [3])
+    driver.feed(client, graph(whole, 5))
+    (record,) = session.graphs.values()
+    (counts,) = record.counts.values()
+    assert (record.size, record.open, counts.submitted) == (5, 4, 4)
+    runs = driver.runs(agent)
+    driver.done(agent, {FIRST: runs[FIRST]}, seconds=1.0)
+    assert (record.open, counts.done) == (3, 1)
+    driver.feed(client, graph(piece(1, [], [0], [4], at=4), 5))
+    driver.done(agent, {FIRST + 1: runs[FIRST + 1]}, Status.RAISED, b"error")
+    assert (counts.failed, counts.cancelled, record.open) == (2, 1, 1), "3 shares its fate, and nobody wants 2 any more"
+    assert list(session.graphs) == [FIRST]
+    driver.done(agent, driver.runs(agent))
+    assert not session.graphs and counts.done == 2

@@ -34,6 +34,7 @@ from scaler_worker.channel import (
     OutputWritten,
     RecordReader,
     RunsEnded,
+    RunUnfed,
     WorkerReady,
 )
 from scaler_worker.output import CapturedOutput
@@ -142,7 +143,9 @@ def test_inputs_and_references() -> None:
     bench.core._runners[1] = lambda call: (Status.VALUE, seen.append((call, dict(bench.core.inputs))) or b"")  # type: ignore[func-returns-value]
     stored = store.put(b"big call")
     big_input = store.put(b"big input")
-    joined = channel.join_inputs(stored, [channel.Input(5, False, b"five"), channel.Input(6, True, big_input)])
+    joined = channel.join_inputs(
+        stored, [channel.Input(5, channel.PLAIN, b"five"), channel.Input(6, channel.STORED, big_input)]
+    )
     bench.run(1, (10, 1, joined), flag=channel.STORED | channel.WITH_INPUTS)
     assert seen == [(b"big call", {5: (False, b"five"), 6: (True, big_input)})]
     assert not bench.core.inputs
@@ -286,3 +289,29 @@ def test_preloads() -> None:
     assert Preload.parse("a:c(1, 'x', k=[2])") == Preload("a", "c", (1, "x"), (("k", [2]),))
     with pytest.raises(PreloadError, match="callable"):
         Preload.parse("os:environ").run()
+
+
+def takes(task: int, needed: int) -> tuple[int, int, bytes]:
+    """A call with what the run before made."""
+    joined = channel.join_inputs(call(), [channel.Input(needed, channel.FOLLOWS, b"")])
+    return task, 1, joined
+
+
+def test_a_run_takes_what_the_one_before_made() -> None:
+    bench = Bench()
+    bench.core._runners[1] = lambda call: (
+        Status.VALUE,
+        b"+".join((b"1", *(made for _, made in bench.core.inputs.values()))),
+    )
+    bench.core._runners[2] = lambda call: (Status.RAISED, b"error")
+    chain = channel.WITH_INPUTS | channel.FOLLOWS
+    bench.run(1, (10, 1, call()))
+    bench.run(2, takes(11, 10), takes(12, 11), takes(13, 11), takes(14, 13), flag=chain)
+    assert [type(event) for event in bench.written] == [RunsEnded] * 3 + [RunUnfed] * 2
+    assert [event.payloads[0] for event in bench.written[:3]] == [b"1", b"1+1", b"1+1+1"]
+    bench.written.clear()
+    bench.run(3, (20, 2, call()))
+    bench.run(4, takes(21, 20), flag=chain)
+    bench.run(5, (30, 9, call()))
+    bench.run(6, takes(31, 30), flag=chain)
+    assert [type(event) for event in bench.written] == [RunsEnded, RunUnfed, FunctionMissed, RunUnfed]

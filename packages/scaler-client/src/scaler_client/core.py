@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaler_client.client_effects import AnswerShutdown, Call, ClientEffect, Connected, Mend, Print, Transmit
-from scaler_client.drafts import CallDraft, is_placed
+from scaler_client.drafts import CallDraft, is_placed, submit_message
 from scaler_client.graph_records import GraphPiece, GraphTable
 from scaler_client.records import (
     CallAgain,
@@ -236,7 +236,7 @@ class ClientCore:
         if self._asked:
             for task in draft.tasks:
                 self._asked.pop(task, None)
-        self._send(draft.message(self._functions.new(draft.groups)))
+        self._send(submit_message(draft, self._functions.new(draft.groups)))
         return True
 
     def _unsent(self) -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scaler_client.graph_records import GraphPiece
 from scaler_client.records import CallBlock, CallGroup, Dependency, FunctionBody, WaitingCall
@@ -20,9 +21,9 @@ def is_placed(call: WaitingCall | GraphPiece) -> bool:
 
 
 class CallDraft:
-    """Tasks of one parent; their groups are numbered as they come."""
+    """Tasks of one parent: calls, whose groups are numbered as they come, or one piece of a graph."""
 
-    __slots__ = ("calls", "count_limit", "dependents", "groups", "needs", "numbers", "parent", "size", "tasks")
+    __slots__ = ("calls", "count_limit", "dependents", "groups", "needs", "numbers", "parent", "piece", "size", "tasks")
 
     def __init__(self, parent: int, count_limit: int) -> None:
         self.parent = parent
@@ -82,19 +83,26 @@ class CallDraft:
                 self.dependents.append(position)
                 self.needs.append(need.task_id)
 
-    def message(self, bodies: Sequence[FunctionBody]) -> Submit:
-        """The Submit, with the bytes of functions that the scheduler has not got."""
-        return Submit(
-            groups=[group.wire for group in self.groups],
-            tasks=self.tasks,
-            calls=Payloads(self.calls),
-            task_groups=self.numbers if len(self.groups) > 1 else (),
-            stored=stored_positions(self.calls),
-            dependents=self.dependents,
-            needs=self.needs,
-            functions=[body.id for body in bodies],
-            names=[body.name for body in bodies],
-            bodies=Payloads([body.body for body in bodies]),
-            parent=self.parent,
-            bodies_stored=stored_positions([body.body for body in bodies]),
-        )
+
+def submit_message(draft: CallDraft | GraphPiece, bodies: Sequence[FunctionBody]) -> Submit:
+    """The Submit of a draft, or of a piece of a graph, with the bytes of functions that the scheduler has not got."""
+    written = [body.body for body in bodies]
+    message = Submit(
+        groups=[group.wire for group in draft.groups],
+        tasks=draft.tasks,
+        calls=Payloads(draft.calls),
+        task_groups=draft.numbers if len(draft.groups) > 1 else (),
+        stored=stored_positions(draft.calls),
+        dependents=draft.dependents,
+        needs=draft.needs,
+        functions=[body.id for body in bodies],
+        names=[body.name for body in bodies],
+        bodies=Payloads(written),
+        parent=draft.parent,
+        bodies_stored=stored_positions(written),
+    )
+    if isinstance(draft, GraphPiece):
+        graph = draft.graph
+        message = replace(message, graph=graph.tasks.start, graph_size=len(graph.tasks), watched=graph.watched)
+        return replace(message, takers=draft.takers, inner=draft.inner)
+    return message

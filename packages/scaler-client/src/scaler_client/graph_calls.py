@@ -11,7 +11,7 @@ from scaler_client.calls import PLAIN, CallWriter, FailedArgumentError, PartCall
 from scaler_client.dependencies import Collector, collector
 from scaler_client.futures import ScalerFuture, finished_future
 from scaler_client.graph_records import GraphPiece, GraphTasks
-from scaler_client.graphs import DataNode, GraphPlan, NodeInput, PlannedCall, spell, uncollected
+from scaler_client.graphs import DataNode, GraphPlan, NodeInput, spell, uncollected
 from scaler_client.io_thread import IoThread
 from scaler_client.objects import ObjectReference
 from scaler_client.parts import future_part, object_part
@@ -27,6 +27,7 @@ from scaler_protocol.serializer import join_parts, split_parts
 PIECE_NODES: Final = 4096
 _BRIEF: Final = 256
 """Plain values up to so many characters are written into each call that takes them."""
+_WRITTEN_AT_ONCE: Final = PLAIN | {NodeInput}
 _NOTHING: Final[dict[str, Any]] = {}
 
 FindGroup = Callable[[Callable[..., Any], int], CallGroup]
@@ -63,34 +64,33 @@ class GraphSubmission:
         renewed: set[int] | None = None,
     ) -> None:
         self._io, self._writer, self._find_group, self._plan = io, writer, find_group, plan
-        size = len(plan.calls)
+        size = len(plan.keys)
         self._first = io.next_tasks(size) if size else 0
         self._graph = GraphTasks(range(self._first, self._first + size), self._describe, watched=watched)
         self._renewed = renewed
         self._data: dict[DataNode, Any] = {}
-        self._shapes: dict[tuple[Any, ...], bytes] = {}
+        self._shapes: dict[int, bytes] = {}
         self.futures: dict[Hashable, ScalerFuture[Any]] = {}
         """The requested calls."""
 
     def submit(self) -> None:
         """Write and hand over all of it; where that fails nothing of it is run any more."""
-        groups: dict[tuple[int, int], CallGroup] = {}
-        calls = self._plan.calls
-        for call in calls:  # before anything is sent: functions that can not be called so
-            kind = (id(call.function), len(call.arguments))
-            if kind not in groups:
-                groups[kind] = self._find_group(call.function, len(call.arguments))
-        written = [groups[id(call.function), len(call.arguments)] for call in calls]
-        asked = {place: key for key, place in self._plan.places.items()}
+        plan = self._plan
+        kinds = list(zip(map(id, plan.functions), map(len, plan.arguments), strict=True))
+        # Before anything is sent: functions that can not be called so.
+        named = dict(zip(kinds, plan.functions, strict=True))
+        groups = {kind: self._find_group(function, kind[1]) for kind, function in named.items()}
+        written = [groups[kind] for kind in kinds]
+        asked = {place: key for key, place in plan.places.items()}
         try:
             for place, key in asked.items():
                 future = self.futures[key] = ScalerFuture(self._io, self._first + place, written[place], b"")
                 self._graph.asked[future.task_id] = future
-                if self._plan.takers[place]:
+                if plan.takers[place]:
                     self._graph.loans[future.task_id] = future.lend()
             place = 0
             with uncollected():
-                while place < len(calls):
+                while place < len(kinds):
                     place = self._hand_over(place, written, asked)
         except BaseException:
             self.cancel()
@@ -102,44 +102,63 @@ class GraphSubmission:
 
     def _hand_over(self, start: int, groups: list[CallGroup], asked: Mapping[int, Hashable]) -> int:
         """Write and hand over one piece, from a place on; returns the place behind it."""
-        first, plan, end, size = self._first, self._plan, start, 0
-        numbers: dict[CallGroup, int] = {}
-        piece = GraphPiece(self._graph, first + start, [], [], [], [], [], [], [], {}, {})
-        others: dict[int, Sequence[Dependency]] = {}
+        first, plan = self._first, self._plan
+        calls, others = self._write_some(start)
+        end = start + len(calls)
+        rows = plan.needs[start:end]
         futures: dict[int, ScalerFuture[Any]] = {}
-        while end < len(plan.calls) and end - start < PIECE_NODES and size < MESSAGE_LIMIT:
-            planned, at = plan.calls[end], end - start
-            call, found = self._write(planned)
-            size += len(call)
-            piece.calls.append(call)
-            needs = [first + need for need in planned.needs]
-            if found:
-                others[at] = found
-                needs += [need.task_id for need in found if need.task_id]
-            piece.dependents += [at] * len(needs)
-            piece.needs += needs
-            piece.numbers.append(numbers.setdefault(groups[end], len(numbers)))
-            piece.takers.append(plan.takers[end])
-            if end in asked:
-                future = self.futures[asked[end]]
-                future.call, future.needs = call, [*map(self._graph.need, needs[: len(planned.needs)]), *found]
-                futures[future.task_id] = future
-            else:
-                piece.inner.append(at)
-            end += 1
-        piece.groups, piece.others, piece.asked = list(numbers), others, futures
+        for at in [place - start for place in range(start, end) if place in asked]:
+            future = self.futures[asked[start + at]]
+            needed = [self._graph.need(first + need) for need in rows[at]]
+            future.call, future.needs = calls[at], [*needed, *others.get(at, ())]
+            futures[future.task_id] = future
+        for at, found in others.items():
+            rows[at] += tuple([need.task_id - first for need in found if need.task_id])
+        numbers: dict[CallGroup, int] = {}
+        piece = GraphPiece(
+            self._graph,
+            first + start,
+            groups=numbers,
+            numbers=[numbers.setdefault(group, len(numbers)) for group in groups[start:end]],
+            calls=calls,
+            dependents=[at for at, row in enumerate(rows) for _ in row],
+            needs=[first + need for row in rows for need in row],
+            takers=plan.takers[start:end],
+            inner=[place - start for place in range(start, end) if place not in asked],
+            others=others,
+            asked=futures,
+        )
         self._io.handoff.put(piece)
         return end
 
     # --- arguments --------------------------------------------------------------------------------------------------
 
-    def _write(self, call: PlannedCall) -> tuple[bytes, Sequence[Dependency]]:
+    def _write_some(self, start: int) -> tuple[list[bytes], dict[int, Sequence[Dependency]]]:
+        """As many calls as a message takes, from a place on; and by position what they take besides nodes."""
+        calls: list[bytes] = []
+        others: dict[int, Sequence[Dependency]] = {}
+        size, shapes, written = 0, self._plan.shapes, self._shapes
+        for given in self._plan.arguments[start : start + PIECE_NODES]:
+            if given is shapes.get(count := len(given)) and (shape := written.get(count)) is not None:
+                calls.append(shape)
+                size += len(shape)
+            else:
+                call, found = self._write(start + len(calls))
+                if found:
+                    others[len(calls)] = found
+                calls.append(call)
+                size += len(call)
+            if size >= MESSAGE_LIMIT:
+                break
+        return calls, others
+
+    def _write(self, place: int) -> tuple[bytes, Sequence[Dependency]]:
         try:
             written: Payload
             if isinstance(self._writer, PartCalls):
-                written, found = self._write_parts(self._writer, call)
+                written, found = self._write_parts(self._writer, place)
             else:
-                written, found = self._write_whole(self._writer, call.arguments)
+                written, found = self._write_whole(self._writer, self._plan.arguments[place])
             for kept in pending_puts(found):
                 wait_put(kept)
             return self._placed(written), found
@@ -153,14 +172,12 @@ class GraphSubmission:
 
     def _write_whole(self, writer: WholeCalls, arguments: tuple[Any, ...]) -> tuple[Payload, Sequence[Dependency]]:
         kinds = set(map(type, arguments))
-        if kinds == {NodeInput}:
-            written = self._shapes.get(arguments)
-            if written is None:
-                written = self._shapes[arguments] = pickle.dumps((arguments, _NOTHING), 5)
+        if arguments is self._plan.shapes.get(len(arguments)):
+            written = self._shapes[len(arguments)] = pickle.dumps((arguments, _NOTHING), 5)
             return written, ()
-        if DataNode in kinds or not kinds <= PLAIN:
+        if not kinds <= _WRITTEN_AT_ONCE:
             arguments = tuple([self._replaced(value) for value in arguments])
-            if not set(map(type, arguments)) <= PLAIN | {NodeInput}:
+            if not set(map(type, arguments)) <= _WRITTEN_AT_ONCE:
                 return writer.write(arguments, _NOTHING, self._renewed)
         return pickle.dumps((arguments, _NOTHING), 5), ()
 
@@ -192,14 +209,14 @@ class GraphSubmission:
             return value  # whoever writes it into a call finds out
         return WrittenData(self._placed(payload), self._writer.load, collected.found)
 
-    def _write_parts(self, writer: PartCalls, call: PlannedCall) -> tuple[bytes, Sequence[Dependency]]:
+    def _write_parts(self, writer: PartCalls, place: int) -> tuple[bytes, Sequence[Dependency]]:
         names: list[str] = []
         parts: list[bytes] = []
         found: list[Dependency] = []
-        for argument in call.arguments:
+        for argument in self._plan.arguments[place]:
             value = self._written(argument) if type(argument) is DataNode else argument
             if type(value) is NodeInput:
-                name, part = future_part("", self._first + call.needs[value.at])
+                name, part = future_part("", self._first + self._plan.needs[place][value.at])
             elif type(value) is WrittenData and type(value.payload) is StoredPayload:
                 name, part = object_part("", value.payload)
                 found.append(value.payload.kept)
@@ -208,7 +225,7 @@ class GraphSubmission:
             else:
                 if type(value) in (list, dict) and _holds_nodes(value):
                     problem = "with a serializer of one's own only whole arguments may be nodes"
-                    raise TypeError(f"node {call.key!r}: {problem}")
+                    raise TypeError(f"node {self._plan.keys[place]!r}: {problem}")
                 payload, needs = writer.write((value,), _NOTHING)
                 found += needs
                 assert isinstance(payload, bytes), "parts are joined"

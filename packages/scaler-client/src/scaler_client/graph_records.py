@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from scaler_client.records import CallAgain, CallGroup, Deliver, Dependency, FunctionBody, OutstandingCall
-from scaler_client.stored import stored_positions
-from scaler_protocol.messages import Status, Submit
-from scaler_protocol.payloads import Payloads
+from scaler_client.records import CallAgain, CallGroup, Deliver, Dependency, OutstandingCall
+from scaler_protocol.messages import Status
 
 F = TypeVar("F", bound=tuple[BaseException, Any])
 
@@ -67,7 +65,8 @@ class GraphPiece:
 
     graph: GraphTasks
     first: int
-    groups: list[CallGroup]
+    groups: Mapping[CallGroup, int]
+    """Its groups and their numbers."""
     numbers: list[int]
     """The group of each node."""
     calls: list[bytes]
@@ -91,7 +90,12 @@ class GraphPiece:
     @property
     def group(self) -> CallGroup:
         """One of its groups; see `groups`."""
-        return self.groups[0]
+        return next(iter(self.groups))
+
+    @property
+    def parent(self) -> int:
+        """The run that submits it."""
+        return self.group.parent
 
     def call_of(self, task: int) -> bytes:
         """The payload of one of its tasks."""
@@ -107,34 +111,13 @@ class GraphPiece:
     def again(self, task: int) -> CallAgain:
         """One of its tasks, which nobody holds."""
         self.graph.told_again = True
-        group = self.groups[self.numbers[task - self.first]]
+        group = list(self.groups)[self.numbers[task - self.first]]
         return CallAgain(task, group, 0, self.call_of(task), self.needs_of(task))
 
     def take(self, task: int, status: int, payload: bytes) -> bool:
         """Note the outcome of an inner node; nobody waits for it here."""
         self.graph.kept[task] = (status, payload)
         return False
-
-    def message(self, bodies: Sequence[FunctionBody]) -> Submit:
-        """The Submit, with the bytes of functions that the scheduler has not got."""
-        written = [body.body for body in bodies]
-        return Submit(
-            groups=[group.wire for group in self.groups],
-            tasks=self.tasks,
-            calls=Payloads(self.calls),
-            task_groups=self.numbers if len(self.groups) > 1 else (),
-            stored=stored_positions(self.calls),
-            dependents=self.dependents,
-            needs=self.needs,
-            functions=[body.id for body in bodies],
-            names=[body.name for body in bodies],
-            bodies=Payloads(written),
-            parent=self.groups[0].parent,
-            bodies_stored=stored_positions(written),
-            takers=self.takers,
-            inner=self.inner,
-            watched=self.graph.watched,
-        )
 
 
 class GraphTable:

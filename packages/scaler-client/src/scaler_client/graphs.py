@@ -4,26 +4,28 @@ A node is a call, `(callable, argument, …)`, or data, which is all else and is
 key is that node. Lists, dicts (their values) and nested call tuples are searched, too; a nested call becomes a node
 without a name. A string that is no key is an error, and any other value a constant.
 
-Calls are ordered depth first, each after what it needs: whoever runs them in this order holds few results at a time.
+Calls are ordered (`scaler_client.graph_order`) so that whoever runs them in this order holds few results at a time.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from graphlib import CycleError
+from itertools import chain, islice
+from typing import Any, Final
 
+from scaler_client.graph_order import depth_first, heights
 from scaler_client.task_context import load_nth_input
 
 _COMPARED = 10_000
 """Keys among which the nearest one is looked for."""
 _NOTHING: Final = object()
-_FOUND: Final = -1
-_OPEN: Final = -2
-"""Places of calls that are not in the plan: not looked at yet, and on the way from a requested one."""
+_DATA: Final = -1
+_NO_KEY: Final = -2
+"""In the place of the number of a call, for a node that is data and for what is no node."""
 _NAMED = 10
 """Keys that a path or a cycle spells out."""
 
@@ -49,55 +51,41 @@ class DataNode:
         self.value = value
 
 
-class _Node:
-    """A call, from when it is found on."""
-
-    __slots__ = ("arguments", "call", "key", "left", "needs", "place")
-
-    def __init__(self, key: Hashable, call: tuple[Any, ...]) -> None:
-        self.key, self.call, self.place = key, call, _FOUND
-        self.arguments: tuple[Any, ...] = ()
-        self.needs: dict[_Node, int] = {}
-        self.left: Iterator[_Node] = iter(())
-
-
-class PlannedCall(NamedTuple):
-    """One call: `arguments` hold NodeInputs and DataNodes, `needs` the places of the calls whose results it takes."""
-
-    key: Hashable
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    needs: tuple[int, ...]
-
-
 @dataclass(slots=True)
 class GraphPlan:
-    """What some keys of a graph need, and nothing else."""
+    """What some keys of a graph need, and nothing else: calls as columns, in the order in which to run them."""
 
-    calls: list[PlannedCall] = field(default_factory=list)
+    keys: list[Hashable] = field(default_factory=list)
+    functions: list[Callable[..., Any]] = field(default_factory=list)
+    arguments: list[tuple[Any, ...]] = field(default_factory=list)
+    """They hold NodeInputs and DataNodes."""
+    needs: list[tuple[int, ...]] = field(default_factory=list)
+    """The places of the calls whose results each takes."""
     takers: list[int] = field(default_factory=list)
     """How many calls take the result of each."""
     places: dict[Hashable, int] = field(default_factory=dict)
     """Of the requested calls."""
     data: dict[Hashable, DataNode] = field(default_factory=dict)
     """The requested nodes that are data."""
+    shapes: dict[int, tuple[NodeInput, ...]] = field(default_factory=dict)
+    """The arguments of calls that take so many nodes and nothing else; they share them."""
 
     def path(self, place: int, failed: Iterable[int]) -> list[Hashable]:
         """The keys on a way from a call to one of the `failed` that it depends on, itself first; or only itself."""
         targets, seen = set(failed), {place}
-        way = [(place, iter(self.calls[place].needs))]
+        way = [(place, iter(self.needs[place]))]
         while way:
             if way[-1][0] in targets:
-                keys = dict.fromkeys(self.calls[at].key for at, _ in way)
+                keys = dict.fromkeys(self.keys[at] for at, _ in way)
                 return list(keys)
             for need in way[-1][1]:
                 if need not in seen:
                     seen.add(need)
-                    way.append((need, iter(self.calls[need].needs)))
+                    way.append((need, iter(self.needs[need])))
                     break
             else:
                 way.pop()
-        return [self.calls[place].key]
+        return [self.keys[place]]
 
 
 def is_call(node: object) -> bool:
@@ -127,98 +115,134 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+class _Numbers(dict[Hashable, int]):
+    """The number of each call of a graph, given when it is first looked up; _DATA and _NO_KEY for all else."""
+
+    def __init__(self, graph: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self._find = graph.get
+        self.names: list[Hashable] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self.data: dict[Hashable, DataNode] = {}
+
+    def __missing__(self, key: Hashable) -> int:
+        node = self._find(key, _NOTHING)
+        if isinstance(node, tuple) and node and callable(node[0]):  # is_call, which takes as long as all else here
+            self[key] = number = len(self.calls)
+            self.names.append(key)
+            self.calls.append(node)
+            return number
+        if node is _NOTHING:
+            return _NO_KEY
+        self.data[key] = DataNode(node)
+        self[key] = _DATA
+        return _DATA
+
+    def add(self, key: Hashable, call: tuple[Any, ...]) -> int:
+        """One more call."""
+        self.names.append(key)
+        self.calls.append(call)
+        return len(self.calls) - 1
+
+
 class _Planner:
+    """Calls are numbered as they are come across, and read in that order: what nobody needs is never looked at."""
+
     def __init__(self, graph: Mapping[Any, Any]) -> None:
         self._graph = graph
-        self._nodes: dict[Hashable, _Node | DataNode] = {}
+        self._numbers = _Numbers(graph)
+        self._arguments: list[tuple[Any, ...]] = []
+        self._needs: list[Sequence[int]] = []
         self._inputs: list[NodeInput] = []
-        self._calls: list[PlannedCall] = []
+        self._shapes: dict[int, tuple[NodeInput, ...]] = {}
 
     def plan(self, keys: Iterable[Hashable]) -> GraphPlan:
         if isinstance(keys, str | bytes):
             raise TypeError(f"keys={keys!r}: a list of keys is expected, such as [{keys!r}]")
-        wanted: dict[Hashable, _Node | DataNode] = {}
+        wanted: dict[Hashable, int] = {}
         for key in keys:
             if key in wanted:
                 raise KeyError(f"key {key!r} is asked for twice")
-            node = self._find(key)
-            if node is None:
+            wanted[key] = number = self._numbers[key]
+            if number == _NO_KEY:
                 raise KeyError(f"key {key!r} is not in the graph{self._nearest(key)}")
-            wanted[key] = node
-        plan = GraphPlan(self._calls)
-        for key, node in wanted.items():
-            if isinstance(node, _Node):
-                self._add(node)
-                plan.places[key] = node.place
+        self._read()
+        data = {key: self._numbers.data[key] for key, number in wanted.items() if number == _DATA}
+        return self._ordered({key: number for key, number in wanted.items() if number >= 0}, data)
+
+    def _read(self) -> None:
+        """Replace the needs among the arguments of all calls that are needed, which are found by it."""
+        look = self._numbers.__getitem__
+        for number, call in enumerate(self._numbers.calls):  # it grows meanwhile
+            try:
+                found: Sequence[int] = tuple(map(look, call[1:]))
+            except TypeError:  # something can not be hashed
+                found = (_NO_KEY,)
+            size = len(found)
+            if min(found, default=0) >= 0 and (size < 2 or len(set(found)) == size):
+                self._arguments.append(self._shapes.get(size) or self._shape(size))
             else:
-                plan.data[key] = node
-        plan.takers = [0] * len(plan.calls)
-        for call in plan.calls:
-            for need in call.needs:
-                plan.takers[need] += 1
-        return plan
+                needs: dict[int, int] = {}
+                self._arguments.append(tuple([self._argument(number, needs, value) for value in call[1:]]))
+                found = tuple(needs)
+            self._needs.append(found)
 
-    def _find(self, key: Hashable) -> _Node | DataNode | None:
-        """The node of a key; raises TypeError for what can not be hashed."""
-        node = self._nodes.get(key)
-        if node is None and (value := self._graph.get(key, _NOTHING)) is not _NOTHING:
-            node = self._nodes[key] = _Node(key, value) if is_call(value) else DataNode(value)
-        return node
-
-    def _add(self, node: _Node) -> None:
-        """Append a call after all that it needs; no recursion, for chains may be long."""
-        if node.place >= 0:
-            return
-        calls, way = self._calls, [node]
-        self._read(node)
-        while way:
-            node = way[-1]
-            for need in node.left:
-                if need.place == _FOUND:
-                    self._read(need)
-                    way.append(need)
-                    break
-                if need.place == _OPEN:
-                    raise _cycle(way[way.index(need) :])
-            else:
-                way.pop()
-                node.place = len(calls)
-                needs = tuple([need.place for need in node.needs])
-                calls.append(PlannedCall(node.key, node.call[0], node.arguments, needs))
-
-    def _read(self, node: _Node) -> None:
-        """Replace the needs among the arguments of a call."""
-        node.place = _OPEN
-        node.arguments = tuple([self._argument(node, value) for value in node.call[1:]])
-        node.left = iter(node.needs)
-
-    def _argument(self, taker: _Node, value: Any) -> Any:
+    def _argument(self, taker: int, needs: dict[int, int], value: Any) -> Any:
         try:
-            node = self._nodes.get(value) or self._find(value)
+            number = self._numbers[value]
         except TypeError:  # it can not be hashed
-            node = None
-        if type(node) is _Node:
-            at = taker.needs.setdefault(node, len(taker.needs))
-            return self._inputs[at] if at < len(self._inputs) else self._input(at)
-        if node is not None:
-            return node
+            number = _NO_KEY
+        if number >= 0:
+            return self._input(needs.setdefault(number, len(needs)))
+        if number == _DATA:
+            return self._numbers.data[value]
         if isinstance(value, str):
             remedy = "; text that is no key goes into a node of its own"
-            where = f"node {taker.key!r} takes {value!r}"
+            where = f"node {self._numbers.names[taker]!r} takes {value!r}"
             raise KeyError(f"{where}, which is not in the graph{self._nearest(value)}{remedy}")
         if type(value) is list:
-            return [self._argument(taker, item) for item in value]
+            return [self._argument(taker, needs, item) for item in value]
         if type(value) is dict:
-            return {name: self._argument(taker, item) for name, item in value.items()}
+            return {name: self._argument(taker, needs, item) for name, item in value.items()}
         if is_call(value):
-            nested = _Node(taker.key, value)
-            return self._input(taker.needs.setdefault(nested, len(taker.needs)))
+            return self._input(needs.setdefault(self._numbers.add(self._numbers.names[taker], value), len(needs)))
         return value
+
+    def _shape(self, size: int) -> tuple[NodeInput, ...]:
+        self._shapes[size] = shape = tuple([self._input(at) for at in range(size)])
+        return shape
 
     def _input(self, at: int) -> NodeInput:
         while at >= len(self._inputs):
             self._inputs.append(NodeInput(len(self._inputs)))
         return self._inputs[at]
+
+    def _ordered(self, wanted: dict[Hashable, int], data: dict[Hashable, DataNode]) -> GraphPlan:
+        numbers, needs = list(wanted.values()), self._needs
+        try:
+            order = depth_first(needs, numbers, heights(needs, numbers))
+        except CycleError as error:
+            keys = list(dict.fromkeys(self._numbers.names[number] for number in error.args[1]))
+            cycle = [*keys, keys[0]]
+            raise CycleError(f"the graph has a cycle: {spell(cycle)}", cycle) from None
+        places = [0] * len(order)
+        for place, number in enumerate(order):
+            places[number] = place
+        place_of, calls = places.__getitem__, self._numbers.calls
+        plan = GraphPlan(
+            [self._numbers.names[number] for number in order],
+            [calls[number][0] for number in order],
+            [self._arguments[number] for number in order],
+            [tuple(map(place_of, needs[number])) for number in order],
+            [0] * len(order),
+            {key: places[number] for key, number in wanted.items()},
+            data,
+            self._shapes,
+        )
+        takers = plan.takers
+        for need in chain.from_iterable(plan.needs):
+            takers[need] += 1
+        return plan
 
     def _nearest(self, key: Hashable) -> str:
         import difflib
@@ -226,14 +250,6 @@ class _Planner:
         names = [name for name in islice(self._graph, _COMPARED) if isinstance(name, str)]
         found = difflib.get_close_matches(key, names, 1) if isinstance(key, str) else []
         return f"; the nearest key is {found[0]!r}" if found else ""
-
-
-def _cycle(way: list[_Node]) -> Exception:
-    from graphlib import CycleError
-
-    keys = list(dict.fromkeys(node.key for node in way))
-    cycle = [*keys, keys[0]]
-    return CycleError(f"the graph has a cycle: {spell(cycle)}", cycle)
 
 
 def spell(keys: list[Hashable]) -> str:

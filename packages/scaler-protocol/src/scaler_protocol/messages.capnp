@@ -72,6 +72,8 @@ struct Submit {
   takers @12 :List(UInt32);
   inner @13 :List(UInt32);
   watched @14 :Bool;
+  graph @15 :UInt64;
+  graphSize @16 :UInt64;
 }
 struct Run {
   firstRun @0 :UInt64;
@@ -89,6 +91,7 @@ struct Run {
   names @12 :List(Text);
   bodiesLengths @13 :List(UInt32);
   bodiesStored @14 :List(UInt32);
+  inputsAwaited @15 :List(UInt32);
 }
 struct Done {
   runs @0 :List(UInt64);

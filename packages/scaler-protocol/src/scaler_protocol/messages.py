@@ -86,8 +86,8 @@ class Group:
 class Submit:
     """New tasks. `dependents` (positions) and `needs` (task ids) are sparse pairs: this task waits for that one.
 
-    In a graph `takers` says how many of its tasks take the result of each, those of later messages included; the
-    outcomes of `inner` tasks (sparse positions) are for their takers, and not sent to the session unless they fail.
+    A graph is named by its first task and has `graph_size` tasks. `takers` says how many of them take the result of
+    each, those of later messages included; outcomes of `inner` tasks (sparse) are sent to the session if they fail.
     """
 
     COLUMNS: ClassVar = (
@@ -112,11 +112,14 @@ class Submit:
     takers: Ints = ()
     inner: Ints = ()
     watched: bool = False
+    graph: int = 0
+    graph_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tasks to run; the run id of task i is `first_run + i`. `inputs` are results of the tasks named in `needs`."""
+    """Tasks to run; the run id of task i is `first_run + i`. `inputs` are results of the tasks named in `needs`; in the
+    place of those `inputs_awaited` the worker takes what the task before has made, or the run is Returned."""
 
     COLUMNS: ClassVar = (
         ("tasks", "task_groups", "calls", "attempts"),
@@ -136,6 +139,7 @@ class Run:
     needs: Ints = ()
     inputs: Payloads = NONE
     inputs_stored: Ints = ()
+    inputs_awaited: Ints = ()
     functions: Ids = ()
     names: Texts = ()
     bodies: Payloads = NONE
@@ -193,7 +197,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Runs that the agent gives back unstarted; an answer to Recall, or because their worker blocked."""
+    """Runs that the agent gives back unstarted: an answer to Recall, or because the result before was not there."""
 
     runs: Ints
 

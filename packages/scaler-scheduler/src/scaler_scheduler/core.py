@@ -19,6 +19,7 @@ WAITING tasks; a session knows exactly its unforgotten tasks.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -328,6 +329,9 @@ class SchedulerCore:
         waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
             self._outcomes.needs.check(session)
+            unended = Counter(task.extra.graph for task in session.tasks.values() if task.state != DONE and task.extra)
+            for graph in session.graphs.values():
+                assert graph.open == unended[graph], (graph, unended[graph])
             for number, task in session.tasks.items():
                 assert number == task.id and task.state != GONE, f"task {number:x} is {task.state}"
                 if task.state == ASSIGNED:

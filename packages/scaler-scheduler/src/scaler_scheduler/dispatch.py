@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.messages import MESSAGE_LIMIT, NONE, NeedFunctions, Recall, Run, Withdraw
 from scaler_protocol.payloads import Payloads
+from scaler_scheduler.chains import with_followers
 from scaler_scheduler.functions import FunctionRecord
 from scaler_scheduler.outcomes import Outcomes
 from scaler_scheduler.records import (
@@ -102,7 +103,7 @@ class Dispatch:
         if requirement.runtime and all(offer.runtime != requirement.runtime for offer in self._members):
             there = ", ".join(sorted({describe_runtime(offer.runtime) for offer in self._members}))
             error = NoWorkerError(f"the client has {describe_runtime(requirement.runtime)}, the workers have {there}")
-            for task in list(lane.tasks):
+            for task in [*lane.tasks, *(entry[-1] for entry in lane.ready)]:
                 if task.state == WAITING:
                     self._outcomes.fail(task, error, now)
         elif requirement not in self._told:
@@ -168,6 +169,7 @@ class Dispatch:
 
             taken = self._state.waiting.take(offer, limit, now)
             if taken:
+                taken = with_followers(taken, agent.workers * agent.queue_size - agent.active - len(taken))
                 self._assign(agent, taken)
                 given.setdefault(agent, []).extend(taken)
             elif room is None:
@@ -184,7 +186,7 @@ class Dispatch:
         if most <= 0:
             return max(0, idle)
         horizon = self._state.config.horizon_seconds
-        seconds = lane.tasks[0].group.function.seconds
+        seconds = lane.first.group.function.seconds
         behind = seconds if seconds is not None and seconds <= BEHIND_SECONDS else 0.0
         budget = agent.workers * (horizon + behind) - agent.load
         if budget <= 0:
@@ -270,7 +272,7 @@ class Dispatch:
         if self._state.chronicle.listening:
             self._state.chronicle.assigned(agent, first.run, ids)
         special = any(task.extra is not None for task in tasks)
-        dependents, needs, inputs, inputs_stored = _inputs(tasks) if special else ([], [], [], [])
+        dependents, needs, inputs, inputs_stored, inputs_awaited = _inputs(tasks) if special else ([], [], [], [], [])
         self._state.send(
             agent.peer,
             Run(
@@ -285,6 +287,7 @@ class Dispatch:
                 needs=needs,
                 inputs=Payloads(inputs) if inputs else NONE,
                 inputs_stored=inputs_stored,
+                inputs_awaited=inputs_awaited,
                 functions=list(defined),
                 names=[function.name for function in defined.values()],
                 bodies=Payloads([function.body or b"" for function in defined.values()]),
@@ -331,19 +334,21 @@ class Dispatch:
         return self._rebalance_at if self._wanting else None
 
 
-def _inputs(tasks: list[TaskRecord]) -> tuple[list[int], list[int], list[bytes], list[int]]:
+def _inputs(tasks: list[TaskRecord]) -> tuple[list[int], list[int], list[bytes], list[int], list[int]]:
     dependents: list[int] = []
     needs: list[int] = []
     inputs: list[bytes] = []
     stored: list[int] = []
+    awaited: list[int] = []
     for position, task in enumerate(tasks):
         if task.extra is not None:
             for need, given in task.extra.inputs.items():
-                assert given is not None, "it is not ready"
-                payload, is_stored = given
-                if is_stored:
+                payload, is_stored = given or (b"", False)
+                if given is None:
+                    awaited.append(len(inputs))
+                elif is_stored:
                     stored.append(len(inputs))
                 dependents.append(position)
                 needs.append(need)
                 inputs.append(payload)
-    return dependents, needs, inputs, stored
+    return dependents, needs, inputs, stored, awaited

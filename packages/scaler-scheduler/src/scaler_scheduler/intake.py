@@ -15,6 +15,7 @@ from scaler_scheduler.records import (
     GONE,
     HELD,
     WAITING,
+    GraphRecord,
     GroupRecord,
     Requirement,
     SessionRecord,
@@ -30,6 +31,7 @@ class Intake:
         self._state = state
         self._outcomes = outcomes
         self._dispatch = dispatch
+        self._graphs = 0
 
     def submit(self, peer: bytes, event: Submit, now: float) -> None:
         """Take new tasks of a client, or of a task that runs on an agent; raises ProtocolError, changing nothing."""
@@ -51,9 +53,11 @@ class Intake:
             group.function.submitted += len(event.tasks)
             records = [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
         session.watched |= event.watched
-        plain = not (event.stored or event.dependents or event.takers)
+        plain = not (event.stored or event.dependents or event.takers or event.graph)
         if not session.tasks.keys().isdisjoint(event.tasks):
             _merge(session, records, plain)
+        if event.graph:
+            self._graph(session, event).enter([record for record in records if record.state == WAITING])
         known = len(session.tasks)
         session.tasks.update([(record.id, record) for record in records if record.state == WAITING])
         self._state.chronicle.submitted += len(session.tasks) - known
@@ -64,6 +68,13 @@ class Intake:
                 records[position].more().stored = True
             self._outcomes.enter(session, event, records, now)
         self._enter([record for record in records if record.state == WAITING], now)
+
+    def _graph(self, session: SessionRecord, event: Submit) -> GraphRecord:
+        graph = session.graphs.get(event.graph)
+        if graph is None:
+            self._graphs += 1
+            graph = session.graphs[event.graph] = GraphRecord(event.graph, self._graphs, event.graph_size)
+        return graph
 
     def _enter(self, records: list[TaskRecord], now: float) -> None:
         limit = self._state.config.max_number_of_tasks_waiting

@@ -1,12 +1,13 @@
 """Needs: who waits for whose result, and how long a result is kept for those who take it.
 
-Theory. A task that takes results of others is HELD until all have come; they stand in its `inputs` until it has ended.
+Theory. A task that takes results of others is HELD until all have come (or ASSIGNED, together with the one it lacks:
+see `scaler_scheduler.chains`); they stand in its `inputs` until it has ended.
 A node of a graph knows from the start how many tasks will take its result (`takers`), whether they have been submitted
 yet or not: its outcome is kept for them, and it is forgotten when none is left and its owner does not hold it either.
 An *inner* node is one whose owner never asked: its value goes to those who take it and to nobody else. Where a taker
 ends without having run, what only it needed is not wanted any more, and stops wherever it stands.
 
-Invariants (`check`): a HELD task lacks as many inputs as have not come; an inner node that has ended has takers left.
+Invariants (`check`): a task lacks as many inputs as have not come; an inner node that has ended has takers left.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from collections.abc import Callable, Sequence
 
 from scaler_protocol.messages import NeedInputs, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
-from scaler_scheduler.records import DONE, GONE, HELD, WAITING, AgentRecord, Outcome, SessionRecord, TaskRecord
+from scaler_scheduler.records import (
+    ASSIGNED,
+    DONE,
+    GONE,
+    HELD,
+    WAITING,
+    AgentRecord,
+    Outcome,
+    SessionRecord,
+    TaskRecord,
+)
 from scaler_scheduler.state import SchedulerState
 
 
@@ -99,7 +110,7 @@ class Needs:
             extra.outcome = outcome
         elif extra.inner:
             self.forget(record, now)
-        dependents, extra.dependents = extra.dependents, []
+        dependents, extra.dependents, extra.lacking = extra.dependents, [], 0
         if extra.inputs:
             self.let_go(record, now)
         if outcome[0] != Status.VALUE:
@@ -108,10 +119,10 @@ class Needs:
             number, given, ready = record.id, outcome[1:], self._ready
             for dependent in dependents:
                 more = dependent.extra
-                if dependent.state == HELD and more is not None:
+                if dependent.state in (HELD, ASSIGNED) and more is not None:
                     more.inputs[number] = given
                     more.lacking -= 1
-                    if not more.lacking:
+                    if not more.lacking and dependent.state == HELD:
                         ready.append(dependent)
         return []
 
@@ -171,6 +182,7 @@ class Needs:
         for record in session.tasks.values():
             if (extra := record.extra) is not None:
                 assert extra.lacking == list(extra.inputs.values()).count(None), f"{record.id:x} {extra}"
+                assert not extra.lacking or record.state in (HELD, ASSIGNED), f"{record.id:x} {extra}"
                 if record.state == DONE:
                     assert not extra.inputs and not extra.dependents, f"{record.id:x} {extra}"
                     assert not extra.inner or extra.takers > 0, f"{record.id:x} is kept for nobody"

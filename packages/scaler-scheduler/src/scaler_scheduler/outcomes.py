@@ -109,7 +109,7 @@ class Outcomes:
         """What most nodes of graphs come to."""
         record.state, record.call = DONE, b""
         chronicle, outcome = self._state.chronicle, (Status.VALUE, report.results[position], stored)
-        chronicle.ended[Status.VALUE] += 1
+        self._state.count_ended(record, Status.VALUE)
         if chronicle.listening:
             chronicle.done(agent, (record.id,), (Status.VALUE,), _profile_of(report, position))
         if record.extra is not None and record.extra.children:
@@ -222,6 +222,10 @@ class Outcomes:
         """These end as what they need has ended, and so on. Their owner is told of those that it asked for."""
         while fated:
             record = fated.pop()
+            if record.state == ASSIGNED and record.extra is not None and record.extra.lacking:
+                self._state.withdrawn.setdefault(record.agent, []).append(record.run)  # type: ignore[arg-type]
+                self._state.leave_agent(record)
+                record.state = HELD
             if record.state == HELD:
                 self._end(record, outcome, now, NO_PROFILE, worker, shared=True)
                 fated += self.needs.ended(record, outcome, now)
@@ -231,7 +235,7 @@ class Outcomes:
     ) -> None:
         record.state, record.call = DONE, b""
         chronicle = self._state.chronicle
-        chronicle.ended[outcome[0]] += 1
+        self._state.count_ended(record, outcome[0])
         if chronicle.listening:
             chronicle.done(record.agent, (record.id,), (outcome[0],), profile)
             if outcome[0] == Status.FAILED and not shared:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from scaler_protocol.capabilities import Capabilities, missing
-from scaler_protocol.messages import AgentStatus, Group
+from scaler_protocol.messages import AgentStatus, Group, Status
 
 if TYPE_CHECKING:
     from scaler_scheduler.functions import FunctionRecord
@@ -86,10 +87,62 @@ class SessionRecord:
     """Whether it is told of inner nodes that have ended."""
     groups: dict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=dict)
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
+    graphs: dict[int, GraphRecord] = field(default_factory=dict)
+    """By their first tasks."""
 
     def uses(self, function: FunctionRecord) -> bool:
         """Whether the session has submitted calls of the function, or with it as their serializer."""
         return any(function in (group.function, group.serializer) for group in self.groups.values())
+
+
+@dataclass(slots=True, eq=False)
+class NodeCounts:
+    """How the nodes of one function of a graph stand; those that have not ended are the rest of `submitted`."""
+
+    submitted: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class GraphRecord:
+    """One graph, for as long as it has nodes that have not ended."""
+
+    first: int
+    """Its first task."""
+    number: int
+    """Graphs are counted as they come."""
+    size: int
+    """How many nodes it will have."""
+    open: int = 0
+    """Nodes that were submitted and have not ended."""
+    counts: dict[FunctionRecord, NodeCounts] = field(default_factory=dict)
+
+    def enter(self, tasks: Sequence[TaskRecord]) -> None:
+        """These nodes are submitted."""
+        self.open += len(tasks)
+        for task in tasks:
+            task.more().graph = self
+            function = task.group.function
+            if function not in self.counts:
+                self.counts[function] = NodeCounts()
+            self.counts[function].submitted += 1
+
+    def end(self, task: TaskRecord, status: int) -> bool:
+        """A node has ended so; whether that was the last."""
+        self.open -= 1
+        counts = self.counts[task.group.function]
+        if status == Status.VALUE:
+            counts.done += 1
+        elif status == Status.CANCELLED:
+            counts.cancelled += 1
+        else:
+            counts.failed += 1
+        if self.open:
+            return False
+        every = self.counts.values()
+        return sum(each.submitted for each in every) >= self.size or any(each.cancelled for each in every)
 
 
 @dataclass(slots=True, eq=False)
@@ -101,11 +154,31 @@ class LaneRecord:
     depth: int
     requirement: Requirement
     tasks: deque[TaskRecord] = field(default_factory=deque)
+    ready: list[tuple[int, int, int, TaskRecord]] = field(default_factory=list)
+    """Those that have just got what they take, as a heap: graph by graph, each in its order."""
     tombstones: int = 0
     since: float = 0.0
     listed: bool = False
     unseen: bool = False
     """For tasks known by their ids alone, after a restart: their calls must be submitted again before they can run."""
+
+    @property
+    def size(self) -> int:
+        """How many there are, those that nobody wants any more included."""
+        return len(self.tasks) + len(self.ready)
+
+    @property
+    def first(self) -> TaskRecord:
+        """Who is next."""
+        return self.ready[0][-1] if self.is_ready_next() else self.tasks[0]
+
+    def is_ready_next(self) -> bool:
+        """Ready tasks go first, for results are to be used up, but not before those that their graph has first."""
+        if not self.ready or not self.tasks:
+            return bool(self.ready)
+        front, task = self.tasks[0], self.ready[0][-1]
+        graph = front.extra.graph if front.extra is not None else None
+        return graph is None or graph is not task.more().graph or task.id < front.id
 
 
 @dataclass(slots=True, eq=False)
@@ -138,6 +211,7 @@ class TaskExtra:
     """What it takes of which task, payload and whether that is a reference; None until it has come."""
     dependents: list[TaskRecord] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
+    graph: GraphRecord | None = None
     takers: int = 0
     """Tasks of its graph that take its result and have not ended."""
     inner: bool = False

@@ -63,11 +63,16 @@ class SchedulerState:
         return session.tasks.get(task) if session else None
 
     def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
-        """These tasks are ready to run; `first` and `soon` are as for the waiting room."""
+        """These tasks are to run, or HELD, where they lack results; `first` and `soon` are as for the waiting room."""
         lanes: dict[LaneRecord, list[TaskRecord]] = {}
         for task in tasks:
             task.state, task.agent = WAITING, None
-            lanes.setdefault(task.group.lane, []).append(task)
+            if task.extra is not None and task.extra.lacking:
+                task.state = HELD
+                if self.chronicle.listening:
+                    self.chronicle.stand(HELD, (task,))
+            else:
+                lanes.setdefault(task.group.lane, []).append(task)
         for lane, members in lanes.items():
             if self.chronicle.listening:
                 self.chronicle.stand(HELD if lane.unseen else WAITING, members)
@@ -91,7 +96,7 @@ class SchedulerState:
         session = task.group.session
         session.tasks.pop(task.id, None)
         state, task.state = task.state, GONE
-        self.chronicle.ended[Status.CANCELLED] += 1
+        self.count_ended(task, Status.CANCELLED)
         if self.chronicle.listening:
             self.chronicle.gone(task.id)
         if state == WAITING:
@@ -99,6 +104,13 @@ class SchedulerState:
         elif state == ASSIGNED and task.agent is not None:
             self.withdrawn.setdefault(task.agent, []).append(task.run)
         task.call = b""
+
+    def count_ended(self, task: TaskRecord, status: int) -> None:
+        """A task has ended so: the totals are to know, and its graph."""
+        self.chronicle.ended[status] += 1
+        graph = task.extra.graph if task.extra is not None else None
+        if graph is not None and graph.end(task, status):
+            task.group.session.graphs.pop(graph.first, None)
 
     def nested(self, number: int, agent: AgentRecord) -> SessionRecord:
         """The session of tasks that are submitted by a task on this agent; raises ProtocolError for another's."""

@@ -1,6 +1,7 @@
 """Who is next: the tasks that wait for a worker.
 
-Tasks stand in *lanes*: one per (root session, priority, depth, requirement), first come first served. For every offer
+Tasks stand in *lanes*: one per (root session, priority, depth, requirement), first come first served, but that nodes of
+a graph are served in its order as soon as they are ready. For every offer
 (what the workers of a class of agents can take) and priority there is a *round*: a heap of the sessions that have
 something for it, each with a heap of its lanes. Order: the greatest priority, where one step of priority is worth
 AGEING_SECONDS of waiting; then the session that was served least (one that comes back from idling starts level with
@@ -38,14 +39,14 @@ class _Round:
         if lanes is None:
             lanes = self._lanes[session] = []
             heapq.heappush(self._turns, _turn(session))
-        heapq.heappush(lanes, (-lane.depth, lane.tasks[0].id, id(lane), lane))
+        heapq.heappush(lanes, (-lane.depth, lane.first.id, id(lane), lane))
 
     def next(self) -> LaneRecord | None:
         """The lane whose turn it is."""
         while self._turns:
             served, _, _, session = self._turns[0]
             lanes = self._lanes[session]
-            while lanes and not lanes[0][-1].tasks:
+            while lanes and not lanes[0][-1].size:
                 heapq.heappop(lanes)
             if not lanes:
                 heapq.heappop(self._turns)
@@ -145,15 +146,17 @@ class WaitingRoom:
         self, tasks: Sequence[TaskRecord], lane: LaneRecord, now: float, *, first: bool = False, soon: bool = False
     ) -> None:
         """Tasks begin to wait in their lane: at its end; `first`, before all others, where they had been dispatched
-        before; or `soon`, in front of their lane, whose turn is what it was."""
-        queue, before = lane.tasks, len(lane.tasks)
+        before; or `soon`, where the lane has ready tasks, and its turn is what it was."""
+        queue, before = lane.tasks, lane.size
         if first:
             queue.extendleft(tasks)
         elif soon:
-            queue.extendleft(reversed(tasks))
+            for task in tasks:
+                graph = task.more().graph
+                heapq.heappush(lane.ready, (graph.number if graph else 0, task.id, id(task), task))
         else:
             queue.extend(tasks)
-        added = len(queue) - before
+        added = lane.size - before
         if not added:
             return
         self.count += added
@@ -174,10 +177,12 @@ class WaitingRoom:
         self.count -= 1
         lane.session.waiting -= 1
         lane.tombstones += 1
-        if lane.tombstones > 64 and lane.tombstones > len(lane.tasks) // 2:
+        if lane.tombstones > 64 and lane.tombstones > lane.size // 2:
             alive = [waiting for waiting in lane.tasks if waiting.state == WAITING]
             lane.tasks.clear()
             lane.tasks.extend(alive)
+            lane.ready = [entry for entry in lane.ready if entry[-1].state == WAITING]
+            heapq.heapify(lane.ready)
             lane.tombstones = 0
 
     def take(self, offer: Offer, limit: Callable[[LaneRecord], int], now: float) -> list[TaskRecord]:
@@ -196,7 +201,7 @@ class WaitingRoom:
                 root.waiting -= len(taken)
                 self.count -= len(taken)
                 lane.since = now
-            if lane.tasks:
+            if lane.size:
                 choice.add(lane)
             else:
                 lane.listed = False
@@ -207,7 +212,7 @@ class WaitingRoom:
     @staticmethod
     def _pop(lane: LaneRecord, limit: int) -> list[TaskRecord]:
         queue = lane.tasks
-        if not lane.tombstones:
+        if not lane.tombstones and not lane.ready:
             if limit >= len(queue):
                 taken = list(queue)
                 queue.clear()
@@ -215,8 +220,8 @@ class WaitingRoom:
             popleft = queue.popleft
             return [popleft() for _ in range(limit)]
         taken = []
-        while queue and len(taken) < limit:
-            task = queue.popleft()
+        while lane.size and len(taken) < limit:
+            task = heapq.heappop(lane.ready)[-1] if lane.is_ready_next() else queue.popleft()
             if task.state == WAITING:
                 taken.append(task)
             else:
@@ -226,7 +231,9 @@ class WaitingRoom:
     def drop_session(self, session: SessionRecord) -> None:
         """A root session is over: its lanes are empty by now."""
         for key in [key for key in self._lanes if key[0] is session]:
-            self._lanes.pop(key).tasks.clear()
+            lane = self._lanes.pop(key)
+            lane.tasks.clear()
+            lane.ready.clear()
         used = {lane.requirement for lane in self._lanes.values()}
         for requirement in [requirement for requirement in self._requirements if requirement not in used]:
             del self._requirements[requirement]

@@ -8,6 +8,7 @@ come, or in the flight of one worker.
     in flight --its worker died under it--> Done LOST; stopped for its timeout --> Done FAILED
     anywhere --Withdraw--> Done CANCELLED at once; a worker that is in it is killed
     waiting --Recall--> Returned
+    in flight, and takes what the run before did not make--> Returned
 
 A flight is at most two datagrams, each one task or a chunk of tiny ones that take a few milliseconds together.
 Nothing is given to a worker behind a task that is long or of unknown length, and what stands unread behind a run is
@@ -120,6 +121,7 @@ class AgentCore:
         return {
             channel.RunsEnded: flights.ended,
             channel.OutputWritten: self._written,
+            channel.RunUnfed: lambda worker, event, now: flights.unfed(worker, event.run, now),
             channel.FunctionMissed: lambda worker, event, now: flights.missed(worker, event.run, now),
             channel.DatagramReturned: lambda worker, event, now: flights.returned(worker, event.run, now),
             channel.WorkerReady: self._ready,
@@ -163,6 +165,9 @@ class AgentCore:
         elif self.fleet.idle and self.fleet.running:
             flights.share(now)
         self._effects += self.fleet.balance(len(flights.waiting), now)
+        if flights.unfed_runs:
+            self._send(Returned(flights.unfed_runs))
+            flights.unfed_runs = []
         if flights.needed:
             self._effects.append(events.SendToScheduler(NeedFunctions(tuple(flights.needed))))
             flights.needed.clear()
@@ -380,11 +385,14 @@ def _with_inputs(message: Run) -> tuple[list[bytes], list[int]]:
     calls, flags = list(message.calls.parts), [channel.PLAIN] * len(message.tasks)
     for position in message.stored:
         flags[position] |= channel.STORED
-    stored = set(message.inputs_stored)
+    kinds = dict.fromkeys(message.inputs_stored, channel.STORED)
+    kinds.update(dict.fromkeys(message.inputs_awaited, channel.FOLLOWS))
     inputs: dict[int, list[channel.Input]] = {}
     pairs = zip(message.dependents, message.needs, message.inputs, strict=True)
     for at, (position, need, result) in enumerate(pairs):
-        inputs.setdefault(position, []).append(channel.Input(need, at in stored, result))
+        kind = kinds.get(at, channel.PLAIN)
+        inputs.setdefault(position, []).append(channel.Input(need, kind, result))
+        flags[position] |= kind & channel.FOLLOWS
     for position, found in inputs.items():
         calls[position] = channel.join_inputs(calls[position], found)
         flags[position] |= channel.WITH_INPUTS

@@ -38,6 +38,8 @@ STORED: Final = 1
 """Flag: the call is a reference into object storage."""
 WITH_INPUTS: Final = 2
 """Flag: outcomes of other tasks follow the call."""
+FOLLOWS: Final = 4
+"""Flag: one of them is what the run before makes."""
 
 _TASKS_HEAD: Final = struct.Struct("=BxHI")
 _DEFINE_HEAD: Final = struct.Struct("=B?BBIHHHII")
@@ -48,10 +50,10 @@ _RUN_OF_WORKER: Final = struct.Struct("<QQI")
 
 
 class Input(NamedTuple):
-    """The outcome of another task, which a call names as an argument."""
+    """The outcome of another task, which a call names as an argument; `kind` is PLAIN, STORED, or FOLLOWS."""
 
     task: int
-    stored: bool
+    kind: int
     result: bytes
 
 
@@ -102,8 +104,8 @@ def unpack_tasks(datagram: bytes) -> TaskColumns:
 def join_inputs(call: bytes, inputs: Sequence[Input]) -> bytes:
     """The call of a task WITH_INPUTS."""
     pieces = [_INPUTS_HEAD.pack(len(call), len(inputs)), call]
-    for task, stored, result in inputs:
-        pieces += (_INPUT.pack(task, stored, len(result)), result)
+    for task, kind, result in inputs:
+        pieces += (_INPUT.pack(task, kind, len(result)), result)
     return b"".join(pieces)
 
 
@@ -113,9 +115,9 @@ def split_inputs(joined: bytes) -> tuple[bytes, list[Input]]:
     at = _INPUTS_HEAD.size + length
     call, inputs = joined[_INPUTS_HEAD.size : at], []
     for _ in range(count):
-        task, stored, size = _INPUT.unpack_from(joined, at)
+        task, kind, size = _INPUT.unpack_from(joined, at)
         at += _INPUT.size
-        inputs.append(Input(task, bool(stored), joined[at : at + size]))
+        inputs.append(Input(task, kind, joined[at : at + size]))
         at += size
     return call, inputs
 
@@ -189,6 +191,8 @@ READY: Final = 6
 """The worker is set up; the run is its process id."""
 PRELOAD_FAILED: Final = 7
 """The payload says why; the worker ends."""
+UNFED: Final = 8
+"""The run was not started, for the one before did not make what it takes."""
 
 RECORD: Final = struct.Struct("<BBxxIQQQQIHH")
 """Kind, status, length of the payload, run; then a PROFILE: duration, CPU, peak memory, pid, worker, attempt."""
@@ -226,6 +230,13 @@ class FunctionMissed:
 
 
 @dataclass(frozen=True, slots=True)
+class RunUnfed:
+    """A run was not started, for the one before did not make what it takes."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
 class DatagramReturned:
     """This run and all behind it in its datagram were not started."""
 
@@ -246,11 +257,12 @@ class PreloadFailed:
     text: str
 
 
-RecordEvent = RunsEnded | OutputWritten | FunctionMissed | DatagramReturned | WorkerReady | PreloadFailed
+RecordEvent = RunsEnded | OutputWritten | FunctionMissed | RunUnfed | DatagramReturned | WorkerReady | PreloadFailed
 
 _RARE: Final[dict[int, Callable[[int, int, bytes], RecordEvent]]] = {
     OUTPUT: lambda status, run, payload: OutputWritten(run, status, payload),
     NEED: lambda status, run, payload: FunctionMissed(run),
+    UNFED: lambda status, run, payload: RunUnfed(run),
     RETURNED: lambda status, run, payload: DatagramReturned(run),
     READY: lambda status, run, payload: WorkerReady(run),
     PRELOAD_FAILED: lambda status, run, payload: PreloadFailed(payload.decode("utf-8", "replace")),

@@ -41,6 +41,8 @@ class Flights:
         self.effects: list[events.AgentEffect] = []
         self.needed: dict[bytes, None] = {}
         """Functions whose bytes are to be asked for."""
+        self.unfed_runs: list[int] = []
+        """To be given back to the scheduler: what they take was not made before them."""
         self.check_at = math.inf
         self._fleet = fleet
         self._functions = functions
@@ -197,6 +199,17 @@ class Flights:
         worker.knows.discard(entry[2].kind)
         self._advance(worker, 1, now)
         self._requeue(worker, [entry])
+        self._fleet.place(worker, now)
+
+    def unfed(self, worker: WorkerRecord, run: int, now: float) -> None:
+        """A worker could not start its next run, because the one before made nothing that it could take."""
+        entry = worker.next_entry()
+        if entry is None or entry[0] != run:
+            return
+        self._advance(worker, 1, now)
+        if run not in worker.dropped:
+            self.unfed_runs.append(run)
+        worker.dropped.discard(run)
         self._fleet.place(worker, now)
 
     def returned(self, worker: WorkerRecord, run: int, now: float) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scaler_protocol.messages import Group, WorkerState
+from scaler_worker.channel import FOLLOWS
 
 UNKNOWN = math.inf
 SEPARATE = 4
@@ -182,17 +183,20 @@ class WaitingRuns:
             self._level(entry[2].level).appendleft(entry)
 
     def take(self, count: int, microseconds: float, size: int) -> list[Entry]:
-        """The next runs of one level: at least one, no more than `count`, within the bounds together."""
+        """The next runs of one level: at least one, no more than `count`, within the bounds together.
+
+        A run that takes what the one before makes comes with it, come what may.
+        """
         queue = self._levels[self._keys[0]]
         entry = queue.popleft()
         taken = [entry]
         microseconds -= entry[2].kind.estimate
         size -= len(entry[3])
-        while queue and len(taken) < count:
+        while queue:
             entry = queue[0]
             microseconds -= entry[2].kind.estimate
             size -= len(entry[3])
-            if microseconds < 0 or size < 0:
+            if not entry[5] & FOLLOWS and (len(taken) >= count or microseconds < 0 or size < 0):
                 break
             taken.append(queue.popleft())
         self._count -= len(taken)

@@ -1,10 +1,10 @@
 """WorkerCore: runs what datagrams say and writes a record for each run. Clocks and pipe come from outside.
 
 Theory. Runs are executed one after the other, in the order in which they came; each is answered by exactly one
-record, in that order, the moment it is ready: RESULT, NEED (its function is not known here) or RETURNED (it and all
-behind it in its datagram were revoked). Before a run starts its id and start stand in the worker's word, and only
-then the revoked sequence is looked at: whoever wrote that sequence, waits, and reads the word sees a run that this
-datagram will not go beyond.
+record, in that order, the moment it is ready: RESULT, NEED (its function is not known here), UNFED (it takes what the
+run before makes, and there is no such result) or RETURNED (it and all behind it in its datagram were revoked). Before a
+run starts its id and start stand in the worker's word, and only then the revoked sequence is looked at: whoever wrote
+that sequence, waits, and reads the word sees a run that this datagram will not go beyond.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
+    FOLLOWS,
     NEED,
     OUTPUT,
     READY,
@@ -29,6 +30,7 @@ from scaler_worker.channel import (
     RETURNED,
     STORED,
     STORED_RESULT,
+    UNFED,
     WITH_INPUTS,
     Definition,
     split_inputs,
@@ -84,6 +86,8 @@ class WorkerCore:
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
         self._store = store
         self._runners: dict[int, Runner] = {}
+        self._made: dict[int, tuple[bool, bytes]] = {}
+        """What the run before has made, by its task."""
         self._run, self._task, self._attempt = 0, 0, 0
         self._peak = peak_memory()
 
@@ -135,16 +139,25 @@ class WorkerCore:
             at, end = end, end + length
             runner = runners.get(handle)
             if runner is None:
+                self._made = {}
                 self._record(NEED, 0, run, b"")
                 continue
             self._run, self._task, self._attempt = run, task, attempt
             if flag:
-                status, payload = self._run_flagged(runner, datagram[at:end], flag)
+                outcome = self._run_flagged(runner, datagram[at:end], flag)
+                if outcome is None:
+                    self._made = {}
+                    self._record(UNFED, 0, run, b"")
+                    continue
+                status, payload = outcome
             else:
                 status, payload = runner(datagram[at:end])
             kind = RESULT
             if len(payload) > INLINE_LIMIT:
                 kind, status, payload = self._place_result(status, payload)
+            self._made = (
+                {} if status or len(payload) > INLINE_LIMIT else {task: (kind == STORED_RESULT, bytes(payload))}
+            )
             stop = clock()
             cpu = duration = stop - start
             if duration > BRIEF_NANOSECONDS:
@@ -159,12 +172,17 @@ class WorkerCore:
             self._write(pack(kind, status, len(payload), run, *profile) + bytes(payload))
         self._run = 0
 
-    def _run_flagged(self, runner: Runner, call: Buffer, flag: int) -> tuple[int, Payload]:
-        """A call that is a reference, or comes with the outcomes of other tasks."""
+    def _run_flagged(self, runner: Runner, call: Buffer, flag: int) -> tuple[int, Payload] | None:
+        """A call that is a reference, or comes with outcomes of other tasks; None where one of these is not here."""
         try:
             if flag & WITH_INPUTS:
                 call, inputs = split_inputs(bytes(call))
-                self.inputs = {task: (stored, result) for task, stored, result in inputs}
+                if any(kind == FOLLOWS and task not in self._made for task, kind, _ in inputs):
+                    return None
+                self.inputs = {
+                    task: self._made[task] if kind == FOLLOWS else (kind == STORED, result)
+                    for task, kind, result in inputs
+                }
             if flag & STORED:
                 call = self._stored().get(bytes(call))
         except ScalerError as error:
