@@ -41,7 +41,7 @@ class Needs:
         Outcomes that are not kept here are asked for. Returns the tasks that can not run because a need of theirs has
         no value.
         """
-        _note_takers(event, records)
+        self._note_takers(session, event, records)
         fated: list[tuple[TaskRecord, Outcome]] = []
         lacking: list[tuple[int, int]] = []
         for position, need in zip(event.dependents, event.needs, strict=True):
@@ -58,6 +58,17 @@ class Needs:
             self._state.send(session.peer, NeedInputs(*zip(*lacking, strict=True)))
         return fated
 
+    def _note_takers(self, session: SessionRecord, event: Submit, records: Sequence[TaskRecord]) -> None:
+        if not event.takers:
+            return
+        graph = self._state.enter_graph(session, len(records), sum(event.takers))
+        for record, takers in zip(records, event.takers, strict=True):
+            extra = record.more()
+            extra.takers, extra.graph = takers, graph
+        for position in event.inner:
+            extra = records[position].more()
+            extra.inner, extra.held = True, False
+
     @staticmethod
     def _depend(
         session: SessionRecord,
@@ -68,6 +79,8 @@ class Needs:
     ) -> None:
         record.state = HELD
         extra, source = record.more(), session.tasks.get(need)
+        if source is not None and source.extra is not None and source.extra.graph is not None:
+            source.extra.graph.lacking -= 1
         if source is not None and source.state != DONE:
             source.more().dependents.append(record)
             need = source.id  # one integer for all who name it
@@ -95,6 +108,7 @@ class Needs:
         extra = record.extra
         if extra is None:
             return []
+        self._state.count_node(extra.graph, outcome[0])
         if extra.takers > 0:
             extra.outcome = outcome
         elif extra.inner:
@@ -174,12 +188,3 @@ class Needs:
                 if record.state == DONE:
                     assert not extra.inputs and not extra.dependents, f"{record.id:x} {extra}"
                     assert not extra.inner or extra.takers > 0, f"{record.id:x} is kept for nobody"
-
-
-def _note_takers(event: Submit, records: Sequence[TaskRecord]) -> None:
-    for record, takers in zip(records, event.takers, strict=False):
-        if takers:
-            record.more().takers = takers
-    for position in event.inner:
-        extra = records[position].more()
-        extra.inner, extra.held = True, False

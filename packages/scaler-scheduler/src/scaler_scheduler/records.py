@@ -84,12 +84,34 @@ class SessionRecord:
     waiting: int = 0
     watched: bool = False
     """Whether it is told of inner nodes that have ended."""
+    graph: GraphTally | None = None
+    """The graph of which more is to come."""
     groups: dict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=dict)
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
 
     def uses(self, function: FunctionRecord) -> bool:
         """Whether the session has submitted calls of the function, or with it as their serializer."""
         return any(function in (group.function, group.serializer) for group in self.groups.values())
+
+
+@dataclass(slots=True, eq=False)
+class GraphTally:
+    """How far a graph has come: its nodes so far, and how they ended. `lacking` takers have not been submitted yet."""
+
+    number: int
+    session: int
+    begun: float
+    nodes: int = 0
+    lacking: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    ended: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all nodes have come and ended."""
+        return not self.lacking and self.done + self.failed + self.cancelled >= self.nodes
 
 
 @dataclass(slots=True, eq=False)
@@ -140,6 +162,7 @@ class TaskExtra:
     children: list[int] = field(default_factory=list)
     takers: int = 0
     """Tasks of its graph that take its result and have not ended."""
+    graph: GraphTally | None = None
     inner: bool = False
     """Its owner never asked for the result."""
     held: bool = True

@@ -18,11 +18,15 @@ from scaler_scheduler.records import (
     HELD,
     WAITING,
     AgentRecord,
+    GraphTally,
     LaneRecord,
     SessionRecord,
     TaskRecord,
 )
 from scaler_scheduler.waiting import WaitingRoom
+
+GRAPHS_TOLD = 100
+"""Graphs that are over and still told of."""
 
 
 class SchedulerState:
@@ -43,6 +47,8 @@ class SchedulerState:
         """Inner nodes of which sessions that watch are to be told."""
         self.unwanted: dict[SessionRecord, list[bytes]] = {}
         """Objects that only we know to be of no use to anybody."""
+        self.graphs: dict[int, GraphTally] = {}
+        """The last GRAPHS_TOLD by number, and all that are not over."""
         self.freed: dict[AgentRecord, None] = {}
         """Agents that may have got room since the last dispatch."""
 
@@ -76,6 +82,31 @@ class SchedulerState:
             else:
                 self.waiting.add(members, lane, now, first=first, soon=soon)
 
+    def enter_graph(self, session: SessionRecord, nodes: int, takers: int) -> GraphTally:
+        """More nodes of a session's graph have come: of the one that lacks takers, or of a new one."""
+        graph = session.graph
+        if graph is None or not graph.lacking:
+            graph = session.graph = GraphTally(self.chronicle.number(), session.number, self.chronicle.now)
+            for number in [number for number, known in self.graphs.items() if known.is_over][:-GRAPHS_TOLD]:
+                del self.graphs[number]
+            self.graphs[graph.number] = graph
+        graph.nodes += nodes
+        graph.lacking += takers
+        return graph
+
+    def count_node(self, graph: GraphTally | None, status: int) -> None:
+        """A task has ended, which may be a node of a graph."""
+        if graph is None:
+            return
+        if status == Status.VALUE:
+            graph.done += 1
+        elif status == Status.CANCELLED:
+            graph.cancelled += 1
+        else:
+            graph.failed += 1
+        if graph.is_over:
+            graph.ended = self.chronicle.now
+
     def leave_agent(self, task: TaskRecord) -> None:
         """The task's run is over, or taken back: its agent has more room."""
         agent = task.agent
@@ -92,6 +123,8 @@ class SchedulerState:
         self.chronicle.ended[Status.CANCELLED] += 1
         if self.chronicle.listening:
             self.chronicle.gone(task.id)
+        if task.extra is not None:
+            self.count_node(task.extra.graph, Status.CANCELLED)
         if state == WAITING:
             self.waiting.forget(task)
         elif state == ASSIGNED and task.agent is not None:

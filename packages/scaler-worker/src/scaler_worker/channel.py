@@ -39,7 +39,7 @@ WITH_INPUTS: Final = 2
 """Flag: outcomes of other tasks follow the call."""
 
 _TASKS_HEAD: Final = struct.Struct("=BxHI")
-_DEFINE_HEAD: Final = struct.Struct("=B?BBIHHHII")
+_DEFINE_HEAD: Final = struct.Struct("=BBBBIHHHII")
 _INPUTS_HEAD: Final = struct.Struct("=IH")
 _INPUT: Final = struct.Struct("=QBI")
 _RUN_OF_WORKER: Final = struct.Struct("=QI")
@@ -127,7 +127,7 @@ class Definition:
     name: str
     body: Buffer
     encoding: int
-    stream_output: bool
+    stream_output: int
     serializer: bytes = b""
     serializer_body: Buffer = b""
     body_stored: bool = False

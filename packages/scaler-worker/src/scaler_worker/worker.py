@@ -125,6 +125,7 @@ def run_worker(
         storage = WorkerStorage(lambda: config.object_storage_address or words.storage, words.secret, name)
         core = WorkerCore(
             name=name,
+            host=socket.gethostname(),
             number=number,
             pid=os.getpid(),
             word=words.of(number),
