@@ -25,3 +25,4 @@ def test_what_is_no_such_pickle_has_none(payload: bytes) -> None:
 def test_the_headline_is_the_last_line_that_is_not_indented() -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: no\n  more of it\n'
     assert headline(text) == "ValueError: no" and headline("") == ""
+    assert headline("it was killed; last words:\nFatal") == "it was killed; last words:"

@@ -25,6 +25,8 @@ def traceback_text(payload: bytes) -> str:
 
 
 def headline(text: str) -> str:
-    """The last line of a traceback that is not indented: type and message of the exception."""
+    """What is said in one line: of a traceback type and message of the exception, of all else the first line."""
     lines = [line for line in text.splitlines() if line and not line[0].isspace()]
-    return lines[-1] if lines else ""
+    if not lines:
+        return ""
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]

@@ -105,7 +105,8 @@ class Chronicle:
         elif status == Status.FAILED:
             self.say(logging.WARNING, str(restore(payload)), task)
         elif text := traceback_text(payload):
-            self._texts.append((self.now, logging.ERROR, task, text[-TRACEBACK_LIMIT:]))
+            told = text if len(text) <= TRACEBACK_LIMIT else f"Traceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
+            self._texts.append((self.now, logging.ERROR, task, told))
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
         self._batches.append((step, subject, len(tasks), self.now, first_run))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scaler_protocol.messages import WorkerState
-from scaler_protocol.monitoring import MonitorStatus, TaskStep
+from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model import STALE_SECONDS, MonitorModel
 
 STATE_WORDS = {
@@ -18,6 +18,7 @@ STATE_WORDS = {
     WorkerState.RUNNING: "running",
     WorkerState.BLOCKED: "blocked",
     WorkerState.STOPPING: "stopping",
+    WorkerState.DRAINING: "draining",
 }
 
 
@@ -43,6 +44,8 @@ class WorkerRow:
     stale: bool
     run: int
     capabilities: str
+    number: int
+    """Of the agent."""
 
 
 def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
@@ -54,7 +57,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
         status.worker_cpus, status.worker_rsses, status.worker_queues, strict=True,
     ):  # fmt: skip
         at = places[agent]
-        has_task = state in (WorkerState.RUNNING, WorkerState.BLOCKED)
+        has_task = state in (WorkerState.RUNNING, WorkerState.BLOCKED) or (state == WorkerState.DRAINING and run != 0)
         flags = (state != WorkerState.STARTING, has_task, state == WorkerState.BLOCKED)
         silence = status.agent_silences[at] + quiet
         rows.append(
@@ -77,6 +80,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
                 stale=silence > STALE_SECONDS,
                 run=run,
                 capabilities=status.agent_capabilities[at],
+                number=agent,
             )
         )
     return rows
@@ -146,9 +150,4 @@ def _function_counts(status: MonitorStatus) -> dict[str, int]:
 
 def task_of_run(model: MonitorModel, run: int) -> int | None:
     """The row of the task that this run is of, if it has not ended."""
-    if not run:
-        return None
-    for row in model.tasks.live_rows():
-        if model.tasks.value("run", row) == run and model.tasks.value("step", row) == TaskStep.ASSIGNED:
-            return row
-    return None
+    return model.tasks.find_run(run) if run else None
