@@ -8,8 +8,8 @@ from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model import GroupInfo, MonitorModel
 from scaler_ui.reasons import lacking, lacks
-from scaler_ui.screen import duration, size
-from scaler_ui.views import PageRequest, Row, TablePage, clock, page_of
+from scaler_ui.screen import clock, duration, size
+from scaler_ui.views import PageRequest, Row, TablePage, page_of
 
 
 def graphs(model: MonitorModel, request: PageRequest) -> TablePage:

@@ -12,6 +12,7 @@ from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model import STALE_SECONDS, MonitorModel
 
+EVENTS_SHOWN = 20
 STATE_WORDS = {
     WorkerState.STARTING: "starting",
     WorkerState.IDLE: "idle",
@@ -134,6 +135,7 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
         "workers": [asdict(worker) for worker in workers],
         "client_manager": client_tasks(status),
         "func_to_num_tasks": _function_counts(status),
+        "events": [asdict(event) for event in list(model.events)[-EVENTS_SHOWN:]],
     }
 
 

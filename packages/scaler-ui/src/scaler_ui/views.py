@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -12,7 +11,7 @@ from typing import Any
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.tracebacks import headline
 from scaler_ui.model import MonitorModel
-from scaler_ui.screen import duration, size
+from scaler_ui.screen import clock, duration, size
 from scaler_ui.tables import worker_rows
 from scaler_ui.task_table import ENDINGS, STATES, TaskRow
 
@@ -46,11 +45,6 @@ class TablePage:
 
     rows: list[Row]
     total: int
-
-
-def clock(at: float) -> str:
-    """A time of day, here."""
-    return time.strftime("%H:%M:%S", time.localtime(at)) if at else ""
 
 
 def page_of(rows: list[Row], request: PageRequest, names: Sequence[str]) -> TablePage:
