@@ -108,7 +108,8 @@ def test_another_clients_session_can_not_be_taken(alice: Client, storage: Watche
 
 def test_monitors_see_a_hash(alice: Client, storage: WatchedStorage) -> None:
     reference, future = packed(alice)
-    [biggest] = storage._status().biggest
-    assert biggest.size == Reference.unpack(reference).size
-    assert reference[:OBJECT_ID_BYTES].hex() not in repr(biggest) and biggest.name not in reference.hex()
+    status = storage._status()
+    [name] = status.biggest_names
+    assert list(status.biggest_sizes) == [Reference.unpack(reference).size]
+    assert reference[:OBJECT_ID_BYTES].hex() not in repr(status) and name not in reference.hex()
     del future

@@ -20,10 +20,10 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.messages import GetObject, PutObject
+from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.segments import AllocateObject, MapObject
 from scaler_storage.core import StorageCore
 from scaler_storage.files import FileSegments
-from scaler_storage.records import StorageStatus
 from support.faults import wait_until
 from support.gates import SECONDS
 

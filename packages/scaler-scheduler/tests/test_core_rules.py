@@ -34,6 +34,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.told: dict[int, int] = {}
         self.runs: dict[bytes, dict[int, int]] = {}
         self.joined: set[bytes] = set()
+        self.operator = b"o" * 16
+        self.driver.feed(self.operator, PeerJoined(Hello(Role.OPERATOR, self.operator, 1, name="o"), False))
 
     def collect(self) -> None:
         """Runs reach the agents, outcomes the clients."""
@@ -114,6 +116,19 @@ class AnyOrder(RuleBasedStateMachine):
         self.driver.feed(client, messages.Cancel((task,)))
         self.collect()
         self.answer()
+
+    @precondition(lambda self: self.wanted)
+    @rule(data=st.data())
+    def operator_cancels(self, data: st.DataObject) -> None:
+        self.driver.feed(self.operator, messages.Cancel((data.draw(st.sampled_from(sorted(self.wanted))),)))
+        self.collect()
+        self.answer()
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data(), workers=st.integers(0, 2))
+    def workers_are_drained(self, data: st.DataObject, workers: int) -> None:
+        self.driver.feed(data.draw(st.sampled_from(sorted(self.runs))), messages.Resized(workers))
+        self.collect()
 
     @precondition(lambda self: any(self.runs.values()))
     @rule(data=st.data(), blocked=st.booleans())

@@ -16,6 +16,7 @@ from scaler_protocol import objects
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPart, ObjectStored, PutObject, Release
+from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
 from scaler_storage import core as core_module
 from scaler_storage import reading, writing
@@ -101,6 +102,24 @@ class Server:
             content += part.parts.frame
             part = self.part(peer, name, len(content))
         return content if part.found else None
+
+
+def test_operators_see_figures_and_nobody_else_does() -> None:
+    server = Server()
+    operator = b"p" * 16
+    server.join(operator, Role.OPERATOR)
+    assert server.put(ALICE, NAME, b"0123456789") is None
+    [status] = server.says(operator, NeedStorageStatus())
+    assert isinstance(status, StorageStatus) and (status.objects, list(status.biggest_sizes)) == (1, [10])
+    assert status.biggest_names[0] != NAME.hex() and len(status.biggest_names[0]) == 16
+    for peer, message in (
+        (ALICE, NeedStorageStatus()),
+        (WORKER, NeedStorageStatus()),
+        (operator, GetObject(NAME, 0, PART, 8)),
+        (operator, PutObject(OTHER, 1, Payloads([b"a"]))),
+    ):
+        with pytest.raises(ProtocolError):
+            server.says(peer, message)
 
 
 def test_an_object_is_there_when_its_last_part_has_come() -> None:

@@ -339,7 +339,7 @@ def test_what_was_not_used_for_longest_goes_to_disk_and_comes_back(full: Sharing
     full.work()
     assert full.seal(ALICE, NAMES[3], full.write(request, b"3" * SHARED)) is None
     assert full.segments.disk == {1: b"1" * SHARED}
-    assert [each.in_memory for each in full.core.status().biggest].count(False) == 1
+    assert list(full.core.status().biggest_in_memory).count(False) == 1
     request = full.map(BOB, NAMES[1])
     other = full.get(NAMES[1])
     full.work()  # another one goes

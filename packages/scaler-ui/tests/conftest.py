@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from scaler_protocol.messages import WorkerState
-from scaler_protocol.monitoring import MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import MonitorMessage, MonitorStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
-from scaler_ui.feed import MonitorMessage
 from scaler_ui.model import MonitorModel
 
 RUNTIME = "Python 3.11 with cloudpickle 3.1"

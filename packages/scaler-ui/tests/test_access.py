@@ -35,7 +35,7 @@ def ask(
         "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
     }
-    asyncio.run(AccessGuard(application, token)(scope, receive, send))
+    asyncio.run(AccessGuard(application, token, ["Cluster"])(scope, receive, send))
     return sent
 
 
@@ -61,7 +61,17 @@ def test_the_token_comes_once_and_stays_in_a_cookie() -> None:
     assert headers[b"location"] == b"/tasks"
     assert headers[b"set-cookie"] == b"scaler_token=secret; HttpOnly; SameSite=Strict; Path=/"
     with_cookie = {"host": "cluster:8081", "cookie": "other=1; scaler_token=secret"}
-    assert ask("secret", with_cookie) == ask("secret", with_cookie, kind="websocket") == [PASSED]
+    assert ask("secret", with_cookie) == [PASSED]
+    with_origin = {**with_cookie, "origin": "http://cluster:8081"}
+    assert ask("secret", with_origin) == ask("secret", with_origin, kind="websocket") == [PASSED]
+    numeric = {**with_cookie, "host": "10.0.0.7:8081"}
+    assert ask("secret", numeric) == [PASSED]
+
+
+def test_a_token_is_no_use_under_a_foreign_name_or_without_an_origin() -> None:
+    cookie = {"cookie": "scaler_token=secret"}
+    assert ask("secret", {"host": "evil.example", **cookie})[0]["status"] == 403
+    assert ask("secret", {"host": "cluster:8081", **cookie}, kind="websocket")[0]["type"] == "websocket.close"
 
 
 @pytest.mark.parametrize("cookie", ["", "scaler_token=", "scaler_token=wrong", "scaler_token=secre"])
@@ -75,7 +85,7 @@ def test_without_the_token_nothing_is_answered(cookie: str) -> None:
 
 def test_a_token_is_drawn_where_other_hosts_can_reach_the_pages() -> None:
     def options(host: str, token: str | None = None) -> WebOptions:
-        return WebOptions(Address("127.0.0.1", 1), host, 8081, token)
+        return WebOptions(Address("127.0.0.1", 1), host, 8081, token, ())
 
     assert token_for(options("127.0.0.1")) is None and token_for(options("::1")) is None
     assert token_for(options("127.0.0.1", "mine")) == token_for(options("0.0.0.0", "mine")) == "mine"

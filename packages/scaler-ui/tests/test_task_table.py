@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import PROFILE
-from scaler_ui.task_table import TaskTable
+from scaler_ui.task_table import TaskTable, _slice_of_order
 
 PLAIN = PROFILE.pack(5000, 10, 20, 30, 2, 1)
 STEPS = st.tuples(st.sampled_from(["stand", "assign", "end", "leave", "begin"]), st.integers(1, 6))
@@ -39,6 +40,40 @@ def test_a_page_is_sorted_filtered_and_counted() -> None:
     assert table.page("id", descending=False, first=0, count=2, text="1f")[1] == 1
     assert table.page("id", descending=False, first=0, count=2, text="nothing") == ([], 0)
     assert list(table.newest(3)) == [99, 98, 97]
+
+
+@given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 45), st.integers(0, 45), st.booleans())
+def test_a_slice_of_the_order_is_that_of_all_sorted(keys: list[int], start: int, count: int, descending: bool) -> None:
+    found = _slice_of_order(np.array(keys, np.uint8), start, start + count, descending=descending)
+    in_order = sorted(range(len(keys)), key=lambda place: (keys[place], place), reverse=descending)
+    assert list(found) == in_order[start : start + count]
+
+
+def test_orders_and_filters_of_words() -> None:
+    table = TaskTable()
+    for number, name in enumerate(("b:g", "a:f", "c:h")):
+        table.stand([number + 1], TaskStep.WAITING, 9, table.function_number(name), 7 + number, 1.0)
+    table.assign([1], 4, 50, 1.5)
+    list(table.end([2], 5, [1], PLAIN, 2.0))
+    agents = {4: "x:1", 5: "a:2"}
+
+    def ids(order: str, **wanted: str) -> list[int]:
+        rows, _ = table.page(order, descending=False, first=0, count=9, agents=agents, **wanted)
+        return [row.id for row in rows]
+
+    assert ids("function") == [2, 1, 3] and ids("state") == [1, 2, 3] and ids("agent") == [3, 2, 1]
+    assert ids("id", text="X:") == [1] and ids("id", text="30") == [2] and ids("id", text="9") == [3]
+    assert table.find_run(50) == 0 and table.find_run(51) is None
+    assert table.waiting_groups() == [(9, 1)]
+
+
+def test_who_waits_before() -> None:
+    table = TaskTable()
+    table.stand([5, 6], TaskStep.WAITING, 9, 0, 7, 1.0)
+    table.stand([4], TaskStep.WAITING, 8, 0, 7, 2.0)
+    table.stand([7, 8], TaskStep.WAITING, 9, 0, 7, 2.0)
+    row = table.find(7)
+    assert row is not None and table.waiting(row) == [(8, 1, 1), (9, 4, 2)]
 
 
 @given(st.lists(STEPS, max_size=40))

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from scaler_protocol.addresses import Address
+from scaler_protocol.monitoring import TaskEvents
 from scaler_ui import screen
 from scaler_ui.listening import Listening, NoStatusError
 from scaler_ui.screen import COLUMNS, View
@@ -131,6 +132,28 @@ def test_details_of_the_worker_that_is_pointed_at(listening: Listening) -> None:
         await pilot.press("down", "down", "down", "down", "down", "down", "down")
         assert "105|vm:2:2" in text(app, "details") and "linux,ram=4" in text(app, "details")
         await pilot.press("enter")
+        assert not app.query_one("#details").display
+
+    drive(listening, steps)
+
+
+def test_why_a_task_waits_and_what_happened(listening: Listening, publications: Publications) -> None:
+    said = TaskEvents(
+        text_times=(1000.0, 1001.0), text_levels=(20, 30), text_tasks=(0, 1),
+        texts=("2 workers of vm connected", "a run was lost: Worker[0] was killed by SIGKILL; last words:\nFatal"),
+    )  # fmt: skip
+    listening.model.take(said, 50.0)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("y", *"1", "enter")
+        assert "it runs on vm:1:0 (process 100) of vm:1" in text(app, "details") and "SIGKILL" in text(app, "details")
+        await pilot.press("y", *"worker", "enter")
+        assert "'worker' is not a task id" in text(app, "details")
+        await pilot.press("e")
+        newest, first = text(app, "details").splitlines()
+        assert newest.endswith("task 1: a run was lost: Worker[0] was killed by SIGKILL; last words:")
+        assert first.endswith("2 workers of vm connected")
+        await pilot.press("e")
         assert not app.query_one("#details").display
 
     drive(listening, steps)

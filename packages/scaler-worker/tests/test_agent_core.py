@@ -19,6 +19,7 @@ from scaler_protocol.messages import (
     Cancel,
     DeleteObjects,
     Done,
+    Drain,
     Functions,
     Group,
     NeedFunctions,
@@ -26,6 +27,7 @@ from scaler_protocol.messages import (
     Recall,
     Release,
     Resend,
+    Resized,
     Resume,
     Returned,
     Run,
@@ -143,7 +145,9 @@ class Host:
         elif isinstance(effect, events.ReadCpu):
             self.core.handle(effect.worker, events.CpuRead(0), self.now)
         else:
-            assert isinstance(effect, events.KillWorker) or not (worker.current or worker.unread)
+            # Of a revoked datagram it does nothing more but say so.
+            busy = worker.current is not None and worker.revoked < worker.current.sequence
+            assert isinstance(effect, events.KillWorker) or not (busy or worker.unread)
             worker.alive = False
 
     def hear(self, message: Any) -> None:
@@ -501,6 +505,50 @@ def test_nothing_is_asked_of_a_worker_that_has_just_died() -> None:
     assert host.status[run] == Status.CANCELLED
 
 
+def test_a_drained_worker_ends_its_run_and_gives_back_the_rest() -> None:
+    host = Host(2)
+    host.ready_all()
+    warm = host.run(2)
+    host.drain()
+    runs = host.run(100)
+    for worker in host.workers.values():
+        worker.begin()
+    host.handle(SCHEDULER, Drain(1, 1000))
+    host.handle(SCHEDULER, Drain(1, 1000))  # once is enough
+    host.handle(SCHEDULER, Drain(1, 77))
+    assert [message.workers for message in host.sent if isinstance(message, Resized)] == [1]
+    current = host.workers[0].word
+    host.read_run(0)
+    assert [entry[0] for entry in host.core.fleet.workers[0].entries()] == [current]
+    host.drain()
+    assert list(host.workers) == [1] and set(host.outcomes) == {*warm, *runs} and not host.returned
+    host.sent.clear()
+    host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+    assert Resized(1) in host.sent
+
+
+def test_an_agent_whose_last_worker_is_drained_gives_back_what_waits_and_ends() -> None:
+    host = Host(1)
+    host.ready_all()
+    first = host.run(1)
+    rest = host.run(10, function=b"g", with_body=False)
+    more = host.run(3)
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Drain(1, 1000))
+    assert host.returned == {*rest, *more} and not host.stopped
+    late = host.run(2)
+    host.drain()
+    assert host.returned == {*rest, *more, *late} and set(host.outcomes) == set(first)
+    assert host.stopped[0] == events.EndAgent(0, ("all workers were drained",))
+
+
+def test_deaths_are_told_of_once() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.die(0)
+    assert host.core.fleet.deaths == ["Worker[0] (process 1000) was killed by SIGKILL"]
+
+
 class AgentMachine(RuleBasedStateMachine):
     """Anything, in any order."""
 
@@ -588,6 +636,11 @@ class AgentMachine(RuleBasedStateMachine):
             runs = data.draw(st.lists(st.integers(1, self.host.next - 1), min_size=1, max_size=count))
             self.host.handle(SCHEDULER, Withdraw(runs))
 
+    @rule(data=st.data())
+    def drain(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
+            self.host.handle(SCHEDULER, Drain(1, 1000 + number))
+
     @rule(count=st.integers(0, 6))
     def recall(self, count: int) -> None:
         self.host.handle(SCHEDULER, Recall(count))
@@ -640,7 +693,8 @@ class AgentMachine(RuleBasedStateMachine):
             host.now += 20.0
             host.settle()
             host.drain()
-        assert not host.stopped
+        assert bool(host.stopped) == (not host.core.fleet.places)
+        assert len(host.workers) == host.core.fleet.places
         assert set(host.outcomes) | host.returned == set(range(1, host.next))
         self.nothing_ends_twice()
 

@@ -48,8 +48,8 @@ def test_inputs(call: bytes, inputs: list[Input]) -> None:
     assert channel.split_inputs(channel.join_inputs(call, inputs)) == (call, inputs)
 
 
-@given(st.text(), st.binary(), st.booleans(), st.binary())
-def test_definitions(name: str, body: bytes, stream_output: bool, serializer: bytes) -> None:
+@given(st.text(), st.binary(), st.integers(0, 2), st.binary())
+def test_definitions(name: str, body: bytes, stream_output: int, serializer: bytes) -> None:
     definition = Definition(7, b"f" * 16, name, body, 2, stream_output, b"s" * 16, serializer)
     datagram = channel.pack_definition(definition)
     assert channel.unpack_definition(datagram) == definition

@@ -22,7 +22,7 @@ from scaler_protocol.errors import (
     restore,
 )
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.messages import Encoding, Status
+from scaler_protocol.messages import Encoding, Status, StreamOutput
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.serializer import Serializer, join_parts
 from scaler_worker import channel
@@ -76,6 +76,7 @@ class Bench:
         reader = RecordReader()
         self.core = WorkerCore(
             name="w",
+            host="vm",
             number=3,
             pid=44,
             word=self.word,
@@ -87,7 +88,7 @@ class Bench:
             store=store,
         )
 
-    def define(self, handle: int, function: Any, encoding: int = Encoding.PICKLE, stream_output: bool = False) -> None:
+    def define(self, handle: int, function: Any, encoding: int = Encoding.PICKLE, stream_output: int = 0) -> None:
         body = cloudpickle.dumps(function)
         self.core.take(channel.pack_definition(Definition(handle, b"f" * 16, "f", body, encoding, stream_output)))
 
@@ -227,10 +228,22 @@ def _lose() -> None:
 
 def test_output_comes_before_the_result() -> None:
     bench = Bench(capture=CapturedOutput)
-    bench.define(1, lambda: print("hello"), stream_output=True)
+    bench.define(1, lambda: print("hello"), stream_output=StreamOutput.PLAIN)
     bench.run(1, (10, 1, call()))
     assert bench.written[0] == OutputWritten(10, 1, b"hello\n")
     assert isinstance(bench.written[1], RunsEnded)
+
+
+def test_lines_of_output_behind_task_and_worker() -> None:
+    def talk() -> None:
+        print("one\ntwo")
+        print("three", end="")
+
+    bench = Bench(capture=CapturedOutput)
+    bench.define(1, talk, stream_output=StreamOutput.PREFIXED)
+    bench.run(1, (10, 1, call()))
+    texts = [event.text for event in bench.written if isinstance(event, OutputWritten)]
+    assert b"".join(texts) == b"[a w@vm] one\n[a w@vm] two\n[a w@vm] three\n"
 
 
 class Marked(Serializer):

@@ -27,7 +27,7 @@ from scaler_protocol.buffers import Payload
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import function_id
-from scaler_protocol.messages import Encoding, Group
+from scaler_protocol.messages import Encoding, Group, StreamOutput
 from scaler_protocol.serializer import Serializer, join_parts
 
 PLAIN: Final = pickles.SCALARS | {str, bytes}
@@ -218,14 +218,21 @@ class Callee:
         """For calls without any wishes."""
 
 
+def _output_mode(wanted: bool | str) -> int:
+    """The StreamOutput of a client's `stream_output`; raises ValueError."""
+    if wanted not in (True, False, "prefixed"):
+        raise ValueError(f"stream_output is True, False or 'prefixed', not {wanted!r}")
+    return StreamOutput.PREFIXED if wanted == "prefixed" else int(wanted)
+
+
 class Callees:
     """The functions of one client, written once, and again where their pickle would hold something else."""
 
-    def __init__(self, writer: CallWriter, *, stream_output: bool, place: Place = bytes) -> None:
+    def __init__(self, writer: CallWriter, *, stream_output: bool | str, place: Place = bytes) -> None:
         self.parent = 0
         """The run that submits."""
         self._writer = writer
-        self._stream_output = stream_output
+        self._stream_output = _output_mode(stream_output)
         self._place = place
         self._placed: weakref.WeakValueDictionary[bytes, FunctionBody] = weakref.WeakValueDictionary()
         self._callees: dict[int, Callee] = {}

@@ -59,7 +59,7 @@ class Client:
         timeout_seconds: float = 60,
         heartbeat_interval_seconds: float = 2,
         serializer: Serializer | type[Serializer] = DefaultSerializer,
-        stream_output: bool = False,
+        stream_output: bool | str = False,
         object_storage_address: str | None = None,
         security_config: None = None,
     ) -> None:

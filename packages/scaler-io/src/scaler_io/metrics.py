@@ -13,7 +13,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 from scaler_protocol.monitoring import MonitorStatus
 
-WORKER_STATES = ("starting", "idle", "running", "blocked", "stopping")
+WORKER_STATES = ("starting", "idle", "running", "blocked", "stopping", "draining")
 
 
 def families(status: MonitorStatus) -> Iterator[Metric]:

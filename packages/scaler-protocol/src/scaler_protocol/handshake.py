@@ -18,6 +18,8 @@ class Role:
 
     CLIENT: Final = 1
     AGENT: Final = 2
+    OPERATOR: Final = 3
+    """Looks after a cluster: sees figures, cancels any task, drains workers; has no tasks and no objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ struct Group {
   timeoutSeconds @5 :Float64; # from the start of the run; 0 = none
   encoding @6 :UInt8;
   serializer @7 :Data;        # function id of the serializer class; empty for the default
-  streamOutput @8 :Bool;
+  streamOutput @8 :UInt8;     # 0 no, 1 yes, 2 each line behind its task and worker
   depth @9 :UInt16;           # 0 for a client's own tasks, one more per nested submit
 }
 
@@ -148,7 +148,10 @@ struct AgentStatus {
   cpus @8 :List(Float64);
   rsses @9 :List(UInt64);
   queues @10 :List(UInt32);
+  deaths @11 :List(Text);
 }
+struct Drain { agent @0 :UInt32; pid @1 :UInt32; }
+struct Resized { workers @0 :UInt32; }
 struct Ended { tasks @0 :List(UInt64); }
 struct Shutdown {}
 struct ShutdownAnswer { accepted @0 :Bool; reason @1 :Text; }
@@ -240,6 +243,15 @@ struct MonitorStatus {
   functionNames @46 :List(Text);
   functionCounts @47 :List(UInt64);
   functionSeconds @48 :List(Float64);
+  graphs @49 :List(UInt32);
+  graphSessions @50 :List(UInt32);
+  graphNodes @51 :List(UInt64);
+  graphDones @52 :List(UInt64);
+  graphFaileds @53 :List(UInt64);
+  graphCancelleds @54 :List(UInt64);
+  graphAssigneds @55 :List(UInt64);
+  graphBegins @56 :List(Float64);
+  graphEnds @57 :List(Float64);
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt32);
@@ -260,6 +272,31 @@ struct TaskEvents {
   textLevels @15 :List(UInt8);
   textTasks @16 :List(UInt64);
   texts @17 :List(Text);
+}
+struct NeedStorageStatus {}
+struct StorageStatus {
+  objects @0 :UInt64;
+  writing @1 :UInt64;
+  sessions @2 :UInt64;
+  peers @3 :UInt64;
+  bytes @4 :UInt64;
+  memoryLimit @5 :UInt64;
+  refused @6 :UInt64;
+  writingBytes @7 :UInt64;
+  pinnedBytes @8 :UInt64;
+  recyclableBytes @9 :UInt64;
+  spilled @10 :UInt64;
+  spilledBytes @11 :UInt64;
+  spilledEver @12 :UInt64;
+  loadedEver @13 :UInt64;
+  hits @14 :UInt64;
+  misses @15 :UInt64;
+  unknown @16 :UInt64;
+  waiting @17 :UInt64;
+  biggestNames @18 :List(Text);
+  biggestSessions @19 :List(UInt32);
+  biggestSizes @20 :List(UInt64);
+  biggestInMemory @21 :List(Bool);
 }
 
 struct Message {
@@ -306,5 +343,9 @@ struct Message {
     ended @39 :Ended;
     monitorStatus @40 :MonitorStatus;
     taskEvents @41 :TaskEvents;
+    needStorageStatus @42 :NeedStorageStatus;
+    storageStatus @43 :StorageStatus;
+    drain @44 :Drain;
+    resized @45 :Resized;
   }
 }

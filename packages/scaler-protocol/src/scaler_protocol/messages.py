@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from scaler_protocol.handshake import LinkMessage
-from scaler_protocol.monitoring import MonitorStatus, TaskEvents
+from scaler_protocol.monitoring import MonitorMessage, NeedStorageStatus
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.segments import SegmentMessage
 
@@ -61,6 +61,19 @@ class WorkerState:
     RUNNING: Final = 2
     BLOCKED: Final = 3
     STOPPING: Final = 4
+    DRAINING: Final = 5
+    """Finishes its task, is given nothing more, and ends then."""
+
+
+class StreamOutput:
+    """What becomes of what a task prints."""
+
+    NO: Final = 0
+    """It goes to the output of its cluster."""
+    PLAIN: Final = 1
+    """It goes to the client, as it is."""
+    PREFIXED: Final = 2
+    """It goes to the client, each line behind its task, worker and host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,7 @@ class Group:
     timeout_seconds: float = 0.0
     encoding: int = Encoding.PICKLE
     serializer: bytes = b""
-    stream_output: bool = False
+    stream_output: int = 0
     depth: int = 0
 
 
@@ -294,7 +307,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """Figures of a host: one entry per worker in the columns; cpu in cores, memory in bytes."""
+    """Figures of a host: one entry per worker in the columns; cpu in cores, memory in bytes.
+
+    `deaths` says, in words, which workers have ended unbidden since the last one.
+    """
 
     COLUMNS: ClassVar = (("names", "pids", "states", "runs", "cpus", "rsses", "queues"),)
 
@@ -309,6 +325,22 @@ class AgentStatus:
     cpus: Floats = ()
     rsses: Ints = ()
     queues: Ints = ()
+    deaths: Texts = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A worker, by the monitors' number of its agent and its process id, is to finish what it runs, and end."""
+
+    agent: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """The agent has so many workers now, those that are drained not counted."""
+
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,5 +427,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
     | Ended | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
-    | SegmentMessage | MonitorStatus | TaskEvents
+    | Drain | Resized | SegmentMessage | NeedStorageStatus | MonitorMessage
 )  # fmt: skip

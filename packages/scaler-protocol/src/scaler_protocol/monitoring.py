@@ -1,4 +1,4 @@
-"""What the scheduler publishes for monitors: its figures once a second, and what becomes of tasks, in columns."""
+"""What is published for monitors: figures once a second, and what becomes of tasks, in columns."""
 
 from __future__ import annotations
 
@@ -48,6 +48,10 @@ class MonitorStatus:
             "worker_rsses", "worker_queues",
         ),
         ("function_names", "function_counts", "function_seconds"),
+        (
+            "graphs", "graph_sessions", "graph_nodes", "graph_dones", "graph_faileds", "graph_cancelleds",
+            "graph_assigneds", "graph_begins", "graph_ends",
+        ),
     )  # fmt: skip
 
     incarnation: int
@@ -99,6 +103,15 @@ class MonitorStatus:
     function_names: Sequence[str] = ()
     function_counts: Sequence[int] = ()
     function_seconds: Sequence[float] = ()
+    graphs: Sequence[int] = ()
+    graph_sessions: Sequence[int] = ()
+    graph_nodes: Sequence[int] = ()
+    graph_dones: Sequence[int] = ()
+    graph_faileds: Sequence[int] = ()
+    graph_cancelleds: Sequence[int] = ()
+    graph_assigneds: Sequence[int] = ()
+    graph_begins: Sequence[float] = ()
+    graph_ends: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +147,47 @@ class TaskEvents:
     text_levels: Sequence[int] = ()
     text_tasks: Sequence[int] = ()
     texts: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NeedStorageStatus:
+    """The scheduler, while somebody listens to it, asks the object storage server how it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """Totals of an object storage server, sizes in bytes; the scheduler publishes it as it came.
+
+    `bytes` is what the memory limit counts: complete objects in memory, objects being written, deleted ones that are
+    still mapped. `recyclable_bytes` is memory that waits for the next object. `hits` and `misses` are reads of objects
+    in memory and on disk, `unknown` those of objects that are not there. `biggest_names` are hashes of ids, which only
+    those may know who may read the objects.
+    """
+
+    COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory"),)
+
+    objects: int
+    writing: int
+    sessions: int
+    peers: int
+    bytes: int
+    memory_limit: int
+    refused: int
+    writing_bytes: int
+    pinned_bytes: int
+    recyclable_bytes: int
+    spilled: int
+    spilled_bytes: int
+    spilled_ever: int
+    loaded_ever: int
+    hits: int
+    misses: int
+    unknown: int
+    waiting: int
+    biggest_names: Sequence[str] = ()
+    biggest_sessions: Sequence[int] = ()
+    biggest_sizes: Sequence[int] = ()
+    biggest_in_memory: Sequence[bool] = ()
+
+
+MonitorMessage = MonitorStatus | TaskEvents | StorageStatus

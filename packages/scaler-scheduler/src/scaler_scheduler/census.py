@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -63,6 +64,7 @@ def census(state: SchedulerState, figures: ProcessFigures, now: float, *, snapsh
         **_agents(agents, figures.lag, now),
         **_workers(agents),
         **_functions(state),
+        **_graphs(state, figures.at - now),
     )
 
 
@@ -117,4 +119,26 @@ def _functions(state: SchedulerState) -> dict[str, Any]:
         "function_names": [function.name for function in functions],
         "function_counts": [function.submitted for function in functions],
         "function_seconds": [function.seconds or 0.0 for function in functions],
+    }
+
+
+def _graphs(state: SchedulerState, since: float) -> dict[str, Any]:
+    living = [graph for session in state.sessions.values() for graph in session.graphs.values()]
+    graphs = [*state.ended_graphs, *living]
+    if not graphs:
+        return {}
+    at_agents = (
+        task.extra for agent in state.agents.values() for task in agent.runs.values() if task.state == ASSIGNED
+    )
+    assigned = Counter(extra.graph.number for extra in at_agents if extra is not None and extra.graph is not None)
+    return {
+        "graphs": [graph.number for graph in graphs],
+        "graph_sessions": [graph.session for graph in graphs],
+        "graph_nodes": [graph.size for graph in graphs],
+        "graph_dones": [sum(counts.done for counts in graph.counts.values()) for graph in graphs],
+        "graph_faileds": [sum(counts.failed for counts in graph.counts.values()) for graph in graphs],
+        "graph_cancelleds": [sum(counts.cancelled for counts in graph.counts.values()) for graph in graphs],
+        "graph_assigneds": [assigned[graph.number] for graph in graphs],
+        "graph_begins": [since + graph.begun for graph in graphs],
+        "graph_ends": [since + graph.ended if graph.ended else 0.0 for graph in graphs],
     }

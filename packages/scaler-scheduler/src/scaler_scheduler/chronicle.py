@@ -6,19 +6,24 @@ is told first of all that has not ended (`begin`), then of every step (`take`).
 
 from __future__ import annotations
 
+import logging
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import count
 
 from scaler_protocol.capabilities import Capabilities
+from scaler_protocol.errors import restore
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_protocol.tracebacks import traceback_text
 from scaler_scheduler.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, TaskRecord, describe_runtime
 
 SNAPSHOT_TASKS = 50_000
 """Waiting tasks that a new listener is told of, so that its coming does not hold up the others."""
 TEXT_LIMIT = 1000
+TRACEBACK_LIMIT = 4000
+"""Characters of what is told in words; of tracebacks the end."""
 _STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD}
 
 
@@ -90,6 +95,18 @@ class Chronicle:
         """Something in words, where possible about a task."""
         if self.listening:
             self._texts.append((self.now, level, task, text[:TEXT_LIMIT]))
+
+    def fault(self, task: int, status: int, payload: bytes, stored: bool) -> None:
+        """Why a task has ended without a value, where somebody has said so."""
+        if status not in (Status.RAISED, Status.FAILED):
+            return
+        if stored:
+            self.say(logging.ERROR, "what went wrong is too long to be told: its client knows", task)
+        elif status == Status.FAILED:
+            self.say(logging.WARNING, str(restore(payload)), task)
+        elif text := traceback_text(payload):
+            told = text if len(text) <= TRACEBACK_LIMIT else f"Traceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
+            self._texts.append((self.now, logging.ERROR, task, told))
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
         self._batches.append((step, subject, len(tasks), self.now, first_run))

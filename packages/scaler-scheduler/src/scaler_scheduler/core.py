@@ -35,6 +35,7 @@ from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.dispatch import Dispatch
 from scaler_scheduler.functions import FunctionRecord
 from scaler_scheduler.intake import Intake
+from scaler_scheduler.operators import Operators
 from scaler_scheduler.outcomes import Outcomes
 from scaler_scheduler.records import (
     ASSIGNED,
@@ -60,6 +61,7 @@ class SchedulerCore:
         self._outcomes = Outcomes(self.state, self._recovery)
         self._dispatch = Dispatch(self.state, self._outcomes)
         self._intake = Intake(self.state, self._outcomes, self._dispatch)
+        self._operators = Operators(self.state, self._outcomes)
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
             PeerJoined: self._joined,
@@ -77,6 +79,8 @@ class SchedulerCore:
             messages.Resume: self._resume,
             messages.Output: self._output,
             messages.AgentStatus: self._status,
+            messages.Drain: lambda peer, event, now: self._operators.drain(peer, event),
+            messages.Resized: lambda peer, event, now: self._operators.resized(self._agent(peer), event),
             messages.Shutdown: self._shutdown,
         }
 
@@ -85,7 +89,7 @@ class SchedulerCore:
         reasons = []
         if hello.protocol != PROTOCOL_VERSION:
             reasons.append(f"protocol version {hello.protocol}, the scheduler speaks {PROTOCOL_VERSION}")
-        if hello.role not in (Role.CLIENT, Role.AGENT):
+        if hello.role not in (Role.CLIENT, Role.AGENT, Role.OPERATOR):
             reasons.append(f"unknown role {hello.role}")
         if len(hello.identity) != 16:
             reasons.append(f"an identity has 16 bytes, not {len(hello.identity)}")
@@ -93,7 +97,7 @@ class SchedulerCore:
             known = self.state.sessions.get(hello.session)
             if not hello.session or (known is not None and known.peer != hello.identity):
                 reasons.append(f"session {hello.session} is taken: connect again with another number")
-        elif not hello.workers or not hello.queue_size:
+        elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
             reasons.append("an agent has at least one worker and room for one task")
         if reasons:
             return Refused(reasons)
@@ -142,6 +146,8 @@ class SchedulerCore:
                     hello.session, peer, runtime=runtime, name=hello.name, host=hello.host
                 )
                 self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
+        elif hello.role == Role.OPERATOR:
+            self._operators.joined(peer, hello)
         elif not event.resumed:
             if peer in self.state.agents:
                 # An identity is that of one process: it lives, and is about to say what it still runs.
@@ -153,7 +159,7 @@ class SchedulerCore:
             self.state.agents[peer] = agent
             self._dispatch.joined(agent, now)
             self.state.log(f"{hello.workers} workers of {hello.name or hello.host} connected")
-        if hello.peer_incarnation not in (0, self.state.incarnation):
+        if hello.role != Role.OPERATOR and hello.peer_incarnation not in (0, self.state.incarnation):
             self._recovery.open(now)
 
     def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
@@ -162,6 +168,8 @@ class SchedulerCore:
         elif session := self._clients.pop(peer, None):
             self._session_over(session, now)
             self.state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
+        elif peer in self._operators:
+            self._operators.left(peer)
 
     def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True) -> None:
         agent = self.state.agents.pop(peer)
@@ -183,6 +191,8 @@ class SchedulerCore:
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
         agent.status, agent.heard = event, now
+        for death in event.deaths:
+            self.state.chronicle.say(logging.WARNING, f"{agent.name or agent.host}: {death}")
         agent.running, agent.newer = frozenset(run for run in event.runs if run), self.state.next_run
 
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
@@ -210,6 +220,9 @@ class SchedulerCore:
         self._outcomes.done(agent, event, now)
 
     def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
+        if peer in self._operators:
+            self._operators.cancel(peer, event.tasks, now)
+            return
         self.state.chronicle.not_found += sum(self.state.find(task) is None for task in event.tasks)
         owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
         self._recovery.cancelled(owned)

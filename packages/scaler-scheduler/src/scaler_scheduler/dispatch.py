@@ -116,7 +116,7 @@ class Dispatch:
     def assign(self, now: float) -> None:
         """Give waiting tasks to agents with room."""
         for agent in self._state.freed:
-            if not agent.resuming:
+            if agent.workers and not agent.resuming:
                 self._offer_room(agent)
         self._state.freed.clear()
         if not self._state.waiting.count:
@@ -313,7 +313,8 @@ class Dispatch:
         if not idle:
             return
         offers = {agent.offer for agent in self._state.agents.values() if agent.active < agent.workers}
-        for agent in sorted(self._state.agents.values(), key=lambda agent: -agent.load / agent.workers):
+        sized = [agent for agent in self._state.agents.values() if agent.workers]
+        for agent in sorted(sized, key=lambda agent: -agent.load / agent.workers):
             queued = agent.active - agent.workers
             if queued <= 0 or agent.load / agent.workers < RECALL_SECONDS:
                 continue

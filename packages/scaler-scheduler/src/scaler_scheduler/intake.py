@@ -73,7 +73,9 @@ class Intake:
         graph = session.graphs.get(event.graph)
         if graph is None:
             self._graphs += 1
-            graph = session.graphs[event.graph] = GraphRecord(event.graph, self._graphs, event.graph_size)
+            graph = session.graphs[event.graph] = GraphRecord(
+                event.graph, self._graphs, event.graph_size, session.number, self._state.chronicle.now
+            )
         return graph
 
     def _enter(self, records: list[TaskRecord], now: float) -> None:

@@ -144,7 +144,7 @@ class Outcomes:
             if record is None or record.state in (DONE, GONE) or status > (Status.FAILED if asked else Status.RAISED):
                 self._drop(agent, report, position, stored, now)
                 return
-            self._take_back(record)
+            self.take_back(record)
         elif record.state == GONE:
             self._drop(agent, report, position, stored, now)
             self.end_children(record, now)
@@ -168,8 +168,8 @@ class Outcomes:
             unwanted = report.results[position][:OBJECT_ID_BYTES]
             self._state.send(session.peer, DeleteObjects((unwanted,), session.number))
 
-    def _take_back(self, record: TaskRecord) -> None:
-        """Another run of the task is under way or waits: it is not needed any more."""
+    def take_back(self, record: TaskRecord) -> None:
+        """The run that is under way, or waits, is not needed any more."""
         if record.state == WAITING:
             self._state.waiting.forget(record)
         elif record.state == ASSIGNED and record.agent is not None:
@@ -238,8 +238,8 @@ class Outcomes:
         self._state.count_ended(record, outcome[0])
         if chronicle.listening:
             chronicle.done(record.agent, (record.id,), (outcome[0],), profile)
-            if outcome[0] == Status.FAILED and not shared:
-                chronicle.say(logging.WARNING, str(restore(outcome[1])), record.id)
+            if not shared:
+                chronicle.fault(record.id, *outcome)
         extra = record.extra
         if extra is None or not extra.inner or (outcome[0] != Status.VALUE and not shared):
             owner = record.group.session.peer

@@ -1,8 +1,9 @@
 """Publication: the shell that tells monitors what the scheduler knows.
 
 Nothing is computed while nobody listens: no timer runs. A listener that comes is sent a MonitorStatus that begins a
-snapshot, then TaskEvents with all that has not ended; from then on events every EVENT_SECONDS and a status every
-second. Messages are numbered, so that a listener notices what was dropped because it was too slow.
+snapshot, then TaskEvents with all that has not ended; from then on events every EVENT_SECONDS, a status every second,
+and the figures of the object storage server as they come. Messages are numbered, so that a listener notices what was
+dropped because it was too slow.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_scheduler.census import ProcessFigures, census
 from scaler_scheduler.state import SchedulerState
+from scaler_scheduler.storage_watch import StorageWatch
 
 LOGGER = logging.getLogger("scaler")
 STATUS_SECONDS = 1.0
@@ -70,8 +72,12 @@ class FigureTaker:
 class Publication:
     """Publishes on the running loop, until it is closed. An address that cannot be had is one line in the log."""
 
-    def __init__(self, state: SchedulerState, figures: FigureTaker, monitor: Address, local: Address | None) -> None:
+    def __init__(
+        self, state: SchedulerState, figures: FigureTaker, storage: Address, monitor: Address, local: Address | None
+    ) -> None:
         self._state = state
+        self._storage = storage
+        self._watch: StorageWatch | None = None
         self._figures = figures
         self._loop = asyncio.get_running_loop()
         self._publisher = Publisher()
@@ -100,7 +106,7 @@ class Publication:
             self._begin()
         if not self._publisher.has_listeners and self._state.chronicle.listening:
             self._state.chronicle.end()
-            self._stop_timers()
+            self._stop()
 
     def _begin(self) -> None:
         state = self._state
@@ -111,7 +117,8 @@ class Publication:
         state.chronicle.now = time.monotonic()
         state.chronicle.begin(groups, state.agents.values(), tasks)
         self._publish_events()
-        self._stop_timers()
+        self._stop()
+        self._watch = StorageWatch(self._storage)
         self._timers = [
             self._loop.call_later(EVENT_SECONDS, self._on_events, 0),
             self._loop.call_later(STATUS_SECONDS, self._on_status, 1),
@@ -120,11 +127,15 @@ class Publication:
     def _on_events(self, timer: int) -> None:
         self._timers[timer] = self._loop.call_later(EVENT_SECONDS, self._on_events, timer)
         self._publish_events()
+        if self._watch is not None and (storage := self._watch.turn()) is not None:
+            self._publish(storage)
         self._hear()
 
     def _on_status(self, timer: int) -> None:
         self._timers[timer] = self._loop.call_later(STATUS_SECONDS, self._on_status, timer)
         self._publish(self._figures.status())
+        if self._watch is not None:
+            self._watch.ask()
         self._hear()
 
     def _publish_events(self) -> None:
@@ -135,14 +146,17 @@ class Publication:
     def _publish(self, message: Message) -> None:
         self._publisher.send([HEADER.pack(next(self._numbers), 0), *encode(message)])
 
-    def _stop_timers(self) -> None:
+    def _stop(self) -> None:
         for timer in self._timers:
             timer.cancel()
         self._timers = []
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def close(self) -> None:
         """Free the addresses."""
-        self._stop_timers()
+        self._stop()
         self._loop.remove_reader(self._publisher.fileno())
         self._publisher.close()
         for claim in self._claims:

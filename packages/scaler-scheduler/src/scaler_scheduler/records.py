@@ -107,7 +107,7 @@ class NodeCounts:
 
 @dataclass(slots=True, eq=False)
 class GraphRecord:
-    """One graph, for as long as it has nodes that have not ended."""
+    """One graph: its session's for as long as it has nodes that have not ended, then kept for monitors."""
 
     first: int
     """Its first task."""
@@ -115,6 +115,10 @@ class GraphRecord:
     """Graphs are counted as they come."""
     size: int
     """How many nodes it will have."""
+    session: int
+    begun: float
+    ended: float = 0.0
+    """When the last node ended; 0 before."""
     open: int = 0
     """Nodes that were submitted and have not ended."""
     counts: dict[FunctionRecord, NodeCounts] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class SchedulerService:
         core, hub = self._engine(storage, monitor)
         figures = FigureTaker(core.state, hub, listener.address)
         metrics = self._metrics(figures)
-        publication = Publication(core.state, figures, monitor, local_monitor(listener.address))
+        publication = Publication(core.state, figures, storage, monitor, local_monitor(listener.address))
         reception = Reception("Scheduler", listener, hub, core, stop)
         self._say_ready(listener.address)
         keeping = asyncio.ensure_future(self._keep_storage(storage))

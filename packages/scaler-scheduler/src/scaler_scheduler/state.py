@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from scaler_io.effects import Effect, Log, Send
@@ -19,11 +20,15 @@ from scaler_scheduler.records import (
     HELD,
     WAITING,
     AgentRecord,
+    GraphRecord,
     LaneRecord,
     SessionRecord,
     TaskRecord,
 )
 from scaler_scheduler.waiting import WaitingRoom
+
+GRAPHS_TOLD = 100
+"""Graphs that are over and still told of."""
 
 
 class SchedulerState:
@@ -45,6 +50,7 @@ class SchedulerState:
         """Inner nodes of which sessions that watch are to be told."""
         self.unwanted: dict[SessionRecord, list[bytes]] = {}
         """Objects that only we know to be of no use to anybody."""
+        self.ended_graphs: deque[GraphRecord] = deque(maxlen=GRAPHS_TOLD)
         self.freed: dict[AgentRecord, None] = {}
         """Agents that may have got room since the last dispatch."""
 
@@ -110,7 +116,8 @@ class SchedulerState:
         self.chronicle.ended[status] += 1
         graph = task.extra.graph if task.extra is not None else None
         if graph is not None and graph.end(task, status):
-            task.group.session.graphs.pop(graph.first, None)
+            graph.ended = self.chronicle.now
+            self.ended_graphs.append(task.group.session.graphs.pop(graph.first))
 
     def nested(self, number: int, agent: AgentRecord) -> SessionRecord:
         """The session of tasks that are submitted by a task on this agent; raises ProtocolError for another's."""

@@ -41,10 +41,11 @@ from scaler_io.links import HubEvent, PeerJoined, PeerLost
 from scaler_protocol.errors import ProtocolError, StorageFullError
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, Welcome
 from scaler_protocol.messages import DeleteObjects, GetObject, PutObject
+from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import part_count
 from scaler_protocol.segments import AllocateObject, HostProof, MapObject, SealObject, UnpinObjects
 from scaler_storage.reading import Reading
-from scaler_storage.records import BigObject, LoadObject, PeerRecord, ShelfRecord, StorageStatus
+from scaler_storage.records import LoadObject, PeerRecord, ShelfRecord
 from scaler_storage.segments import Segments
 from scaler_storage.state import StorageState
 from scaler_storage.writing import Writing
@@ -95,6 +96,7 @@ class StorageCore:
             GetObject: self._reading.get,
             MapObject: self._reading.map,
             UnpinObjects: self._reading.unpin,
+            NeedStorageStatus: lambda peer, event: self._state.send(peer, self.status()),
         }
 
     def admit(self, hello: Hello) -> Welcome | Refused:
@@ -102,7 +104,7 @@ class StorageCore:
         reasons = []
         if hello.protocol != PROTOCOL_VERSION:
             reasons.append(f"protocol version {hello.protocol}, the object storage server speaks {PROTOCOL_VERSION}")
-        if hello.role not in (Role.CLIENT, Role.AGENT):
+        if hello.role not in (Role.CLIENT, Role.AGENT, Role.OPERATOR):
             reasons.append(f"unknown role {hello.role}")
         if len(hello.identity) != 16:
             reasons.append(f"an identity has 16 bytes, not {len(hello.identity)}")
@@ -125,6 +127,10 @@ class StorageCore:
         handler = self._handlers.get(type(event))
         if handler is None:
             raise ProtocolError(f"{type(event).__name__} is nothing an object storage server is told")
+        known = self._state.peers.get(peer)
+        operates = known is not None and known.role == Role.OPERATOR
+        if operates != isinstance(event, NeedStorageStatus) and not isinstance(event, PeerJoined | PeerLost):
+            raise ProtocolError("operators see figures, and nobody else does; they have no objects")
         self._state.now = now
         handler(peer, event)
 
@@ -235,10 +241,10 @@ class StorageCore:
             misses=state.misses,
             unknown=state.unknown,
             waiting=len(state.queue),
-            biggest=tuple(
-                BigObject(blake2b(name, digest_size=8).hexdigest(), record.session, record.size, record.here)
-                for name, record in biggest
-            ),
+            biggest_names=[blake2b(name, digest_size=8).hexdigest() for name, _ in biggest],
+            biggest_sessions=[record.session for _, record in biggest],
+            biggest_sizes=[record.size for _, record in biggest],
+            biggest_in_memory=[record.here for _, record in biggest],
         )
 
     # --- peers ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Rows of the storage's core, and its figures."""
+"""Rows of the storage's core."""
 
 from __future__ import annotations
 
@@ -71,43 +71,3 @@ class LoadObject:
 
 RoomEvent = PutObject | AllocateObject | LoadObject
 """What may have to wait for room."""
-
-
-@dataclass(frozen=True, slots=True)
-class BigObject:
-    """One of the biggest objects; `name` is a hash of its id, which only those may know who may read it."""
-
-    name: str
-    session: int
-    size: int
-    in_memory: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StorageStatus:
-    """Totals, sizes in bytes.
-
-    `bytes` is what the memory limit counts: complete objects in memory, objects being written, deleted ones that are
-    still mapped. `recyclable` is memory that waits for the next object. `hits` and `misses` are reads of objects in
-    memory and on disk, `unknown` those of objects that are not there.
-    """
-
-    objects: int
-    writing: int
-    sessions: int
-    peers: int
-    bytes: int
-    memory_limit: int
-    refused: int
-    writing_bytes: int
-    pinned_bytes: int
-    recyclable_bytes: int
-    spilled: int
-    spilled_bytes: int
-    spilled_ever: int
-    loaded_ever: int
-    hits: int
-    misses: int
-    unknown: int
-    waiting: int
-    biggest: tuple[BigObject, ...]

@@ -20,11 +20,11 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError, HandshakeRefusedError, ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
+from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.objects import Reference, new_object_id
 from scaler_storage.core import HEARTBEAT_SECONDS, StorageCore
 from scaler_storage.files import FileSegments
 from scaler_storage.options import StorageOptions
-from scaler_storage.records import StorageStatus
 
 LOGGER = logging.getLogger("scaler")
 AGENT_GRACE_SECONDS = 10.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from scaler_protocol.addresses import Address
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,13 +22,15 @@ LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 class AccessGuard:
     """ASGI middleware: refuses foreign names and origins, and whoever lacks the token where there is one.
 
-    Without a token only requests to a name of this host are answered, so that no page on the web can reach us through
-    a name of its own. A token comes once in the address (`?token=…`) and stays in a cookie.
+    Only requests to names of ours are answered, so that no page on the web can reach us through a name of its own:
+    without a token to those of the loopback, with one to `names` and numeric addresses too. A token comes once in the
+    address (`?token=…`) and stays in a cookie. What is ordered comes over a WebSocket, which says its origin.
     """
 
-    def __init__(self, app: Application, token: str | None) -> None:
+    def __init__(self, app: Application, token: str | None, names: Collection[str] = ()) -> None:
         self._app = app
         self._token = token
+        self._names = frozenset(name.lower() for name in names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request or connection."""
@@ -36,9 +40,9 @@ class AccessGuard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         origin = headers.get("origin")
-        if self._token is None and urlsplit(f"//{host}").hostname not in LOCAL_HOSTS:
-            await _answer(scope, send, 403, f"{host} is no name of this host")
-        elif origin is not None and urlsplit(origin).netloc != host:
+        if not self._is_ours(host):
+            await _answer(scope, send, 403, f"{host} is no name of this host; scaler_ui is told of others by --name")
+        elif (scope["type"] == "websocket" or origin is not None) and urlsplit(origin or "").netloc != host:
             await _answer(scope, send, 403, f"pages of {origin} may not look in here")
         elif self._token is None or self._matches(_cookie(headers.get("cookie", ""))):
             await self._app(scope, receive, send)
@@ -49,6 +53,12 @@ class AccessGuard:
             )
         else:
             await _answer(scope, send, 401, "open the address with ?token=… that scaler_ui has printed")
+
+    def _is_ours(self, host: str) -> bool:
+        name = urlsplit(f"//{host}").hostname or ""
+        if name in LOCAL_HOSTS or self._token is None:
+            return name in LOCAL_HOSTS
+        return name in self._names or Address(name, 1).is_numeric
 
     def _matches(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())

@@ -9,10 +9,8 @@ from scaler_io.streams import HEADER
 from scaler_protocol.codec import decode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import PACKED_TASK, MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_TASK, MonitorMessage, MonitorStatus, StorageStatus, TaskStep
 from scaler_protocol.profiles import PROFILE
-
-MonitorMessage = MonitorStatus | TaskEvents
 
 
 class Subscription(Protocol):
@@ -51,7 +49,7 @@ class Feed:
         except MalformedMessageError:
             self.malformed += 1
             return None
-        if not isinstance(message, MonitorStatus | TaskEvents) or not _is_sound(message):
+        if not isinstance(message, MonitorMessage) or not _is_sound(message):
             self.malformed += 1
             return None
         if isinstance(message, MonitorStatus) and message.snapshot:
@@ -71,6 +69,8 @@ def _is_sound(message: MonitorMessage) -> bool:
     """Whether its parts fit each other, as the codec cannot know."""
     if isinstance(message, MonitorStatus):
         return set(message.worker_agents) <= set(message.agents)
+    if isinstance(message, StorageStatus):
+        return True
     ended = sum(size for step, size in zip(message.steps, message.sizes, strict=True) if step == TaskStep.ENDED)
     return (
         len(message.tasks) == PACKED_TASK.size * sum(message.sizes)

@@ -11,9 +11,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import MonitorMessage, MonitorStatus, StorageStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
-from scaler_ui.feed import MonitorMessage
 from scaler_ui.task_table import TASKS, TaskTable
 
 STALE_SECONDS = 5.0
@@ -78,6 +77,10 @@ class MonitorModel:
     def __init__(self, tasks: int = TASKS) -> None:
         self.status: MonitorStatus | None = None
         self.heard = 0.0
+        self.storage: StorageStatus | None = None
+        self.storage_heard = 0.0
+        self.faults: OrderedDict[int, str] = OrderedDict()
+        """What went wrong with the tasks that ended so last: a traceback, or a sentence."""
         self.tasks = TaskTable(tasks)
         self.functions: dict[str, FunctionFigures] = {}
         self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
@@ -89,6 +92,8 @@ class MonitorModel:
         """One message of the feed, in order."""
         if isinstance(message, MonitorStatus):
             self._take_status(message, now)
+        elif isinstance(message, StorageStatus):
+            self.storage, self.storage_heard = message, now
         else:
             self._take_events(message)
 
@@ -155,9 +160,17 @@ class MonitorModel:
             elif step == TaskStep.GONE:
                 self.tasks.leave(tasks, time)
         for event in zip(events.text_times, events.text_levels, events.text_tasks, events.texts, strict=True):
-            self.events.append(MonitorEvent(*event))
+            self._say(MonitorEvent(*event))
         if self._beginning:
             self._begun()
+
+    def _say(self, event: MonitorEvent) -> None:
+        self.events.append(event)
+        if event.task:
+            self.faults[event.task] = event.text
+            self.faults.move_to_end(event.task)
+            if len(self.faults) > EVENTS:
+                self.faults.popitem(last=False)
 
     def _end(self, tasks: tuple[int, ...], agent: int, statuses: bytes, profiles: bytes, time: float) -> None:
         for row, status, profile in self.tasks.end(tasks, agent, statuses, profiles, time):

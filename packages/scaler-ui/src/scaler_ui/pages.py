@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from nicegui import ui
 
-from scaler_ui import views
+from scaler_ui import cluster_views, views
+from scaler_ui.dialogs import Dialogs
 from scaler_ui.listening import Listening, advice
-from scaler_ui.parts import LinesOverTime, ServerTable, Timeline
-from scaler_ui.reasons import why
-from scaler_ui.views import Row
+from scaler_ui.operating import Operating
+from scaler_ui.parts import CHART_STYLE, Figures, LinesOverTime, ServerTable, Timeline
 
 REFRESH_SECONDS = 1.0
 STREAM_SECONDS = 2.0
@@ -19,6 +19,7 @@ WINDOWS = {60: "1 minute", 300: "5 minutes", 1800: "30 minutes"}
 TASK_COLUMNS = {
     "id": "task", "function": "function", "state": "state", "session": "client", "agent": "agent", "pid": "process",
     "attempt": "attempt", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu", "memory": "memory",
+    "error": "error",
 }  # fmt: skip
 WORKER_COLUMNS = {
     "worker": "worker", "agent": "agent", "state": "state", "agt_cpu": "agt_cpu", "agt_rss": "agt_rss", "cpu": "cpu",
@@ -30,27 +31,46 @@ FUNCTION_COLUMNS = {
     "function": "function", "calls": "ended", "success": "success", "raised": "raised", "failed": "failed",
     "cancelled": "cancelled", "mean": "mean", "longest": "longest", "cpu": "cpu, in all", "memory": "peak memory",
 }  # fmt: skip
+GRAPH_COLUMNS = {
+    "graph": "graph", "client": "client", "state": "state", "nodes": "nodes", "done": "done", "failed": "failed",
+    "cancelled": "cancelled", "running": "with agents", "left": "left", "progress": "progress", "begun": "begun",
+    "took": "time",
+}  # fmt: skip
+OBJECT_COLUMNS = {"object": "hash of its id", "client": "client", "size": "size", "where": "where"}
+CAPACITY_COLUMNS = {
+    "offers": "offers", "runtime": "Python", "agents": "agents", "workers": "workers", "busy": "busy", "tasks": "tasks",
+    "places": "places in queues", "cpu": "cpu", "memory": "memory",
+}  # fmt: skip
+DEMAND_COLUMNS = {
+    "needs": "tasks that need", "priority": "priority", "waiting": "waiting", "workers": "workers that can",
+    "why": "why they wait",
+}  # fmt: skip
 EVENT_COLUMNS = {"time": "time", "level": "level", "task": "task", "text": "what happened"}
 
 
 class Pages:
     """All pages around one model."""
 
-    def __init__(self, listening: Listening) -> None:
+    def __init__(self, listening: Listening, operating: Operating | None) -> None:
         self._listening = listening
         self._model = listening.model
+        self._dialogs = Dialogs(self._model, operating)
         self._places: dict[str, tuple[str, Callable[[], None]]] = {
             "/": ("Overview", self._overview),
             "/tasks": ("Tasks", self._tasks),
             "/stream": ("Task stream", self._stream),
-            "/workers": ("Workers", self._workers),
-            "/clients": ("Clients", self._clients),
             "/functions": ("Functions", self._functions),
+            "/graphs": ("Graphs", self._graphs),
+            "/workers": ("Workers", self._workers),
+            "/capacity": ("Capacity", self._capacity),
+            "/clients": ("Clients", self._clients),
+            "/objects": ("Objects", self._objects),
             "/events": ("Events", self._events),
         }
 
     def add(self) -> None:
         """Make them known to the server."""
+        ui.add_css(CHART_STYLE, shared=True)
         for path, (title, fill) in self._places.items():
             self._add(path, title, fill)
 
@@ -58,17 +78,21 @@ class Pages:
         @ui.page(path, title=f"{title} - Scaler")
         def page(dark: str = "") -> None:
             self._frame(path, dark)
-            with ui.column().classes("w-full p-2 gap-2"):
+            with ui.column().classes("w-full p-2 gap-2").props("role=main"):
                 fill()
 
     def _frame(self, path: str, dark: str) -> None:
         """What is around every page: where to go, and whether what is shown is fresh."""
         mode = ui.dark_mode(value={"": None, "0": False}.get(dark, True))
-        with ui.header().classes("items-center gap-3 py-1 bg-blue-900 text-white"):
-            for place, (title, _) in self._places.items():
-                link = ui.link(title, place).classes("text-white no-underline hover:underline")
-                if place == path:
-                    link.classes("font-bold underline").props('aria-current="page"')
+        with (
+            ui.header().classes("bg-blue-900 text-white px-3 py-1"),
+            ui.row().classes("w-full items-center gap-x-3 gap-y-1"),
+        ):
+            with ui.element("nav").classes("flex flex-wrap gap-x-3 gap-y-1 items-center"):
+                for place, (title, _) in self._places.items():
+                    link = ui.link(title, place).classes("text-white no-underline hover:underline")
+                    if place == path:
+                        link.classes("font-bold underline").props('aria-current="page"')
             ui.space()
             note = ui.label().props('data-testid="note" role="status"')
             ui.button(icon="contrast", on_click=lambda: mode.set_value(not mode.value)).props(
@@ -90,8 +114,7 @@ class Pages:
         return status.address
 
     def _overview(self) -> None:
-        with ui.row().classes("w-full gap-2"):
-            cards = {name: _card(name) for name in views.FIGURES}
+        figures = Figures(views.FIGURES)
         with ui.grid().classes("w-full grid-cols-1 lg:grid-cols-2"):
             charts = (
                 LinesOverTime("Tasks per second", "1/s", ("tasks/s",)),
@@ -101,8 +124,7 @@ class Pages:
             )
 
         def refresh() -> None:
-            for name, text in views.figures(self._model).items():
-                cards[name].text = text
+            figures.show(views.figures(self._model))
             points = views.lines(self._model)
             for chart in charts:
                 chart.show(points)
@@ -111,14 +133,9 @@ class Pages:
         ui.timer(REFRESH_SECONDS, refresh)
 
     def _tasks(self) -> None:
-        def explain(row: Row) -> None:
-            with ui.dialog() as dialog, ui.card().props('data-testid="why"'):
-                ui.label(f"task {row['id']} {row['function']}").classes("font-bold")
-                for sentence in why(self._model, int(row["id"], 16)):
-                    ui.label(sentence)
-            dialog.open()
-
-        ui.label("Click on a task to see why it waits, or how it ended.").classes("text-sm opacity-80")
+        _hint(
+            "Open a task to see why it waits, or how it ended. The filter looks at functions, agents, clients and ids."
+        )
         table = ServerTable(
             "tasks",
             TASK_COLUMNS,
@@ -126,27 +143,32 @@ class Pages:
             key="id",
             order="since",
             states=views.TASK_STATES,
-            on_row=explain,
+            unsorted=("error",),
+            on_row=self._dialogs.task,
         )
         ui.timer(STREAM_SECONDS, table.refresh)
 
     def _stream(self) -> None:
-        window = ui.select(WINDOWS, value=60, label="window").props("dense").classes("min-w-32")
+        window = ui.select(WINDOWS, value=60, label="window").props('dense aria-label="window"').classes("min-w-32")
         timeline = Timeline()
 
         def refresh() -> None:
             timeline.show(*views.bars(self._model, window.value))
 
+        window.on_value_change(refresh)
         refresh()
         ui.timer(STREAM_SECONDS, refresh)
 
     def _workers(self) -> None:
+        _hint("Open a worker to see what it runs, or to drain it.")
         table = ServerTable(
             "workers",
             WORKER_COLUMNS,
             lambda request: views.workers(self._model, request, self._listening.now),
-            key="worker",
+            key="key",
             order="cpu",
+            opens="worker",
+            on_row=self._dialogs.worker,
         )
         ui.timer(STREAM_SECONDS, table.refresh)
 
@@ -157,6 +179,7 @@ class Pages:
         ui.timer(REFRESH_SECONDS, table.refresh)
 
     def _functions(self) -> None:
+        _hint("Calls that were seen to end, by function: what they took, in wall and CPU time, and their peak memory.")
         table = ServerTable(
             "functions",
             FUNCTION_COLUMNS,
@@ -166,6 +189,60 @@ class Pages:
         )
         ui.timer(REFRESH_SECONDS, table.refresh)
 
+    def _graphs(self) -> None:
+        _hint("Graphs that are under way, and the last hundred that are over. Nodes are those submitted so far.")
+        table = ServerTable(
+            "graphs",
+            GRAPH_COLUMNS,
+            lambda request: cluster_views.graphs(self._model, request),
+            key="graph",
+            order="graph",
+        )
+        ui.timer(REFRESH_SECONDS, table.refresh)
+
+    def _capacity(self) -> None:
+        _title("What workers offer")
+        offers = ServerTable(
+            "capacity",
+            CAPACITY_COLUMNS,
+            lambda request: cluster_views.capacity(self._model, request),
+            key="class",
+            order="workers",
+            filtered=False,
+        )
+        _title("What waiting tasks need")
+        demand = ServerTable(
+            "demand",
+            DEMAND_COLUMNS,
+            lambda request: cluster_views.demand(self._model, request),
+            key="demand",
+            order="waiting",
+            filtered=False,
+        )
+        _title("Scaling")
+        _hint("Nothing scales this cluster by itself: there are as many workers as were started, less those drained.")
+        ui.timer(REFRESH_SECONDS, offers.refresh)
+        ui.timer(REFRESH_SECONDS, demand.refresh)
+
+    def _objects(self) -> None:
+        figures = Figures(cluster_views.OBJECT_FIGURES)
+        _title("The biggest objects")
+        table = ServerTable(
+            "objects",
+            OBJECT_COLUMNS,
+            lambda request: cluster_views.biggest_objects(self._model, request),
+            key="object",
+            order="size",
+            filtered=False,
+        )
+
+        def refresh() -> None:
+            figures.show(cluster_views.object_figures(self._model))
+            table.refresh()
+
+        refresh()
+        ui.timer(REFRESH_SECONDS, refresh)
+
     def _events(self) -> None:
         table = ServerTable(
             "events", EVENT_COLUMNS, lambda request: views.events(self._model, request), key="number", order="time"
@@ -173,7 +250,9 @@ class Pages:
         ui.timer(REFRESH_SECONDS, table.refresh)
 
 
-def _card(name: str) -> ui.label:
-    with ui.card().classes("p-2 gap-0 min-w-28"):
-        ui.label(name).classes("text-xs opacity-80")
-        return ui.label("").classes("text-lg").props(f'data-testid="{name}"')
+def _hint(text: str) -> None:
+    ui.label(text).classes("text-sm opacity-90")
+
+
+def _title(text: str) -> None:
+    ui.label(text).classes("text-base font-bold").props("role=heading aria-level=2")

@@ -10,8 +10,25 @@ from nicegui import events, ui
 from scaler_ui.views import PageRequest, Row, TablePage
 
 ROWS = 50
-_LABEL = {"color": "#888", "hideOverlap": True}
+_LABEL = {"hideOverlap": True}
+_LINES = {"lineStyle": {"color": "#8886"}}
+CHART_STYLE = """
+.scaler-chart text { fill: #444 !important; }
+.body--dark .scaler-chart text { fill: #ccc !important; }
+"""
+"""Charts are drawn as SVG, so that their texts can be read on light and on dark."""
 Fetch = Callable[[PageRequest], TablePage]
+
+
+_HEADER = """<q-th :props="props" :tabindex="props.col.sortable ? 0 : -1"
+  :aria-sort="/sorted/.test(props.col.__thClass) ? (/sort-desc/.test(props.col.__thClass) ? 'descending' : 'ascending')
+    : undefined"
+  @keydown.enter.prevent="props.col.sortable && props.sort(props.col)"
+  @keydown.space.prevent="props.col.sortable && props.sort(props.col)">{{ props.col.label }}</q-th>"""
+"""A head of a column that the keyboard can sort by."""
+_OPENER = """<q-td :props="props"><button type="button" class="underline cursor-pointer text-left"
+  @click="$parent.$emit('open', props.row)">{{ props.value }}</button></q-td>"""
+"""A cell that the keyboard, too, can open."""
 
 
 class ServerTable:
@@ -26,14 +43,19 @@ class ServerTable:
         key: str,
         order: str,
         descending: bool = True,
+        filtered: bool = True,
         states: tuple[str, ...] = (),
+        unsorted: tuple[str, ...] = (),
+        opens: str = "",
         on_row: Callable[[Row], None] | None = None,
     ) -> None:
         self._fetch = fetch
         with ui.row().classes("w-full items-end"):
-            self._text = ui.input("filter", on_change=self._from_the_start).props(
-                f'dense clearable debounce=300 data-testid="{name}-filter" aria-label="filter"'
-            )
+            self._text: ui.input | None = None
+            if filtered:
+                self._text = ui.input("filter", on_change=self._from_the_start).props(
+                    f'dense clearable debounce=300 data-testid="{name}-filter" aria-label="filter"'
+                )
             self._state: ui.select | None = None
             if states:
                 options = {"": "any state", **{state: state for state in states}}
@@ -41,7 +63,7 @@ class ServerTable:
                 self._state.classes("min-w-32").props(f'dense data-testid="{name}-state"')
         self.table = ui.table(
             columns=[
-                {"name": column, "label": label, "field": column, "sortable": True, "align": "left"}
+                {"name": column, "label": label, "field": column, "sortable": column not in unsorted, "align": "left"}
                 for column, label in columns.items()
             ],
             rows=[],
@@ -52,8 +74,10 @@ class ServerTable:
             f'dense flat binary-state-sort :rows-per-page-options="[25, 50, 100]" data-testid="{name}"'
         )
         self.table.on("request", self._asked)
+        self.table.add_slot("header-cell", _HEADER)
         if on_row is not None:
-            self.table.on("rowClick", lambda event: on_row(event.args[1]))
+            self.table.add_slot(f"body-cell-{opens or key}", _OPENER)
+            self.table.on("open", lambda event: on_row(event.args))
         self.refresh()
 
     def _asked(self, event: events.GenericEventArguments) -> None:
@@ -75,7 +99,7 @@ class ServerTable:
                 count,
                 pagination.get("sortBy") or "",
                 bool(pagination.get("descending")),
-                self._text.value or "",
+                (self._text.value or "") if self._text is not None else "",
                 (self._state.value or "") if self._state is not None else "",
             )
         )
@@ -86,6 +110,25 @@ class ServerTable:
         self.table.update()
 
 
+class Figures:
+    """Numbers with names."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        with ui.row().classes("w-full gap-2"):
+            self._cards = {name: self._card(name) for name in names}
+
+    @staticmethod
+    def _card(name: str) -> ui.label:
+        with ui.card().classes("p-2 gap-0 min-w-28"):
+            ui.label(name).classes("text-xs opacity-90")
+            return ui.label("").classes("text-lg").props(f'data-testid="{name}"')
+
+    def show(self, texts: dict[str, str]) -> None:
+        """Show these; what is not among them stays as it is."""
+        for name, text in texts.items():
+            self._cards[name].text = text
+
+
 class LinesOverTime:
     """A chart of lines that share one unit."""
 
@@ -94,9 +137,9 @@ class LinesOverTime:
         self._newest = 0.0
         self._chart = ui.echart(
             {
-                "title": {"text": title, "left": 0, "textStyle": {"fontSize": 14, "color": "#888"}},
+                "title": {"text": title, "left": 0, "textStyle": {"fontSize": 14}},
                 "tooltip": {"trigger": "axis"},
-                "legend": {"right": 10, "top": 0, "textStyle": {"color": "#888"}},
+                "legend": {"right": 10, "top": 0},
                 "grid": {"left": 60, "right": 20, "top": 40, "bottom": 30},
                 "xAxis": {"type": "time", "axisLabel": _LABEL},
                 "yAxis": {
@@ -106,11 +149,13 @@ class LinesOverTime:
                     "nameLocation": "middle",
                     "nameGap": 45,
                     "min": 0,
+                    "splitLine": _LINES,
                 },
                 "animation": False,
                 "series": [{"type": "line", "name": name, "showSymbol": False, "data": []} for name in names],
-            }
-        ).classes("w-full h-64")
+            },
+            renderer="svg",
+        ).classes("w-full h-64 scaler-chart")
 
     def show(self, points: dict[str, list[list[float]]]) -> None:
         """Draw these points, should there be newer ones."""
@@ -149,7 +194,7 @@ class Timeline:
         self._chart = ui.echart(
             {
                 "tooltip": {":formatter": _HINT},
-                "grid": {"left": 160, "right": 20, "top": 20, "bottom": 70},
+                "grid": {"left": 10, "right": 20, "top": 20, "bottom": 70, "containLabel": True},
                 "xAxis": {"type": "time", "axisLabel": _LABEL},
                 "yAxis": {"type": "category", "data": [], "axisLabel": _LABEL},
                 "dataZoom": [
@@ -158,8 +203,9 @@ class Timeline:
                 ],
                 "animation": False,
                 "series": [{"type": "custom", ":renderItem": _BAR, "encode": {"x": [1, 2], "y": 0}, "data": []}],
-            }
-        ).classes("w-full h-[70vh]")
+            },
+            renderer="svg",
+        ).classes("w-full h-[70vh] scaler-chart")
 
     def show(self, workers: list[str], bars: list[list[Any]]) -> None:
         """Draw these, should they be others."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from scaler_protocol.capabilities import missing, parse_capabilities
 from scaler_protocol.monitoring import MonitorStatus, TaskStep
 from scaler_ui.model import GroupInfo, MonitorModel
@@ -42,27 +40,24 @@ def _why_waiting(model: MonitorModel, status: MonitorStatus, row: int) -> list[s
 
 def lacking(group: GroupInfo, status: MonitorStatus) -> list[str]:
     """What the nearest worker lacks for tasks of a group; nothing where some worker can take them."""
-    needs = sorted(parse_capabilities(group.needs).items())
     offers = set(zip(status.agent_capabilities, status.agent_runtimes, strict=True))
-    return min((_lacks(needs, group.runtime, *offer) for offer in offers), key=len, default=[])
+    return min((lacks(group, *offer) for offer in offers), key=len, default=[])
 
 
-def _lacks(needs: Iterable[tuple[str, int]], runtime: str, capabilities: str, offered: str) -> list[str]:
-    lacks = missing(needs, parse_capabilities(capabilities))
-    return [*lacks, runtime] if runtime and runtime != offered else lacks
+def lacks(group: GroupInfo, capabilities: str, runtime: str) -> list[str]:
+    """What workers of this offer lack for tasks of a group."""
+    found = missing(sorted(parse_capabilities(group.needs).items()), parse_capabilities(capabilities))
+    return [*found, group.runtime] if group.runtime and group.runtime != runtime else found
 
 
 def _behind(model: MonitorModel, row: int, group: GroupInfo) -> list[tuple[int, int]]:
     """Waiting tasks of greater priority, and those of the same that came before: priority and number."""
-    tasks, counts = model.tasks, dict[int, int]()
-    own = (tasks.value("since", row), tasks.value("id", row))
-    for other in tasks.live_rows():
-        if other == row or tasks.value("step", other) != TaskStep.WAITING:
-            continue
-        priority = model.group_of(other).priority
-        earlier = (tasks.value("since", other), tasks.value("id", other)) < own
-        if priority > group.priority or (priority == group.priority and earlier):
-            counts[priority] = counts.get(priority, 0) + 1
+    counts: dict[int, int] = {}
+    for number, waiting, earlier in model.tasks.waiting(row):
+        priority = model.groups.get(number, GroupInfo()).priority
+        ahead = waiting if priority > group.priority else earlier if priority == group.priority else 0
+        if ahead:
+            counts[priority] = counts.get(priority, 0) + ahead
     return sorted(counts.items(), reverse=True)
 
 
@@ -83,6 +78,8 @@ def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> lis
 
 def _how_ended(model: MonitorModel, row: int) -> str:
     task = model.tasks.row(row)
+    if not task.pid and task.state in ("raised", "failed") and task.id not in model.faults:
+        return f"it has ended: {task.state}, without having run: a task that it needs ended so"
     if not task.pid:
         return f"it has ended: {task.state}"
     return (

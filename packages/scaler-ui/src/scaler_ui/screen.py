@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from scaler_protocol.tracebacks import headline
 
 COLUMNS: tuple[tuple[str, str], ...] = (
     ("worker", "n"),
@@ -19,7 +22,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
 )
 """What can be sorted by, and the key that does it."""
 SHORTCUTS = "Shortcuts: " + " ".join(f"{name}[{key}]" for name, key in COLUMNS)
-KEYS = "filter[/] details[Enter] move[arrows, PgUp, PgDn] quit[q]"
+KEYS = "filter[/] details[Enter] why[y] events[e] move[arrows, PgUp, PgDn] quit[q]"
 _NAME_CELLS = 30
 
 
@@ -50,6 +53,11 @@ class View:
         workers.sort(key=lambda worker: worker["worker"])
         workers.sort(key=lambda worker: worker[self.order], reverse=self.descending)
         return workers
+
+
+def clock(at: float) -> str:
+    """A time of day, here; nothing for 0."""
+    return time.strftime("%H:%M:%S", time.localtime(at)) if at else ""
 
 
 def size(count: float) -> str:
@@ -162,3 +170,15 @@ def details(worker: dict[str, Any], task: str) -> list[str]:
         f"load       cpu {worker['cpu']:.1f}%, rss {size(worker['rss'])}, {worker['queued']} queued",
         f"task       {task}",
     ]
+
+
+def event_lines(fields: dict[str, Any], count: int) -> list[str]:
+    """What happened last, the newest first: why a worker died, who came and went."""
+    events = fields["events"][::-1][:count]
+    if not events:
+        return ["nothing has happened since this program began to listen"]
+    return [f"{clock(event['time'])} {_about(event['task'])}{headline(event['text'])}" for event in events]
+
+
+def _about(task: int) -> str:
+    return f"task {task:x}: " if task else ""

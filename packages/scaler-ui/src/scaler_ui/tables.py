@@ -9,15 +9,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scaler_protocol.messages import WorkerState
-from scaler_protocol.monitoring import MonitorStatus, TaskStep
+from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model import STALE_SECONDS, MonitorModel
 
+EVENTS_SHOWN = 20
 STATE_WORDS = {
     WorkerState.STARTING: "starting",
     WorkerState.IDLE: "idle",
     WorkerState.RUNNING: "running",
     WorkerState.BLOCKED: "blocked",
     WorkerState.STOPPING: "stopping",
+    WorkerState.DRAINING: "draining",
 }
 
 
@@ -43,6 +45,8 @@ class WorkerRow:
     stale: bool
     run: int
     capabilities: str
+    number: int
+    """Of the agent."""
 
 
 def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
@@ -54,7 +58,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
         status.worker_cpus, status.worker_rsses, status.worker_queues, strict=True,
     ):  # fmt: skip
         at = places[agent]
-        has_task = state in (WorkerState.RUNNING, WorkerState.BLOCKED)
+        has_task = state in (WorkerState.RUNNING, WorkerState.BLOCKED) or (state == WorkerState.DRAINING and run != 0)
         flags = (state != WorkerState.STARTING, has_task, state == WorkerState.BLOCKED)
         silence = status.agent_silences[at] + quiet
         rows.append(
@@ -77,6 +81,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
                 stale=silence > STALE_SECONDS,
                 run=run,
                 capabilities=status.agent_capabilities[at],
+                number=agent,
             )
         )
     return rows
@@ -130,6 +135,7 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
         "workers": [asdict(worker) for worker in workers],
         "client_manager": client_tasks(status),
         "func_to_num_tasks": _function_counts(status),
+        "events": [asdict(event) for event in list(model.events)[-EVENTS_SHOWN:]],
     }
 
 
@@ -146,9 +152,4 @@ def _function_counts(status: MonitorStatus) -> dict[str, int]:
 
 def task_of_run(model: MonitorModel, run: int) -> int | None:
     """The row of the task that this run is of, if it has not ended."""
-    if not run:
-        return None
-    for row in model.tasks.live_rows():
-        if model.tasks.value("run", row) == run and model.tasks.value("step", row) == TaskStep.ASSIGNED:
-            return row
-    return None
+    return model.tasks.find_run(run) if run else None

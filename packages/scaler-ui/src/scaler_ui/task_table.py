@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import heapq
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from types import MappingProxyType
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskStep
@@ -36,15 +37,54 @@ _COLUMNS = {
     "pid": "I", "worker": "H", "attempt": "H", "since": "d", "assigned": "d", "ended": "d", "duration": "Q",
     "cpu": "Q", "memory": "Q",
 }  # fmt: skip
+Column = npt.NDArray[Any]
 
 
-_FEW = 5000
-"""Rows that are found faster by a heap than by sorting all."""
+def _last(hits: Column) -> int | None:
+    """The last place that is true."""
+    places = np.flatnonzero(hits)
+    return int(places[-1]) if len(places) else None
 
 
-def _hits(values: bytes, wanted: set[int]) -> int:
-    """A byte for each value, 1 where it is wanted, as one number."""
-    return int.from_bytes(values.translate(bytes(value in wanted for value in range(256))), "little")
+def _is_number(text: str, base: int) -> bool:
+    """Whether a text stands for a number that a column can hold."""
+    try:
+        return 0 <= int(text, base) < 2**64
+    except ValueError:
+        return False
+
+
+def _ranks(names: Sequence[str]) -> Column:
+    """The place of each name in their order; the same for the same name."""
+    return np.unique(np.array(names, dtype=object), return_inverse=True)[1].astype(np.uint32)
+
+
+def _take(values: Column, places: Column) -> Column:
+    taken: Column = values[places]
+    return taken
+
+
+def _slice_of_order(keys: Column, start: int, stop: int, *, descending: bool) -> Column:
+    """Places of the keys from `start` to `stop` in their order, equal ones in the order of their places.
+
+    Found without sorting them all, as long as the slice is near an end.
+    """
+    total = len(keys)
+    start, stop = min(start, total), min(stop, total)
+    if descending:
+        return _slice_of_order(keys, total - stop, total - start, descending=False)[::-1]
+    if start == stop:
+        return np.empty(0, np.intp)
+    if start < total - stop:
+        bound = np.partition(keys, stop - 1)[stop - 1]
+        near = np.flatnonzero(keys < bound)
+        near = np.concatenate((near, np.flatnonzero(keys == bound)[: stop - len(near)]))
+    else:
+        bound = np.partition(keys, start)[start]
+        near = np.flatnonzero(keys > bound)
+        near = np.concatenate((np.flatnonzero(keys == bound)[len(near) - (total - start) :], near))
+        start, stop = 0, stop - start
+    return near[np.argsort(keys[near], kind="stable")][start:stop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +102,7 @@ class TaskRow:
     since: float
     assigned: float
     ended: float
+    run: int
     duration: float
     cpu: float
     memory: int
@@ -186,7 +227,15 @@ class TaskTable:
         """The newest row of a task."""
         if (row := self._live.get(task)) is not None:
             return row
-        return max((row for row, known in enumerate(self._columns["id"]) if known == task), default=None)
+        return _last(self._view("id") == task)
+
+    def find_run(self, run: int) -> int | None:
+        """The row of the task that an agent has under this run."""
+        return _last((self._view("run") == run) & (self._view("step") == TaskStep.ASSIGNED))
+
+    def _view(self, name: str) -> Column:
+        """A column as it stands: to be let go before the next row is written."""
+        return np.frombuffer(self._columns[name], _COLUMNS[name])
 
     def state(self, row: int) -> str:
         """Where the task of a row stands, in a word."""
@@ -202,7 +251,7 @@ class TaskTable:
         get = {name: column[row] for name, column in self._columns.items()}
         return TaskRow(
             get["id"], self.function_name(row), get["session"], self.state(row), get["agent"], get["worker"],
-            get["pid"], get["attempt"], get["since"], get["assigned"], get["ended"], get["duration"] / 1e6,
+            get["pid"], get["attempt"], get["since"], get["assigned"], get["ended"], get["run"], get["duration"] / 1e6,
             get["cpu"] / 1e6, get["memory"],
         )  # fmt: skip
 
@@ -210,43 +259,79 @@ class TaskTable:
         """The rows of tasks that have not ended."""
         return self._live.values()
 
+    def waiting_groups(self) -> list[tuple[int, int]]:
+        """The numbers of groups with waiting tasks, and how many these are."""
+        numbers, counts = np.unique(self._view("group")[self._view("step") == TaskStep.WAITING], return_counts=True)
+        return [(int(number), int(count)) for number, count in zip(numbers, counts, strict=True)]
+
+    def waiting(self, row: int) -> list[tuple[int, int, int]]:
+        """Of every group with waiting tasks its number, how many these are, and how many came before that of a row."""
+        waits = self._view("step") == TaskStep.WAITING
+        since, ids, groups = (self._view(name)[waits] for name in ("since", "id", "group"))
+        at, task = self._columns["since"][row], self._columns["id"][row]
+        earlier = (since < at) | ((since == at) & (ids < task))
+        numbers, places = np.unique(groups, return_inverse=True)
+        counts, before = np.bincount(places), np.bincount(places, earlier)
+        return [(int(n), int(count), int(b)) for n, count, b in zip(numbers, counts, before, strict=True)]
+
     def page(
-        self, order: str, *, descending: bool, first: int, count: int, text: str = "", state: str = ""
+        self,
+        order: str,
+        *,
+        descending: bool,
+        first: int,
+        count: int,
+        text: str = "",
+        state: str = "",
+        agents: Mapping[int, str] = MappingProxyType({}),
     ) -> tuple[list[TaskRow], int]:
-        """Rows `first` and on in the order of a column (as kept), of those wanted, and how many these are.
+        """Rows `first` and on in the order of a column, of those wanted, and how many these are.
 
-        Wanted are tasks in this state, of functions with the text in their name, or with the text as their id.
+        Wanted are tasks in this state that have the text in the name of their function or agent, or as their id,
+        client or process. Functions and states are in the order of their names, all else as it is kept.
         """
-        column = self._columns[order]
-        rows: Sequence[int] = range(len(self))
-        if text:
-            rows = self._with_text(text.lower())
-        if state:
-            mask = self._mask(state)
-            rows = [row for row in rows if mask[row]] if text else list(compress(rows, mask))
-        if first + count > _FEW:
-            chosen = sorted(rows, key=column.__getitem__, reverse=descending)[first : first + count]
-        else:
-            choose = heapq.nlargest if descending else heapq.nsmallest
-            chosen = choose(first + count, rows, key=column.__getitem__)[first:]
-        return [self.row(row) for row in chosen], len(rows)
+        keys = self._keys(order, agents)
+        rows = None
+        if text or state:
+            wanted = self._with_text(text.lower(), agents) if text else np.ones(len(self), bool)
+            rows = np.flatnonzero(wanted & self._in_state(state) if state else wanted)
+            keys = keys[rows]
+        chosen = _slice_of_order(keys, first, first + count, descending=descending)
+        if rows is not None:
+            chosen = rows[chosen]
+        return [self.row(int(row)) for row in chosen], len(keys)
 
-    def _mask(self, state: str) -> bytes:
-        """For each row, whether its task is in this state: in bytes, because a loop over all rows takes too long."""
-        steps = {step for step, word in STATES.items() if word == state}
-        statuses = {status for status, word in ENDINGS.items() if word == state}
-        step, status = self._columns["step"].tobytes(), self._columns["status"].tobytes()
-        standing, ended = _hits(step, steps), _hits(step, {TaskStep.ENDED} if statuses else set())
-        mask = standing | (ended & _hits(status, statuses))
-        return mask.to_bytes(len(self), "little")
+    def _keys(self, order: str, agents: Mapping[int, str]) -> Column:
+        """What rows are sorted by."""
+        if order == "function":
+            return _take(_ranks(self._names), self._view("function"))
+        if order == "state":
+            ranks = _ranks([*(STATES.get(number, "") for number in range(UNKNOWN + 1)), *ENDINGS.values()])
+            step = self._view("step")
+            return _take(ranks, np.where(step == TaskStep.ENDED, UNKNOWN + 1 + self._view("status"), step))
+        if order == "agent":
+            numbers, places = np.unique(self._view("agent"), return_inverse=True)
+            return _take(_ranks([agents.get(int(number), "") for number in numbers]), places)
+        return self._view(order)
 
-    def _with_text(self, text: str) -> Sequence[int]:
-        wanted = {number for number, name in enumerate(self._names) if text in name.lower()}
-        if wanted:
-            return [row for row, number in enumerate(self._columns["function"]) if number in wanted]
-        with contextlib.suppress(ValueError, OverflowError):
-            return [self._columns["id"].index(int(text, 16))]
-        return []
+    def _in_state(self, state: str) -> Column:
+        step = self._view("step")
+        steps = [number for number, word in STATES.items() if word == state]
+        statuses = [number for number, word in ENDINGS.items() if word == state]
+        found: Column = np.isin(step, steps) | ((step == TaskStep.ENDED) & np.isin(self._view("status"), statuses))
+        return found
+
+    def _with_text(self, text: str, agents: Mapping[int, str]) -> Column:
+        functions = np.array([text in name.lower() for name in self._names])
+        found: Column = _take(functions, self._view("function"))
+        if those := [number for number, name in agents.items() if text in name.lower()]:
+            found |= np.isin(self._view("agent"), those)
+        if _is_number(text, 16):
+            number = int(text, 16)
+            found |= (self._view("id") == number) | (self._view("session") == number)
+        if _is_number(text, 10):
+            found |= self._view("pid") == int(text)
+        return found
 
     def newest(self, count: int) -> Iterator[int]:
         """So many rows, those that were begun last first."""

@@ -7,14 +7,17 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from rich.text import Text
+from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
 from scaler_ui import screen
 from scaler_ui.listening import Listening, advice
+from scaler_ui.reasons import why
 from scaler_ui.screen import COLUMNS, View
 from scaler_ui.tables import fields, task_of_run
+from scaler_ui.why import task_id
 
 LOOK_SECONDS = 0.1
 DRAW_SECONDS = 0.5
@@ -44,8 +47,8 @@ class TopApp(App[None]):
     #body { height: 1fr; text-wrap: nowrap; text-overflow: clip; }
     #details { display: none; height: auto; border-top: solid $primary; text-wrap: nowrap; }
     #details.open { display: block; }
-    #filter { display: none; dock: bottom; }
-    #filter.open { display: block; }
+    Input { display: none; dock: bottom; }
+    Input.open { display: block; }
     """
     AUTO_FOCUS = ""
     ENABLE_COMMAND_PALETTE = False
@@ -55,6 +58,8 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", "quit", priority=True),
         Binding("slash", "filter", "filter"),
         Binding("enter", "details", "details"),
+        Binding("y", "ask", "why"),
+        Binding("e", "events", "events"),
         Binding("escape", "reset", "reset"),
         Binding("up", "move(-1)", "up"),
         Binding("down", "move(1)", "down"),
@@ -66,6 +71,8 @@ class TopApp(App[None]):
         super().__init__()
         self.view = View()
         self._listening = listening
+        self._panel: Callable[[dict[str, Any]], list[str]] | None = None
+        """What stands below the workers, should something."""
 
     def compose(self) -> ComposeResult:
         """The parts of the screen, from top to bottom."""
@@ -74,6 +81,7 @@ class TopApp(App[None]):
         yield WorkerArea(self.draw, id="body")
         yield Static(id="details", markup=False)
         yield Input(placeholder="show workers with this in their name, agent, state or capabilities", id="filter")
+        yield Input(placeholder="the id of a task, as futures and logs show it", id="ask")
 
     def on_mount(self) -> None:
         """Begin to look and to draw."""
@@ -94,32 +102,65 @@ class TopApp(App[None]):
 
     def action_details(self) -> None:
         """Show, or hide, all about the worker that is pointed at."""
-        self.query_one("#details").toggle_class("open")
+        self._toggle(self._about_worker)
+
+    def action_events(self) -> None:
+        """Show, or hide, what happened last."""
+        self._toggle(self._events)
+
+    def _toggle(self, panel: Callable[[dict[str, Any]], list[str]]) -> None:
+        self._show(None if self._panel == panel else panel)
+
+    def _show(self, panel: Callable[[dict[str, Any]], list[str]] | None) -> None:
+        self._panel = panel
+        self.query_one("#details").set_class(panel is not None, "open")
         self.draw()
 
     def action_filter(self) -> None:
         """Ask which workers to show."""
-        entry = self.query_one("#filter", Input)
+        self._enter("#filter")
+
+    def action_ask(self) -> None:
+        """Ask which task is meant."""
+        self._enter("#ask")
+
+    def _enter(self, name: str) -> None:
+        entry = self.query_one(name, Input)
         entry.add_class("open")
         entry.focus()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    @on(Input.Changed, "#filter")
+    def _filter_changed(self, event: Input.Changed) -> None:
         """Show what fits so far."""
         self.view = replace(self.view, wanted=event.value, pointed=0)
         self.draw()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter."""
-        self._leave_filter()
+    @on(Input.Submitted, "#filter")
+    def _filter_kept(self) -> None:
+        self._leave_entries()
+
+    @on(Input.Submitted, "#ask")
+    def _asked(self, event: Input.Submitted) -> None:
+        """Say why the task waits, or how it ended, as long as it is shown."""
+        try:
+            task = task_id(event.value.strip())
+        except ValueError as error:
+            said = [str(error)]
+            self._show(lambda shown: said)
+        else:
+            self._show(lambda shown: [f"task {task:x}", *why(self._listening.model, task)])
+        self._leave_entries()
 
     def action_reset(self) -> None:
-        """Drop the filter and the details."""
+        """Drop the filter and what is shown below."""
         self.query_one("#filter", Input).value = ""
-        self.query_one("#details").remove_class("open")
-        self._leave_filter()
+        self._show(None)
+        self._leave_entries()
 
-    def _leave_filter(self) -> None:
-        self.query_one("#filter").remove_class("open")
+    def _leave_entries(self) -> None:
+        self.query_one("#ask", Input).value = ""
+        for entry in self.query(Input):
+            entry.remove_class("open")
         self.screen.set_focus(None)
         self.draw()
 
@@ -140,9 +181,18 @@ class TopApp(App[None]):
         self._write("total", screen.total(shown, len(rows)))
         self._write("header", screen.header(self.view))
         self._write_body(shown, rows)
-        if rows:
-            worker = rows[self.view.pointed]
-            self._write("details", "\n".join(screen.details(worker, self._current(worker["run"]))))
+        if self._panel is not None:
+            self._write("details", "\n".join(self._panel(shown)))
+
+    def _about_worker(self, shown: dict[str, Any]) -> list[str]:
+        rows = self.view.rows(shown)
+        if not rows:
+            return ["no worker is shown"]
+        worker = rows[min(self.view.pointed, len(rows) - 1)]
+        return screen.details(worker, self._current(worker["run"]))
+
+    def _events(self, shown: dict[str, Any]) -> list[str]:
+        return screen.event_lines(shown, max(1, self.size.height // 3))
 
     def _note(self, shown: dict[str, object]) -> str:
         if not shown:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import heapq
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.tracebacks import headline
 from scaler_ui.model import MonitorModel
-from scaler_ui.screen import duration, size
+from scaler_ui.screen import clock, duration, size
 from scaler_ui.tables import worker_rows
 from scaler_ui.task_table import ENDINGS, STATES, TaskRow
 
@@ -19,6 +19,10 @@ Row = dict[str, Any]
 BARS = 500
 """Tasks in the timeline: the longest of its window, looked for among the last RECENT ones."""
 RECENT = 20_000
+ERROR_LIMIT = 120
+"""Characters of an error in a table."""
+TEXT_LIMIT = 300
+"""Characters of an event."""
 POINTS = 120
 """Points of a line over time."""
 
@@ -43,12 +47,7 @@ class TablePage:
     total: int
 
 
-def clock(at: float) -> str:
-    """A time of day, here."""
-    return time.strftime("%H:%M:%S", time.localtime(at)) if at else ""
-
-
-def _page(rows: list[Row], request: PageRequest, names: Sequence[str]) -> TablePage:
+def page_of(rows: list[Row], request: PageRequest, names: Sequence[str]) -> TablePage:
     text = request.text.lower()
     if text:
         rows = [row for row in rows if any(text in str(row[name]).lower() for name in names)]
@@ -57,42 +56,48 @@ def _page(rows: list[Row], request: PageRequest, names: Sequence[str]) -> TableP
     return TablePage(rows[request.first : request.first + request.count], len(rows))
 
 
-TASK_ORDERS = {"id": "id", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu", "memory": "memory",
-               "attempt": "attempt", "pid": "pid"}  # fmt: skip
+TASK_ORDERS = frozenset(
+    {"id", "function", "session", "state", "agent", "pid", "attempt", "since", "ended", "duration", "cpu", "memory"}
+)
 
 
 def tasks(model: MonitorModel, request: PageRequest) -> TablePage:
     """Tasks; the text is looked for in the names of functions, or is an id."""
-    agents = _agents(model.status)
+    agents = agent_names(model.status)
     rows, total = model.tasks.page(
-        TASK_ORDERS.get(request.order, "since"),
+        request.order if request.order in TASK_ORDERS else "since",
         descending=request.descending,
         first=request.first,
         count=request.count,
         text=request.text,
         state=request.state,
+        agents=agents,
     )
-    return TablePage([_task(row, agents) for row in rows], total)
+    status = model.status
+    where = dict(zip(status.worker_runs, status.worker_pids, strict=True)) if status else {}
+    return TablePage([_task(row, agents, where, model.faults.get(row.id, "")) for row in rows], total)
 
 
-def _agents(status: MonitorStatus | None) -> dict[int, str]:
+def agent_names(status: MonitorStatus | None) -> dict[int, str]:
     return dict(zip(status.agents, status.agent_names, strict=True)) if status else {}
 
 
-def _task(row: TaskRow, agents: dict[int, str]) -> Row:
+def _task(row: TaskRow, agents: Mapping[int, str], where: Mapping[int, int], fault: str) -> Row:
+    pid = row.pid or (where.get(row.run, 0) if row.run and row.state == "assigned" else 0)
     return {
         "id": f"{row.id:x}",
         "function": row.function,
         "session": f"{row.session:x}",
         "state": row.state,
         "agent": agents.get(row.agent, ""),
-        "pid": row.pid or "",
+        "pid": pid or "",
         "attempt": row.attempt or "",
         "since": clock(row.since),
         "ended": clock(row.ended),
         "duration": duration(row.duration) if row.pid else "",
         "cpu": duration(row.cpu) if row.pid else "",
         "memory": size(row.memory) if row.memory else "",
+        "error": headline(fault)[:ERROR_LIMIT],
     }
 
 
@@ -100,8 +105,12 @@ def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
     """Workers; the text is looked for in names, states and capabilities."""
     if model.status is None:
         return TablePage([], 0)
-    rows = [asdict(row) for row in worker_rows(model.status, now - model.heard)]
-    page = _page(rows, request, ("worker", "agent", "host", "state", "capabilities"))
+    # Browsers have no integers of 64 bits, and names and process ids repeat from host to host.
+    rows = [
+        {**asdict(row), "run": f"{row.run:x}", "key": f"{row.number}/{row.pid}"}
+        for row in worker_rows(model.status, now - model.heard)
+    ]
+    page = page_of(rows, request, ("worker", "agent", "host", "state", "capabilities"))
     shown = [
         {
             **row,
@@ -127,7 +136,7 @@ def clients(model: MonitorModel, request: PageRequest) -> TablePage:
         {"session": f"{session:x}", "name": name or "(in a task)", "host": host, "tasks": count}
         for session, name, host, count in zip(*columns, strict=True)
     ]
-    return _page(rows, request, ("session", "name", "host"))
+    return page_of(rows, request, ("session", "name", "host"))
 
 
 def functions(model: MonitorModel, request: PageRequest) -> TablePage:
@@ -146,7 +155,7 @@ def functions(model: MonitorModel, request: PageRequest) -> TablePage:
                 "memory": figures.peak_memory,
             }
         )
-    page = _page(rows, request, ("function",))
+    page = page_of(rows, request, ("function",))
     for row in page.rows:
         row.update({name: duration(row[name]) for name in ("mean", "longest", "cpu")}, memory=size(row["memory"]))
     return page
@@ -163,11 +172,11 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
             "time": event.time,
             "level": LEVELS.get(event.level, str(event.level)),
             "task": f"{event.task:x}" if event.task else "",
-            "text": event.text,
+            "text": headline(event.text)[:TEXT_LIMIT],
         }
         for number, event in enumerate(model.events)
     ]
-    page = _page(rows, request, ("text", "task", "level"))
+    page = page_of(rows, request, ("text", "task", "level"))
     for row in page.rows:
         row["time"] = clock(row["time"])
     return page
@@ -225,7 +234,7 @@ def bars(model: MonitorModel, seconds: float) -> tuple[list[str], list[list[Any]
     """The timeline: names of workers, and bars of worker, begin and end in milliseconds, function, state and id."""
     if model.status is None:
         return [], []
-    now, agents = model.status.at, _agents(model.status)
+    now, agents = model.status.at, agent_names(model.status)
     value = model.tasks.value
     recent = [row for row in model.tasks.newest(RECENT) if value("pid", row) and value("ended", row) >= now - seconds]
     found = []

@@ -24,6 +24,7 @@ class WebOptions:
     host: str
     port: int
     token: str | None
+    name: tuple[str, ...]
 
 
 COMMAND = Command(
@@ -37,9 +38,16 @@ COMMAND = Command(
         Option(("--port", "-p", "--web-port"), "where to serve pages", whole_number(minimum=0), default=8081),
         Option(
             ("--token",),
-            "what readers must know; drawn and printed where other hosts can reach the pages",
+            "what readers must know, and whoever acts; drawn and printed where other hosts can reach the pages",
             default=None,
             environment="SCALER_UI_TOKEN",
+        ),
+        Option(
+            ("--name",),
+            "further names that the pages are reached by, through a proxy for example",
+            default=(),
+            metavar="NAME",
+            repeated=True,
         ),
     ),
     refusals=(
@@ -89,6 +97,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
 
     from scaler_io.metrics import StatusCollector
     from scaler_ui.access import AccessGuard
+    from scaler_ui.operating import Operating
     from scaler_ui.pages import Pages
 
     registry = CollectorRegistry()
@@ -98,10 +107,16 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    app.add_middleware(AccessGuard, token=token)
+    names = (options.host, socket.gethostname(), socket.getfqdn(), *options.name)
+    app.add_middleware(AccessGuard, token=token, names=names)
     app.timer(LOOK_SECONDS, listening.look)
     app.on_shutdown(listening.close)
-    Pages(listening).add()
+    # Who has no token may look only: without one every program of this host reaches the pages.
+    operating = Operating(listening.model, options.address) if token is not None else None
+    if operating is not None:
+        app.timer(LOOK_SECONDS, operating.turn)
+        app.on_shutdown(operating.close)
+    Pages(listening, operating).add()
     host = f"[{options.host}]" if ":" in options.host else options.host
     shown = f"http://{host}:{options.port}/" + (f"?token={token}" if token else "")
     app.on_startup(lambda: print(f"scaler_ui: open {shown}", flush=True))

@@ -42,6 +42,7 @@ from scaler_protocol.messages import (
     Cancel,
     DeleteObjects,
     Done,
+    Drain,
     Functions,
     Inputs,
     NeedFunctions,
@@ -61,6 +62,7 @@ from scaler_protocol.messages import (
     WorkerState,
 )
 from scaler_worker import channel, events
+from scaler_worker.draining import Draining
 from scaler_worker.events import AgentEffect
 from scaler_worker.fleet import Fleet
 from scaler_worker.flights import Flights
@@ -85,6 +87,7 @@ class AgentCore:
         self.functions = FunctionTable(config.task_timeout_seconds)
         self._outbox = Outbox(config.name)
         self.flights = Flights(self.fleet, self.functions, self._outbox, config.host, config.secret)
+        self._draining = Draining(self.fleet, self.flights, self.functions)
         self._retention = config.object_retention_seconds
         self._effects = self.flights.effects
         self._sessions: dict[int, int] = {}
@@ -102,6 +105,7 @@ class AgentCore:
             Recall: self._recall,
             Release: lambda message, now: self.flights.kept.release(message.tasks),
             Resend: self._resend,
+            Drain: lambda message, now: self._draining.drain(message, now),
             Functions: self._functions,
             Done: self._relay_by_task,
             Output: self._relay_by_task,
@@ -168,6 +172,8 @@ class AgentCore:
         if flights.unfed_runs:
             self._send(Returned(flights.unfed_runs))
             flights.unfed_runs = []
+        if self.fleet.draining or not self.fleet.places:
+            self._draining.settle()
         if flights.needed:
             self._effects.append(events.SendToScheduler(NeedFunctions(tuple(flights.needed))))
             flights.needed.clear()
@@ -224,6 +230,7 @@ class AgentCore:
         self._effects += (events.Relay(worker.number, event.welcome) for worker in self.fleet if worker.pid)
         if not first:
             self._resume()
+            self._draining.tell()
 
     def _resume(self) -> None:
         """Tell a scheduler that knows nothing of us what we run and keep, and ask it what another one was asked."""

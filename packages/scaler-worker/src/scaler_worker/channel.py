@@ -42,7 +42,7 @@ FOLLOWS: Final = 4
 """Flag: one of them is what the run before makes."""
 
 _TASKS_HEAD: Final = struct.Struct("=BxHI")
-_DEFINE_HEAD: Final = struct.Struct("=B?BBIHHHII")
+_DEFINE_HEAD: Final = struct.Struct("=BBBBIHHHII")
 _INPUTS_HEAD: Final = struct.Struct("=IH")
 _INPUT: Final = struct.Struct("=QBI")
 _SESSION: Final = struct.Struct("<I")
@@ -131,7 +131,7 @@ class Definition:
     name: str
     body: Buffer
     encoding: int
-    stream_output: bool
+    stream_output: int
     serializer: bytes = b""
     serializer_body: Buffer = b""
     body_stored: bool = False

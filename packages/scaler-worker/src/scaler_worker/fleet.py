@@ -29,6 +29,10 @@ class Fleet:
         self.refillable: dict[int, WorkerRecord] = {}
         self.running: set[int] = set()
         self.blocked: set[int] = set()
+        self.draining: dict[int, WorkerRecord] = {}
+        """Those that are not to be followed by others, until they are gone."""
+        self.deaths: list[str] = []
+        """What has ended workers unbidden, in words, since the last report."""
         self._names = names
         self._announced = 0
         self._free_numbers: list[int] = []
@@ -41,7 +45,7 @@ class Fleet:
         """Bring the indexes and the worker's state in line with its record."""
         number, flight = worker.number, worker.flight
         self.refillable.pop(number, None)
-        if worker.state in (WorkerState.STARTING, WorkerState.STOPPING):
+        if worker.state in (WorkerState.STARTING, WorkerState.STOPPING, WorkerState.DRAINING):
             self.idle.pop(number, None)
             self.running.discard(number)
             self.blocked.discard(number)
@@ -77,12 +81,23 @@ class Fleet:
         self._announced += 1
         return Log(logging.INFO, f"Worker[{worker.number}] started")
 
+    def drain(self, pid: int, now: float) -> WorkerRecord | None:
+        """The worker of this process is to finish what it runs, and end; its place is no more."""
+        for worker in self.workers.values():
+            if worker.pid == pid and worker.state not in (WorkerState.STOPPING, WorkerState.DRAINING):
+                self.places -= 1
+                self.draining[worker.number], worker.state = worker, WorkerState.DRAINING
+                self.place(worker, now)
+                return worker
+        return None
+
     def gone(self, worker: WorkerRecord, reason: str) -> EndAgent | None:
         """The worker's process is no more."""
         starting = worker.state == WorkerState.STARTING
         worker.state = WorkerState.STOPPING
         self.place(worker, 0.0)
         del self.workers[worker.number]
+        self.draining.pop(worker.number, None)
         self._free_numbers.append(worker.number)
         self._free_numbers.sort(reverse=True)
         self._failed += starting
@@ -93,21 +108,27 @@ class Fleet:
     def balance(self, waiting: int, now: float) -> list[AgentEffect]:
         """Start what is missing for all places to be filled, let go what has been idle too long."""
         effects: list[AgentEffect] = []
-        usable = len(self.workers) - len(self.blocked)
+        usable = len(self.workers) - len(self.blocked) - len(self.draining)
         # While parents are blocked, one worker more than can be used is kept: the next one that blocks need not wait.
         wanted = min(self.places, len(self.running) + max(1, waiting)) + 1 if self.blocked else self.places
         # One that is about to be gone counts until it is: its successor takes its number and name.
         effects += (self._start() for _ in range(wanted - usable))
+        for worker in self.draining.values():
+            if worker.state == WorkerState.DRAINING and not worker.flight:
+                effects.append(self._let_go(worker, now))
         spares = len(self.idle) + len(self.running) - self.places
         for worker in list(self.idle.values()):
             if spares <= 0:
                 break
             if spares > SPARES or now - worker.idle_since >= SPARE_SECONDS:
-                worker.state = WorkerState.STOPPING
-                self.place(worker, now)
-                effects.append(EndWorker(worker.number))
+                effects.append(self._let_go(worker, now))
                 spares -= 1
         return effects
+
+    def _let_go(self, worker: WorkerRecord, now: float) -> EndWorker:
+        worker.state = WorkerState.STOPPING
+        self.place(worker, now)
+        return EndWorker(worker.number)
 
     def spare_due(self) -> float:
         """When the next idle worker beyond the places is to be let go."""
@@ -125,6 +146,7 @@ class Fleet:
         """The indexes agree with the records."""
         for number, worker in self.workers.items():
             assert worker.number == number and len(worker.flight) <= 2
+            assert (worker.state != WorkerState.DRAINING) or self.draining[number] is worker
             assert (number in self.idle) == (worker.state == WorkerState.IDLE)
             assert (number in self.running) == (worker.state == WorkerState.RUNNING)
             assert (number in self.blocked) == (worker.state == WorkerState.BLOCKED)
@@ -135,4 +157,5 @@ class Fleet:
             sequences = [datagram.sequence for datagram in worker.flight]
             assert sequences == sorted(sequences)
             assert all(0 <= datagram.at < len(datagram.entries) for datagram in worker.flight)
+        assert self.draining.keys() <= self.workers.keys() and self.places >= 0
         assert len(set(self._free_numbers) | set(self.workers)) == len(self._free_numbers) + len(self.workers)

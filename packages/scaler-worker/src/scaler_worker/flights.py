@@ -341,7 +341,9 @@ class Flights:
         worker.dropped.clear()
         self.waiting.give_back(rest)
         if not killed:
-            self.effects.append(Log(logging.WARNING, f"{worker.name} (process {worker.pid}) {event.reason}"))
+            text = f"{worker.name} (process {worker.pid}) {event.reason}"
+            self._fleet.deaths.append(text)
+            self.effects.append(Log(logging.WARNING, text))
 
     def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
         memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""

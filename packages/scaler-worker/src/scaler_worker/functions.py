@@ -19,7 +19,7 @@ class FunctionTable:
     def __init__(self, default_timeout: float) -> None:
         self._default_timeout = default_timeout
         self._lanes: dict[Group, Lane] = {}
-        self._kinds: dict[tuple[bytes, bytes, int, bool], FunctionKind] = {}
+        self._kinds: dict[tuple[bytes, bytes, int, int], FunctionKind] = {}
         self._bodies: dict[bytes, tuple[str, bytes, bool]] = {}
         """Name, body, whether the body is a reference into object storage."""
         self._size = 0

@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from scaler_io.lifecycle import cpu_seconds, resident_bytes
 from scaler_protocol.messages import AgentStatus
-from scaler_worker.records import WorkerRecord
+from scaler_worker.fleet import Fleet
 
 END_SECONDS: Final = 2.0
 
@@ -51,9 +51,10 @@ class HostFigures:
         self._seconds: dict[int, float] = {}
         self._at = 0.0
 
-    def status(self, workers: Iterable[WorkerRecord], queued: int, free: int, now: float) -> AgentStatus:
+    def status(self, fleet: Fleet, queued: int, free: int, now: float) -> AgentStatus:
         """The figures of now."""
-        alive = [worker for worker in workers if worker.pid]
+        alive = [worker for worker in fleet if worker.pid]
+        deaths, fleet.deaths = fleet.deaths, []
         pids = [os.getpid(), *(worker.pid for worker in alive)]
         seconds: dict[int, float] = {}
         memory: dict[int, int] = {}
@@ -77,7 +78,8 @@ class HostFigures:
             runs=[entry[0] if entry else 0 for entry in entries],
             cpus=cores[1:],
             rsses=[memory[pid] for pid in pids[1:]],
-            queues=[len(worker.entries()) for worker in alive],
+            queues=[max(0, len(worker.entries()) - 1) for worker in alive],
+            deaths=deaths,
         )
 
 

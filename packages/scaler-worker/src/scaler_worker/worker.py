@@ -129,6 +129,7 @@ def run_worker(
         )
         core = WorkerCore(
             name=name,
+            host=socket.gethostname(),
             number=number,
             pid=os.getpid(),
             word=words.of(number),

@@ -18,6 +18,7 @@ from scaler_client.task_context import CurrentTask
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.messages import StreamOutput
 from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
@@ -37,6 +38,7 @@ from scaler_worker.channel import (
     unpack_definition,
     unpack_tasks,
 )
+from scaler_worker.prefixes import PrefixedLines
 
 RUN: Final = 0
 STARTED: Final = 1
@@ -70,6 +72,7 @@ class WorkerCore:
         self,
         *,
         name: str,
+        host: str,
         number: int,
         pid: int,
         word: Any,
@@ -82,6 +85,7 @@ class WorkerCore:
     ) -> None:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self._name, self._number, self._pid = name, number, pid
+        self._place = f"{name}@{host}"
         self._word, self._write, self._capture = word, write, capture
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
         self._store = store
@@ -115,7 +119,7 @@ class WorkerCore:
             except ScalerError as error:
                 return failed(error)
             if definition.stream_output:
-                runner = self._capturing(runner)
+                runner = self._capturing(runner, prefixed=definition.stream_output == StreamOutput.PREFIXED)
             self._runners[definition.handle] = runner
             return runner(call)
 
@@ -215,8 +219,8 @@ class WorkerCore:
             status, reason = failed(error)
             return RESULT, status, bytes(reason)
 
-    def _capturing(self, runner: Runner) -> Runner:
-        """The runner with what it prints sent along."""
+    def _capturing(self, runner: Runner, *, prefixed: bool) -> Runner:
+        """The runner with what it prints sent along, where wanted with its task and worker before each line."""
 
         def run(call: Buffer) -> tuple[int, Payload]:
             current = self._run
@@ -224,8 +228,14 @@ class WorkerCore:
             def send(stream: int, text: str) -> None:
                 self._record(OUTPUT, stream, current, text.encode("utf-8", "replace"))
 
-            with self._capture(send):
-                return runner(call)
+            if not prefixed:
+                with self._capture(send):
+                    return runner(call)
+            lines = PrefixedLines(f"[{self._task:x} {self._place}] ", send)
+            with self._capture(lines.send):
+                outcome = runner(call)
+            lines.end()
+            return outcome
 
         return run
 

@@ -1,0 +1,160 @@
+"""A scheduler that exists only as what it publishes: many workers, many finished tasks. For programs that watch.
+
+python bench/simulated.py tcp://127.0.0.1:2347 --workers 1000 --tasks 1000000
+"""
+
+import argparse
+import random
+import sys
+import time
+from itertools import count, islice
+
+from scaler_io.streams import HEADER
+from scaler_io.zeromq import Publisher
+from scaler_protocol.addresses import Address
+from scaler_protocol.codec import encode
+from scaler_protocol.messages import Message, Status, WorkerState
+from scaler_protocol.monitoring import PACKED_TASK, MonitorStatus, StorageStatus, TaskEvents, TaskStep
+from scaler_protocol.profiles import PROFILE
+
+WORKERS_PER_AGENT = 20
+FUNCTIONS = 60
+BATCH = 100
+"""Tasks of one function that are submitted, assigned and ended together."""
+EVENT_SECONDS = 0.1
+STATUS_SECONDS = 1.0
+SESSION = 0x51A7 << 32
+
+
+class SimulatedScheduler:
+    """What a scheduler would publish. `rate` tasks end per second once `tasks` have."""
+
+    def __init__(self, workers: int, tasks: int, rate: int) -> None:
+        self._workers, self._tasks, self._rate = workers, tasks, rate
+        self._agents = range(1, 1 + -(-workers // WORKERS_PER_AGENT))
+        self._random = random.Random(1)
+        self._next = count(1)
+        self._group_base = 10_000
+        self.ended = 0
+
+    def status(self, *, snapshot: bool = False) -> MonitorStatus:
+        """The figures of now."""
+        agents, workers = self._agents, range(self._workers)
+        draw = self._random.random
+        return MonitorStatus(
+            7, time.time(), address="tcp://127.0.0.1:2345", snapshot=snapshot, uptime=1000.0, cpu=0.5, rss=200 << 20,
+            waiting=0, assigned=0, succeeded=self.ended - self.ended // 10, raised=self.ended // 10,
+            sent_names=("Run", "Done"), sent_counts=(self.ended, self.ended),
+            received_names=("Submit", "Done"), received_counts=(self.ended, self.ended),
+            client_sessions=(SESSION >> 32,), client_names=("Client|simulated",), client_hosts=("host",),
+            client_tasks=(0,),
+            agents=agents, agent_names=[f"host{agent}:{agent}" for agent in agents],
+            agent_hosts=[f"host{agent}" for agent in agents], agent_sizes=[WORKERS_PER_AGENT] * len(agents),
+            agent_queue_sizes=[1000] * len(agents), agent_capabilities=["linux"] * len(agents),
+            agent_runtimes=["Python 3.11 with cloudpickle 3.1"] * len(agents), agent_cpus=[draw() for _ in agents],
+            agent_rsses=[40 << 20] * len(agents), agent_frees=[8 << 30] * len(agents),
+            agent_sents=[WORKERS_PER_AGENT] * len(agents), agent_queueds=[0] * len(agents),
+            agent_lags=[0.001 * draw() for _ in agents], agent_silences=[0.5] * len(agents),
+            worker_agents=[1 + worker // WORKERS_PER_AGENT for worker in workers],
+            worker_names=[f"Worker[{worker % WORKERS_PER_AGENT}]" for worker in workers],
+            worker_pids=[10_000 + worker for worker in workers], worker_states=[WorkerState.RUNNING] * self._workers,
+            worker_runs=[2**60 + worker for worker in workers], worker_cpus=[draw() for _ in workers],
+            worker_rsses=[int(100e6 * (1 + draw())) for _ in workers], worker_queues=[1] * self._workers,
+            function_names=[f"package.module:function_{number}" for number in range(FUNCTIONS)],
+            function_counts=[self.ended // FUNCTIONS] * FUNCTIONS, function_seconds=[0.01] * FUNCTIONS,
+        )  # fmt: skip
+
+    def storage(self) -> StorageStatus:
+        """Of a server that has few objects."""
+        sizes = [1 << 20] * 10
+        return StorageStatus(
+            10, 0, 1, 1, sum(sizes), 1 << 30, 0, 0, 0, 0, 0, 0, 0, 0, self.ended, 0, 0, 0,
+            [f"{number:016x}" for number in range(10)], [SESSION >> 32] * 10, sizes, [True] * 10,
+        )  # fmt: skip
+
+    def groups(self) -> TaskEvents:
+        """What tasks share."""
+        numbers = range(self._group_base, self._group_base + FUNCTIONS)
+        names = [f"package.module:function_{number}" for number in range(FUNCTIONS)]
+        zeros = [0] * FUNCTIONS
+        return TaskEvents(numbers, names, [SESSION >> 32] * FUNCTIONS, zeros, [""] * FUNCTIONS, [""] * FUNCTIONS)
+
+    def events(self, tasks: int) -> TaskEvents:
+        """So many tasks come, run and end."""
+        now, draw = time.time(), self._random.random
+        steps: list[int] = []
+        subjects: list[int] = []
+        times: list[float] = []
+        runs: list[int] = []
+        ids, statuses, profiles = bytearray(), bytearray(), bytearray()
+        batches = -(-tasks // BATCH)
+        for _ in range(batches):
+            members = list(islice(self._next, BATCH))
+            packed = b"".join(PACKED_TASK.pack(SESSION + member) for member in members)
+            agent = self._random.choice(self._agents)
+            steps += (TaskStep.WAITING, TaskStep.ASSIGNED, TaskStep.ENDED)
+            subjects += (self._group_base + self._random.randrange(FUNCTIONS), agent, agent)
+            times += (now - 0.2, now - 0.1, now)
+            runs += (0, members[0], 0)
+            ids += packed * 3
+            for _ in members:
+                statuses.append(Status.RAISED if draw() < 0.1 else Status.VALUE)
+                worker = self._random.randrange(WORKERS_PER_AGENT)
+                pid = 10_000 + (agent - 1) * WORKERS_PER_AGENT + worker
+                profiles += PROFILE.pack(int(1e5 * draw()), int(1e4 * draw()), int(1e8 * draw()), pid, worker, 1)
+        self.ended += batches * BATCH
+        return TaskEvents(
+            steps=steps, subjects=subjects, sizes=[BATCH] * len(steps), times=times, first_runs=runs, tasks=bytes(ids),
+            statuses=bytes(statuses), profiles=bytes(profiles),
+        )  # fmt: skip
+
+
+def publish(simulated: SimulatedScheduler, publisher: Publisher, tasks: int, rate: int) -> None:
+    """Until somebody ends us: tasks fast at first, then at their rate."""
+    numbers, status_at = count(1), 0.0
+
+    def say(message: Message) -> None:
+        publisher.send([HEADER.pack(next(numbers), 0), *encode(message)])
+
+    while True:
+        if publisher.joined():
+            say(simulated.status(snapshot=True))
+            say(simulated.groups())
+        if publisher.has_listeners:
+            if simulated.ended < tasks:
+                say(simulated.events(min(10_000, tasks - simulated.ended)))
+                if simulated.ended >= tasks:
+                    print(f"{simulated.ended} tasks have ended", flush=True)
+            elif rate:
+                say(simulated.events(int(rate * EVENT_SECONDS)))
+            if time.monotonic() >= status_at:
+                say(simulated.status())
+                say(simulated.storage())
+                status_at = time.monotonic() + STATUS_SECONDS
+        time.sleep(EVENT_SECONDS)
+
+
+def main() -> None:
+    """Publish."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("address", type=Address.parse)
+    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--tasks", type=int, default=1_000_000)
+    parser.add_argument("--rate", type=int, default=2000)
+    arguments = parser.parse_args()
+    publisher = Publisher()
+    publisher.bind(arguments.address)
+    print("publishes", flush=True)
+    try:
+        publish(
+            SimulatedScheduler(arguments.workers, arguments.tasks, arguments.rate),
+            publisher,
+            arguments.tasks,
+            arguments.rate,
+        )
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Tracebacks are read out of pickles without unpickling them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler_protocol.tracebacks import headline, traceback_text
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=700), st.sampled_from([4, 5]))
+def test_the_text_behind_an_exception(text: str, protocol: int) -> None:
+    text += "\n"
+    assert traceback_text(pickle.dumps((ValueError("X" * 300), text), protocol)) == text
+
+
+@pytest.mark.parametrize("payload", [b"", b".", b"X", bytes(range(256)), pickle.dumps((1, 2)), b"X\x05\0\0\0ab."])
+def test_what_is_no_such_pickle_has_none(payload: bytes) -> None:
+    assert traceback_text(payload) == ""
+
+
+def test_the_headline_is_the_last_line_that_is_not_indented() -> None:
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: no\n  more of it\n'
+    assert headline(text) == "ValueError: no" and headline("") == ""
+    assert headline("it was killed; last words:\nFatal") == "it was killed; last words:"
