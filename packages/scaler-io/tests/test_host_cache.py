@@ -348,6 +348,24 @@ def test_threads_too(meter: Meter, connect: Connect, tmp_path: Path) -> None:
     assert meter.carried < 16 * MIB
 
 
+def test_what_a_host_has_made_it_does_not_fetch(meter: Meter, connect: Connect, tmp_path: Path) -> None:
+    writer, reader = connect(meter.address, tmp_path), connect(meter.address, tmp_path)
+    content = pattern(8 * MIB)
+    reference = writer.put([content[: 3 * MIB + 7], b"", content[3 * MIB + 7 :]])
+    assert reader.get(reference) == content and meter.carried < MIB
+    again = connect(meter.server).put(pattern(8 * MIB, 1), name=reference.object)  # others were first
+    assert again == reference and connect(meter.address, tmp_path).get(reference) == content
+    assert connect(meter.address, tmp_path, limit=MIB).put(content).size == 8 * MIB
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_who_is_not_the_first_writer_keeps_nothing(meter: Meter, connect: Connect, tmp_path: Path) -> None:
+    reference = connect(meter.server).put(pattern(2 * MIB, 1))
+    connect(meter.address, tmp_path).put(pattern(2 * MIB, 2), name=reference.object)
+    assert not list(tmp_path.iterdir())
+    assert connect(meter.address, tmp_path).get(reference) == pattern(2 * MIB, 1)
+
+
 def test_small_objects_are_not_shared(meter: Meter, connect: Connect, tmp_path: Path) -> None:
     reference = connect(meter.server).put(b"x" * (SHARED_BYTES - 1))
     got = connect(meter.address, tmp_path).get(reference)

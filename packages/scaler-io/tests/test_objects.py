@@ -18,6 +18,8 @@ from itertools import pairwise
 import pytest
 
 from scaler_io import conveyor, traffic
+from scaler_io.links import Uplink
+from scaler_io.mappings import Mappings
 from scaler_io.objects import ObjectConnection
 from scaler_io.traffic import Traffic
 from scaler_io.transfers import Download, Transfer, Upload
@@ -34,7 +36,7 @@ from scaler_protocol.errors import (
     StorageLostError,
     describe,
 )
-from scaler_protocol.handshake import Role
+from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.messages import Message, ObjectPart, ObjectStored, PutObject
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id
 from scaler_protocol.payloads import Payloads
@@ -588,6 +590,15 @@ def test_a_download_goes_on_where_it_stands_and_an_upload_begins_anew() -> None:
         transfer.asked, transfer.answered = 3, 1
         transfer.restart()
         assert (transfer.asked, transfer.answered) == (start, start)
+
+
+def test_what_comes_after_the_end_ends_too() -> None:
+    conveying = conveyor.Conveyor(Uplink(Hello(0, b"", 0), 0, timeout_seconds=1), "x", 1.0, Mappings(print), str.encode)
+    early, late = Download(Reference(b"i" * 16, 5)), Download(Reference(b"i" * 16, 5))
+    conveying.add(early)
+    conveying.end(StorageLostError("the end"))
+    conveying.add(late)
+    assert "the end" in str(early.error) and "the end" in str(late.error)
 
 
 def test_references_travel_in_24_bytes() -> None:

@@ -86,8 +86,11 @@ class Conveyor:
         self._numbers = 0
 
     def add(self, transfer: Transfer) -> None:
-        """One more, which gets its turn."""
-        self._turns.append(transfer)
+        """One more, which gets its turn, or fails as all others did."""
+        if self.ended is not None:
+            _fail(transfer, self.ended)
+        else:
+            self._turns.append(transfer)
 
     def handle(self, event: UplinkEvent, now: float) -> None:
         """Take what the link says."""

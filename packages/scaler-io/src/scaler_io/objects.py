@@ -139,6 +139,8 @@ class ObjectConnection:
                 self._start(upload)
             for upload in uploads:
                 self._await(upload)
+                if self._cache is not None:
+                    upload.keep_in(self._cache)
         except BaseException:
             for upload in uploads:
                 upload.over.set()

@@ -105,7 +105,8 @@ class Traffic:
             self._end(ClientQuitError(f"the connection to object storage server {self._address} was closed"))
             self._uplink.send(Goodbye())
         if self.ended:
-            self._end_arrivals()
+            with self._lock:  # what came while it ended
+                self._take_arrivals()
         elif not copied and not self._dialer.readable() and not self._arrivals:
             self._dialer.wait(self._woken.fileno(), self._uplink.due() - now)
             with contextlib.suppress(BlockingIOError):
@@ -119,9 +120,3 @@ class Traffic:
         with self._lock:
             self._take_arrivals()
             self._conveyor.end(error)
-
-    def _end_arrivals(self) -> None:
-        """What came while the conveyor ended, as after a refusal, ends in the same way."""
-        with self._lock:
-            if self._arrivals and (error := self._conveyor.ended) is not None:
-                self._end(error)

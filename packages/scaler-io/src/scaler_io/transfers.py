@@ -6,6 +6,7 @@ they travel in parts.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import threading
@@ -15,7 +16,7 @@ from io import BytesIO
 from itertools import accumulate
 from typing import Final
 
-from scaler_io.host_cache import CachedFile
+from scaler_io.host_cache import CachedFile, HostCache
 from scaler_io.segments import SegmentWriter, map_segment
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
 from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPart, ObjectStored, PutObject
@@ -89,6 +90,7 @@ class Upload(Transfer):
         self._done = done
         self._directory = self._segment = ""
         self._writer: SegmentWriter | None = None
+        self._edition = 0
 
     def begin(self, directory: str) -> None:
         self._directory = directory if self.reference.size >= SHARED_BYTES else ""
@@ -155,6 +157,25 @@ class Upload(Transfer):
             raise ProtocolError(f"{type(message).__name__} is no answer to PutObject")
         if message.error:
             raise restore(message.error.encode())
+        self._edition = message.edition
+
+    def keep_in(self, cache: HostCache) -> None:
+        """Leave what was sent elsewhere to others of this host, too, where there is room."""
+        if self._directory or not self._edition or self.reference.size < SHARED_BYTES:
+            return
+        file = cache.open(self.reference, self._edition)
+        if file is None:
+            return
+        with contextlib.closing(file):
+            if not file.hold() or file.complete:
+                return
+            try:
+                if not cache.make_room(file):
+                    raise OSError("it has no room")
+                for end, buffer in zip(self._ends, self._buffers, strict=True):
+                    file.append(end - len(buffer), buffer)
+            except OSError:
+                file.remove()
 
     def _allocated(self, message: Message) -> None:
         if not isinstance(message, ObjectAllocated):

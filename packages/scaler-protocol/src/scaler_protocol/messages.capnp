@@ -166,7 +166,7 @@ struct PutObject {
 }
 struct GetObject { request @0 :UInt64; object @1 :Data; offset @2 :UInt64; limit @3 :UInt32; }
 struct DeleteObjects { objects @0 :List(Data); session @1 :UInt32; }
-struct ObjectStored { request @0 :UInt64; object @1 :Data; error @2 :Text; }
+struct ObjectStored { request @0 :UInt64; object @1 :Data; error @2 :Text; edition @3 :UInt64; }
 struct ObjectPart {
   request @0 :UInt64;
   object @1 :Data;

@@ -406,6 +406,7 @@ class ObjectStored:
     object: bytes
     request: int = 0
     error: str = ""
+    edition: int = 0
 
 
 @dataclass(frozen=True, slots=True)

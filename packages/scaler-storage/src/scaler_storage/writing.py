@@ -27,12 +27,12 @@ class Writing:
         """Take a part and say so, or why not; or let it wait for room."""
         record = self._state.peers[peer]
         try:
-            if not self._take(peer, record, event):
-                return
+            edition = self._take(peer, record, event)
         except ObjectRefusedError as refusal:
             self.refuse(peer, event, refusal)
         else:
-            self._state.send(peer, ObjectStored(event.object, event.request))
+            if edition is not None:
+                self._state.send(peer, ObjectStored(event.object, event.request, edition=edition))
 
     def allocate(self, peer: bytes, event: AllocateObject) -> None:
         """Answer with a segment, or why not; or let it wait for room."""
@@ -64,7 +64,7 @@ class Writing:
 
     def seal(self, peer: bytes, event: SealObject) -> None:
         """An object that its writer has written by itself is complete."""
-        record, error = self._state.peers[peer], ""
+        record, edition, error = self._state.peers[peer], 0, ""
         upload = self._state.uploads.get((peer, event.object))
         try:
             if upload is None or not upload.allocated or upload.segment.name != event.segment:
@@ -73,12 +73,12 @@ class Writing:
             self._check(record, event.object, upload.size, upload.session)
             self._arrives(upload, -1)
             upload.allocated = False
-            self._complete(peer, record, event.object, upload)
+            edition = self._complete(peer, record, event.object, upload)
         except ObjectRefusedError as refusal:
             self.drop_upload(peer, record, event.object)
             self._state.refused += 1
             error = describe(refusal).decode()
-        self._state.send(peer, ObjectStored(event.object, event.request, error))
+        self._state.send(peer, ObjectStored(event.object, event.request, error, edition))
 
     def delete(self, peer: bytes, event: DeleteObjects) -> None:
         """Free objects of a session and what this peer is writing of them; raises ProtocolError for another's."""
@@ -122,8 +122,11 @@ class Writing:
             _same(name, stored, session, size)
         return session
 
-    def _take(self, peer: bytes, record: PeerRecord, event: PutObject) -> bool:
-        """Keep a part, unless it has to wait; raises ObjectRefusedError where it cannot be."""
+    def _take(self, peer: bytes, record: PeerRecord, event: PutObject) -> int | None:
+        """Keep a part, unless it has to wait (None); raises ObjectRefusedError where it cannot be.
+
+        Returns the edition that it completes; 0: none.
+        """
         state, name, size, part = self._state, event.object, event.size, event.parts.frame
         index, rest = divmod(event.offset, PART_BYTES)
         if rest or index >= part_count(size) or len(part) != min(PART_BYTES, size - event.offset):
@@ -133,12 +136,12 @@ class Writing:
         session = self._check(record, name, size, event.session)
         if name in state.objects:
             self.drop_upload(peer, record, name)
-            return True
+            return 0
         upload = state.uploads.get((peer, name))
         if upload is None:
             upload = self._begin(peer, record, event, session)
             if upload is None:
-                return False
+                return None
         _same(name, upload, session, size)
         if upload.allocated:
             raise ObjectRefusedError(f"object {name.hex()} has a segment to be written to")
@@ -146,9 +149,7 @@ class Writing:
             state.segments.write(upload.segment, event.offset, part)
             upload.parts.add(index)
             upload.missing -= 1
-        if not upload.missing:
-            self._complete(peer, record, name, upload)
-        return True
+        return 0 if upload.missing else self._complete(peer, record, name, upload)
 
     def _begin(
         self, peer: bytes, record: PeerRecord, event: PutObject | AllocateObject, session: int
@@ -169,12 +170,12 @@ class Writing:
             raise ObjectRefusedError(f"object {event.object.hex()} of {event.size:,} bytes is too small for a segment")
         return upload
 
-    def _complete(self, peer: bytes, record: PeerRecord, name: bytes, upload: UploadRecord) -> None:
-        """The first complete copy becomes the object."""
+    def _complete(self, peer: bytes, record: PeerRecord, name: bytes, upload: UploadRecord) -> int:
+        """The first complete copy becomes the object; returns its edition, 0 for any other."""
         state, session = self._state, upload.session
         if name in state.objects:
             self.drop_upload(peer, record, name)
-            return
+            return 0
         del state.uploads[peer, name]
         record.uploads.discard(name)
         self._edition += 1
@@ -185,6 +186,7 @@ class Writing:
         if not shelf.owners:
             state.orphans.pop(session, None)
             state.orphans[session] = state.now + self._retention
+        return self._edition
 
     def drop_upload(self, peer: bytes, record: PeerRecord, name: bytes) -> None:
         """Forget what this peer has written of an object, if anything."""
