@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from scaler_io.traffic import Traffic
-from scaler_io.transfers import Buffer, Deletion, Done, Download, Transfer, Upload
+from scaler_io.transfers import Buffer, Deletion, Done, Download, Listing, Transfer, Upload
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError
 from scaler_protocol.handshake import Hello, Role
@@ -151,6 +151,12 @@ class ObjectConnection:
         download = Download(reference)
         self._run(download)
         return download.payload
+
+    def list(self) -> Sequence[bytes]:
+        """The ids of all complete objects of our session."""
+        listing = Listing()
+        self._run(listing)
+        return listing.objects
 
     def delete(self, references: Sequence[Reference], *, session: int = 0) -> None:
         """Free objects of the session, in order with what this thread asks next; does not wait.

@@ -6,9 +6,9 @@ together they have at most WINDOW_BYTES on the way. A small object waits behind 
 whole. What is written into segments is written here, slice by slice, for the same reason.
 
     Every PutObject is answered by an ObjectStored, every GetObject by an ObjectPart, AllocateObject by ObjectAllocated,
-    SealObject by ObjectStored, MapObject by ObjectMapped. A broken connection is resumed without loss by the link; when
-    the server does not know us any more, what was asked is asked again: a download goes on where it stands, an upload
-    begins anew.
+    SealObject by ObjectStored, MapObject by ObjectMapped, ListObjects by ObjectList.
+    A broken connection is resumed without loss by the link; when the server does not know us any more, what was
+    asked is asked again: a download goes on where it stands, an upload begins anew.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from scaler_protocol.handshake import Goodbye, Hello, Welcome
 from scaler_protocol.messages import DeleteObjects, Message, ObjectPart, ObjectStored
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.segments import HostProof, ObjectAllocated, ObjectMapped
+from scaler_protocol.stock import ObjectList
 
 WINDOW_BYTES = 8 * PART_BYTES
 _REQUEST_COST = 1024
@@ -139,7 +140,7 @@ class Traffic:
                 self._woken.recv(4096)
 
     def _handle(self, event: UplinkEvent) -> None:
-        if isinstance(event, ObjectStored | ObjectPart | ObjectAllocated | ObjectMapped):
+        if isinstance(event, ObjectStored | ObjectPart | ObjectAllocated | ObjectMapped | ObjectList):
             self._answered(event.request, event)
         elif isinstance(event, LinkUp):
             self._up, self._lost = True, ""

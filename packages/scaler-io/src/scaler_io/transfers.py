@@ -21,6 +21,7 @@ from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPa
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, part_count
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.segments import AllocateObject, MapObject, ObjectAllocated, ObjectMapped, SealObject
+from scaler_protocol.stock import ListObjects, ObjectList
 
 LOGGER: Final = logging.getLogger("scaler")
 Buffer = bytes | bytearray | memoryview
@@ -216,6 +217,22 @@ class Download(Transfer):
     def payload(self) -> bytes | memoryview:
         """What has come; of a mapped object a view, for which it stays mapped."""
         return self._file.getvalue() if self.mapping is None else memoryview(self.mapping)
+
+
+class Listing(Transfer):
+    """What there is of our session."""
+
+    def __init__(self) -> None:
+        super().__init__(Reference(b"", 0), 1)
+        self.objects: Sequence[bytes] = ()
+
+    def request(self, index: int, number: int) -> Message:
+        return ListObjects(number)
+
+    def answer(self, index: int, message: Message) -> None:
+        if not isinstance(message, ObjectList):
+            raise ProtocolError(f"{type(message).__name__} is no answer to ListObjects")
+        self.objects = message.objects
 
 
 class Deletion(Transfer):

@@ -160,6 +160,8 @@ struct PutObject {
 }
 struct GetObject { request @0 :UInt64; object @1 :Data; offset @2 :UInt64; limit @3 :UInt32; }
 struct DeleteObjects { objects @0 :List(Data); session @1 :UInt32; }
+struct ListObjects { request @0 :UInt64; }
+struct ObjectList { request @0 :UInt64; objects @1 :List(Data); }
 struct ObjectStored { request @0 :UInt64; object @1 :Data; error @2 :Text; }
 struct ObjectPart {
   request @0 :UInt64;
@@ -302,5 +304,7 @@ struct Message {
     ended @39 :Ended;
     monitorStatus @40 :MonitorStatus;
     taskEvents @41 :TaskEvents;
+    listObjects @42 :ListObjects;
+    objectList @43 :ObjectList;
   }
 }

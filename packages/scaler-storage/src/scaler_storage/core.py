@@ -42,6 +42,7 @@ from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, We
 from scaler_protocol.messages import DeleteObjects, GetObject, PutObject
 from scaler_protocol.objects import part_count
 from scaler_protocol.segments import AllocateObject, HostProof, MapObject, SealObject, UnpinObjects
+from scaler_protocol.stock import ListObjects
 from scaler_storage.reading import Reading
 from scaler_storage.records import BigObject, LoadObject, PeerRecord, ShelfRecord, StorageStatus
 from scaler_storage.segments import Segments
@@ -87,6 +88,7 @@ class StorageCore:
             GetObject: self._reading.get,
             MapObject: self._reading.map,
             UnpinObjects: self._reading.unpin,
+            ListObjects: self._reading.list,
         }
 
     def admit(self, hello: Hello) -> Welcome | Refused:
