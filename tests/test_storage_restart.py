@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from scaler import Client
+from scaler_io.objects import ObjectConnection
+from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
-from support.faults import Service, Services
+from scaler_protocol.handshake import Role
+from support.faults import Service, Services, wait_until
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import give, same, size_of, weigh
 from support.processes import free_ports
+from support.storage import WatchedStorage
 
 BIG = 100_000
 Restart = Callable[[], None]
@@ -108,3 +112,45 @@ def test_it_is_killed_again_and_again(client: Client, restart: Restart) -> None:
     for outcome, value in zip(ended, expected, strict=True):
         assert outcome == value or isinstance(outcome, ObjectNotFoundError | StorageLostError)
     assert client.submit(same, array).result(SECONDS).sum() == array.sum()
+
+
+# --- the scheduler is lost, and storage is not -----------------------------------------------------------------------
+
+
+def test_after_a_restart_of_the_scheduler_what_nobody_knows_is_freed_and_nothing_else(tmp_path: Path) -> None:
+    with WatchedStorage() as storage, Services(tmp_path, "--object-storage-address", storage.address) as services:
+        services.add_agent(2)
+        with Client(services.address, timeout_seconds=SECONDS) as client, Gate() as gate:
+            array = np.arange(BIG, dtype=np.float64)
+            reference, unfetched = client.send_object(np.ones(BIG)), client.submit(give, BIG)
+            wait([unfetched], SECONDS)
+            taken = client.submit(weigh, array)
+            assert taken.result(SECONDS) == array.sum()
+            held = client.submit(wait_at, gate.port, bytes(BIG))
+            arrival = gate.arrive()
+            kept = storage.objects
+            worker = ObjectConnection(Address.parse(storage.address), session=0, role=Role.AGENT)
+            for _ in range(3):  # of runs whose host was lost before it could say so
+                worker.put(bytes(BIG), session=client._io.storage._session)
+            services.scheduler.kill()
+            services.start_scheduler()
+            assert client.submit(size_of, b"1").result(SECONDS) == 1
+            assert storage.objects == kept + 3  # one of them might be what `held` has put
+            arrival.let_go()
+            assert held.result(SECONDS) == bytes(BIG)
+            wait_until(lambda: storage.objects == kept, "nobody knows of them")
+            assert unfetched.result(SECONDS) == bytes(BIG)
+            assert client.map(weigh, [array, reference]) == [array.sum(), BIG]
+            worker.close()
+        storage.wait_empty()
+
+
+def test_a_client_without_objects_asks_for_nothing(tmp_path: Path) -> None:
+    with WatchedStorage() as storage, Services(tmp_path, "--object-storage-address", storage.address) as services:
+        services.add_agent(1)
+        with Client(services.address, timeout_seconds=SECONDS) as client:
+            assert client.submit(size_of, b"1").result(SECONDS) == 1
+            services.scheduler.kill()
+            services.start_scheduler()
+            assert client.submit(size_of, b"12").result(SECONDS) == 2
+            assert storage._status().peers == 0

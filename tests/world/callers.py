@@ -8,7 +8,7 @@ from random import Random
 
 import cloudpickle
 
-from scaler_client.client_effects import AnswerShutdown, Call, Connected, Print, Transmit
+from scaler_client.client_effects import AnswerShutdown, Call, Connected, Mend, Print, Sweep, TakeStock, Transmit
 from scaler_client.core import ClientCore
 from scaler_client.graph_records import GraphPiece, GraphTasks
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
@@ -204,8 +204,12 @@ class Caller:
                 self.failure = effect.error
             elif isinstance(effect, Call):
                 effect.whom()
+            elif isinstance(effect, TakeStock):
+                self.core.await_sweep()
+            elif isinstance(effect, Mend):
+                self.core.repeat(effect.tasks)
             else:
-                assert isinstance(effect, Print | AnswerShutdown)
+                assert isinstance(effect, Print | AnswerShutdown | Sweep)
         self.core.check()
         return messages
 

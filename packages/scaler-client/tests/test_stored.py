@@ -13,7 +13,7 @@ import pytest
 
 from scaler_client import pickles, task_context
 from scaler_client.calls import Callees, PartCalls, WholeCalls
-from scaler_client.client_effects import Mend, Transmit
+from scaler_client.client_effects import Mend, Sweep, TakeStock, Transmit
 from scaler_client.core import ClientCore
 from scaler_client.dependencies import Collector
 from scaler_client.futures import ScalerFuture, deliver
@@ -25,7 +25,7 @@ from scaler_client.serializers import DefaultSerializer
 from scaler_client.storage import AHEAD_BYTES, SOON_BYTES, ClientStorage, StorageDoor, wait_put
 from scaler_client.stored import StoredPayload, fetched, stored_positions, true_size
 from scaler_client.uploads import Uploads
-from scaler_io.links import LinkUp
+from scaler_io.links import LinkDown, LinkUp
 from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import (
     ClientForkedError,
@@ -102,6 +102,9 @@ class Shelf:
 
     def open_soon(self) -> None:
         self.opened += 1
+
+    def list(self) -> Sequence[bytes]:
+        return [*self.objects]
 
 
 class Desk:
@@ -553,3 +556,39 @@ def test_what_a_new_server_lacks_is_put_there(storage: ClientStorage, shelf: She
     shelf.server, shelf.objects = 4, {}
     storage.mend()
     assert not shelf.objects
+
+
+# --- a scheduler that was started again ------------------------------------------------------------------------------
+
+
+def test_what_a_scheduler_forgot_is_swept_when_all_that_was_under_way_has_ended() -> None:
+    core = connected()
+    futures: list[ScalerFuture[Any]] = [ScalerFuture(DESK, number, GROUP, b"call") for number in (1, 2)]
+    core.submit(futures)
+    assert not effects_of(core, TakeStock)
+    core.handle(LinkDown("cut"), 0.0)
+    core.handle(LinkUp(Welcome(1), resumed=True), 0.0)
+    assert not effects_of(core, TakeStock)  # it has forgotten nothing
+    core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
+    assert len(effects_of(core, TakeStock)) == 1
+    core.await_sweep()
+    core.submit([ScalerFuture(DESK, 3, GROUP, b"later")])
+    assert not effects_of(core, Sweep)
+    core.handle(Done([2], [Status.VALUE], Payloads([b"2"])), 0.0)
+    core.cancel([1])
+    assert len(effects_of(core, Sweep)) == 1 and not effects_of(core, Sweep)
+
+
+def test_sweeping_frees_what_nobody_knows(storage: ClientStorage, shelf: Shelf) -> None:
+    assert not storage.take_stock()  # nothing was ever put, nobody is asked
+    kept = stored(storage)
+    names = [new_object_id() for _ in range(3)]
+    shelf.objects.update(dict.fromkeys(names, BIG))
+    assert storage.take_stock()
+    late = new_object_id()
+    shelf.objects[late] = BIG
+    come = storage.adopt(Reference(names[0], len(BIG)).pack())
+    storage.sweep()
+    assert set(shelf.objects) == {kept[:16], come[:16], late}
+    storage.sweep()
+    assert late in shelf.objects

@@ -593,7 +593,9 @@ def test_a_download_goes_on_where_it_stands_and_an_upload_begins_anew() -> None:
 
 
 def test_what_comes_after_the_end_ends_too() -> None:
-    conveying = conveyor.Conveyor(Uplink(Hello(0, b"", 0), 0, timeout_seconds=1), "x", 1.0, Mappings(print), str.encode)
+    conveying = conveyor.Conveyor(
+        Uplink(Hello(0, b"", 0), 0, timeout_seconds=1), "x", 1.0, Mappings(print), str.encode, lambda server: None
+    )
     early, late = Download(Reference(b"i" * 16, 5)), Download(Reference(b"i" * 16, 5))
     conveying.add(early)
     conveying.end(StorageLostError("the end"))

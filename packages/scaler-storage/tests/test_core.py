@@ -18,6 +18,7 @@ from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPart, ObjectStored, PutObject, Release
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.stock import ListObjects, ObjectList
 from scaler_storage import core as core_module
 from scaler_storage import reading, writing
 from scaler_storage.core import StorageCore
@@ -230,6 +231,17 @@ def test_a_session_deletes_only_its_own() -> None:
         server.core.handle(WORKER, DeleteObjects((), 1), 0.0)
     server.says(WORKER, DeleteObjects([NAME], 1))
     assert server.get(ALICE, NAME) is None
+
+
+def test_a_session_is_told_what_there_is_of_it() -> None:
+    server = Server()
+    server.put(ALICE, NAME, b"alice")
+    server.put(WORKER, OTHER, b"for alice", session=1)
+    server.put(BOB, b"b" * 16, b"bob")
+    server.put_part(ALICE, b"w" * 16, 10, 0, b"half")
+    assert server.says(ALICE, ListObjects(5)) == [ObjectList([NAME, OTHER], 5)]
+    assert server.says(BOB, ListObjects(6)) == [ObjectList([b"b" * 16], 6)]
+    assert server.says(WORKER, ListObjects(7)) == [ObjectList((), 7)]
 
 
 def test_a_session_is_owned_by_those_with_its_key() -> None:

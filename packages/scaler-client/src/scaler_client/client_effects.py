@@ -48,10 +48,20 @@ class Mend:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeStock:
+    """Find out what storage has of this session; then `await_sweep`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Free what was there then and is known to nobody now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Everything before is performed: tell whoever waits for that."""
 
     whom: Callable[[], object]
 
 
-ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown | Discard | Mend
+ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown | Discard | Mend | TakeStock | Sweep

@@ -68,7 +68,8 @@ class SchedulerClusterCombo:
     Returns once the scheduler can be reached; workers may still be starting. Without an address a free one on loopback
     is taken. The services run in sessions of their own, in `/`, and are told this process's id: they end with it,
     however it ends. Only workers are to see this process's module path and working directory: the agent finds them in
-    the variables SCALER_WORKER_PATH (joined by `os.pathsep`) and SCALER_WORKER_DIRECTORY.
+    the variables SCALER_WORKER_PATH (joined by `os.pathsep`) and SCALER_WORKER_DIRECTORY. Parameters are the options of
+    `scaler_scheduler` and `scaler_cluster`; limits are in bytes.
     """
 
     def __init__(
@@ -110,11 +111,8 @@ class SchedulerClusterCombo:
         spill_directory: str | os.PathLike[str] | None = None,
         spill_limit: int | None = None,
     ) -> None:
-        """Parameters are the options of `scaler_scheduler` and `scaler_cluster`; limits are in bytes."""
         given = locals()
-        _refuse_meaningless(given)
-        if not isinstance(n_workers, int) or n_workers < 0:
-            raise ValueError(f"n_workers={n_workers!r}: give a whole number from 0 up")
+        _check(given)
         self._workers, self._monitor = n_workers, monitor_address
         self._services: list[subprocess.Popen[bytes]] = []
         self._end = weakref.finalize(self, _end_services, self._services, os.getpid())
@@ -191,7 +189,10 @@ class SchedulerClusterCombo:
         )
 
 
-def _refuse_meaningless(given: Mapping[str, object]) -> None:
+def _check(given: Mapping[str, object]) -> None:
+    workers = given["n_workers"]
+    if not isinstance(workers, int) or workers < 0:
+        raise ValueError(f"n_workers={workers!r}: give a whole number from 0 up")
     for name, (default, sentence) in _MEANINGLESS.items():
         if given[name] != default:
             raise ValueError(f"{name}={given[name]!r} means nothing any more: {sentence}; leave it out")

@@ -23,14 +23,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scaler_client.client_effects import AnswerShutdown, Call, ClientEffect, Connected, Mend, Print, Transmit
+from scaler_client.awaited import AwaitedInputs
+from scaler_client.client_effects import (
+    AnswerShutdown,
+    Call,
+    ClientEffect,
+    Connected,
+    Mend,
+    Print,
+    Sweep,
+    TakeStock,
+    Transmit,
+)
 from scaler_client.drafts import CallDraft, is_placed, submit_message
 from scaler_client.graph_records import GraphPiece, GraphTable
 from scaler_client.records import (
     CallAgain,
     CallBlock,
     Deliver,
-    Dependency,
     Discard,
     OutstandingCall,
     RunReports,
@@ -39,7 +49,6 @@ from scaler_client.records import (
 )
 from scaler_client.repeats import Repeats
 from scaler_client.sent_functions import SentFunctions
-from scaler_client.stored import stored_positions
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError, describe
 from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
@@ -50,7 +59,6 @@ from scaler_protocol.messages import (
     DeleteObjects,
     Done,
     Ended,
-    Inputs,
     Message,
     NeedFunctions,
     NeedInputs,
@@ -62,7 +70,6 @@ from scaler_protocol.messages import (
     ShutdownAnswer,
     Status,
 )
-from scaler_protocol.payloads import Payloads
 
 MESSAGE_TASKS = 4096
 RELEASE_SECONDS = 0.05
@@ -87,10 +94,12 @@ class ClientCore:
         self._cancelled: list[int] = []
         self._functions = SentFunctions()
         self._repeats = Repeats()
+        self._elders: list[int] | None = None
+        """Tasks that may have put objects which storage had when stock was taken."""
         self._released: list[int] = []
         self._release_at: float | None = None
         self._blocked: dict[int, bool] = {}
-        self._awaited: list[tuple[int, Dependency]] = []
+        self._awaited = AwaitedInputs()
         self._replies: list[Message] = []
         self._out: list[ClientEffect] = []
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -101,7 +110,7 @@ class ClientCore:
             Goodbye: self._goodbye,
             Done: self._done,
             NeedFunctions: self._need_functions,
-            NeedInputs: self._need_inputs,
+            NeedInputs: lambda message, now: self._awaited.ask(message, self._outstanding),
             NeedTasks: self._need_tasks,
             Output: lambda said, now: self._out.append(Print(list(zip(said.streams, said.texts, strict=True)))),
             ShutdownAnswer: lambda answer, now: self._out.append(AnswerShutdown(answer.accepted, answer.reason)),
@@ -171,6 +180,10 @@ class ClientCore:
                 self._used -= call.weight
                 self._end({task: call}, Status.FAILED, payload)
 
+    def await_sweep(self) -> None:
+        """Stock was taken: what there was is known, or garbage, once all that is under way now has ended."""
+        self._elders = list(self._outstanding)
+
     def handle(self, event: UplinkEvent, now: float) -> None:
         """Take one event in; what a client is never told is ignored."""
         if handler := self._handlers.get(type(event)):
@@ -191,16 +204,25 @@ class ClientCore:
             if self._blocked:
                 self._send(Blocked(list(self._blocked), list(self._blocked.values())))
                 self._blocked = {}
-            if self._awaited:
-                self._answer_inputs()
+            if self._awaited and (inputs := self._awaited.answer(self._outstanding)):
+                self._send(inputs)
             for message in self._replies:
                 self._send(message)
             self._replies = []
             if self._release_at is not None and (now >= self._release_at or len(self._released) >= RELEASE_TASKS):
                 self._send(Release(self._released))
                 self._released, self._release_at = [], None
+        if self._elders is not None:
+            self._look_at_elders(self._elders)
         out, self._out = self._out, []
         return out
+
+    def _look_at_elders(self, elders: list[int]) -> None:
+        while elders and elders[-1] not in self._outstanding:
+            elders.pop()
+        if not elders:
+            self._elders = None
+            self._out.append(Sweep())
 
     def due(self, now: float) -> float | None:
         """When `settle` should be called again although nothing happened."""
@@ -278,7 +300,8 @@ class ClientCore:
     def _fail_all(self, status: int, payload: bytes) -> None:
         calls, self._outstanding = self._outstanding, {}
         self._graphs.clear()
-        self._used, self._awaited, self._cancelled, self._asked = 0, [], [], {}
+        self._used, self._cancelled, self._asked = 0, [], {}
+        self._awaited.clear()
         self._waiting.clear()
         self._end(calls, status, payload)
 
@@ -286,23 +309,6 @@ class ClientCore:
         if size := len(calls):
             reports = RunReports((), b"", "")
             self._out.append(Deliver(list(calls.values()), list(calls), [status] * size, [payload] * size, reports))
-
-    def _answer_inputs(self) -> None:
-        pairs, outcomes, waiting = [], [], []
-        for task, need in self._awaited:
-            outcome = need.outcome()
-            if task not in self._outstanding:
-                continue
-            if outcome is None:
-                waiting.append((task, need))
-            else:
-                pairs.append((task, need.task_id))
-                outcomes.append(outcome)
-        self._awaited = waiting
-        if pairs:
-            tasks, needs = zip(*pairs, strict=True)
-            statuses, results = zip(*outcomes, strict=True)
-            self._send(Inputs(tasks, needs, statuses, Payloads(results), stored_positions(results)))
 
     # --- the link ---------------------------------------------------------------------------------------------------
 
@@ -315,6 +321,7 @@ class ClientCore:
             self._stop_asking(list(self._asked))
             unsent = self._unsent()
             self._send(Resume(wanted=[task for task in self._outstanding if task not in unsent]))
+            self._out.append(TakeStock())
         self._was_up = True
 
     def _link_down(self, event: LinkDown, now: float) -> None:
@@ -363,12 +370,6 @@ class ClientCore:
     def _need_functions(self, message: NeedFunctions, now: float) -> None:
         if answer := self._functions.answer(message, self._outstanding.values()):
             self._replies.append(answer)
-
-    def _need_inputs(self, message: NeedInputs, now: float) -> None:
-        for task, need in zip(message.tasks, message.needs, strict=True):
-            call = self._outstanding.get(task)
-            if call is not None:
-                self._awaited += [(task, found) for found in call.needs_of(task) if found.task_id == need]
 
     def _need_tasks(self, message: NeedTasks, now: float) -> None:
         for task in message.tasks:

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Final
 
-from scaler_client.client_effects import AnswerShutdown, Call, Connected, Mend, Print, Transmit
+from scaler_client.client_effects import AnswerShutdown, Call, Connected, Mend, Print, Sweep, TakeStock, Transmit
 from scaler_client.core import ClientCore
 from scaler_client.futures import ScalerFuture, deliver
 from scaler_client.graph_records import GraphPiece
@@ -144,6 +144,8 @@ class IoThread:
             Print: lambda output: self._callbacks.add(lambda: _print(output)),
             AnswerShutdown: self._note_shutdown,
             Mend: lambda mend: self.mend(mend.tasks),
+            TakeStock: lambda take: self._callbacks.add(self._take_stock),
+            Sweep: lambda sweep: self._callbacks.add(self.storage.sweep),
         }
         self._taken_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
@@ -236,6 +238,11 @@ class IoThread:
             self.handoff.wake()
 
         threading.Thread(target=run, name="scaler-mend", daemon=True).start()
+
+    def _take_stock(self) -> None:
+        if self.storage.take_stock():
+            self.tell(lambda core: core.await_sweep())
+            self.handoff.wake()
 
     def _note_connected(self, event: Connected) -> None:
         self.storage_address = event.storage or self.storage_address

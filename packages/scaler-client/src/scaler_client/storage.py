@@ -50,6 +50,11 @@ class StorageDoor:
         """Whether there is a server: without one everything travels inline."""
         return bool(self._address())
 
+    @property
+    def used(self) -> bool:
+        """Whether there has been a connection."""
+        return bool(self._connections)
+
     def connection(self) -> ObjectConnection:
         """The connection; raises StorageLostError where the scheduler names no server."""
         address = self._address()
@@ -79,6 +84,7 @@ class ClientStorage:
         self._copies: dict[bytes, bytes] = {}
         self._copied = 0
         self._mending = threading.Lock()
+        self._stock: list[bytes] = []
         self._server = 0
         """The server that has what was put; 0 while that is nothing."""
         self.losses = 0
@@ -134,6 +140,26 @@ class ClientStorage:
             if server != connection.server:
                 self._server = -1  # neither: it is to be done once more
                 raise StorageLostError("the object storage server was started again while objects were put there")
+
+    def take_stock(self) -> bool:
+        """Note which objects of the session nobody here knows of; whether there are any."""
+        if not self._door.used:
+            return False
+        try:
+            names = self._connection().list()
+        except ScalerError as error:
+            _LOG.warning("objects that the scheduler may have forgotten are not looked for: %s", error)
+            return False
+        self._stock = [name for name in names if name not in self._known]
+        return bool(self._stock)
+
+    def sweep(self) -> None:
+        """Free those that nobody has come to know since; does not wait."""
+        stock, self._stock = self._stock, []
+        garbage = [Reference(name, 0) for name in stock if name not in self._known]
+        if garbage and self._refusal is None:
+            _LOG.info("%s objects were forgotten when the scheduler was lost, and are freed", len(garbage))
+            self._connection().delete(garbage, session=self._session)
 
     def _made_again(self, kept: StoredObject) -> bytes | None:
         payload = self._copies.get(kept.reference)

@@ -6,7 +6,7 @@ behind the whole; and where the window takes longer than AHEAD_SECONDS it is mad
 written into segments is written slice by slice, for the same reason.
 
     Every PutObject is answered by an ObjectStored, every GetObject by an ObjectPart, AllocateObject by ObjectAllocated,
-    SealObject by ObjectStored, MapObject by ObjectMapped. A broken connection is resumed without loss by the link; when
+    SealObject by ObjectStored, MapObject by ObjectMapped, ListObjects by ObjectList. A broken connection is resumed without loss by the link; when
     the server does not know us any more, what was asked is asked again: a download goes on where it stands, an upload
     begins anew.
 
@@ -29,6 +29,7 @@ from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import DeleteObjects, Message, ObjectPart, ObjectStored
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.segments import HostProof, ObjectAllocated, ObjectMapped
+from scaler_protocol.stock import ObjectList
 
 WINDOW_BYTES = 8 * PART_BYTES
 AHEAD_SECONDS = 0.25
@@ -94,7 +95,7 @@ class Conveyor:
 
     def handle(self, event: UplinkEvent, now: float) -> None:
         """Take what the link says."""
-        if isinstance(event, ObjectStored | ObjectPart | ObjectAllocated | ObjectMapped):
+        if isinstance(event, ObjectStored | ObjectPart | ObjectAllocated | ObjectMapped | ObjectList):
             self._answered(event.request, event, now)
         elif isinstance(event, LinkUp):
             self._up, self._lost = True, ""

@@ -19,7 +19,7 @@ from typing import Final
 
 from scaler_io.host_cache import CachedFile, HostCache
 from scaler_io.traffic import Traffic
-from scaler_io.transfers import Buffer, Deletion, Done, Download, Growth, Transfer, Upload
+from scaler_io.transfers import Buffer, Deletion, Done, Download, Growth, Listing, Transfer, Upload
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError
 from scaler_protocol.handshake import Hello, Role
@@ -217,6 +217,12 @@ class ObjectConnection:
             file.remove()
             raise
         return growth.whole
+
+    def list(self) -> Sequence[bytes]:
+        """The ids of all complete objects of our session."""
+        listing = Listing()
+        self._run(listing)
+        return listing.objects
 
     def delete(self, references: Sequence[Reference], *, session: int = 0) -> None:
         """Free objects of the session, in order with what this thread asks next; does not wait.

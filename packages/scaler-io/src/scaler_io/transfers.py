@@ -23,6 +23,7 @@ from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPa
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, part_count
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.segments import AllocateObject, MapObject, ObjectAllocated, ObjectMapped, SealObject
+from scaler_protocol.stock import ListObjects, ObjectList
 
 LOGGER: Final = logging.getLogger("scaler")
 Buffer = bytes | bytearray | memoryview
@@ -283,6 +284,22 @@ class Growth(Download):
             self._into.append(index * PART_BYTES, part)
         except OSError:
             self.finish()
+
+
+class Listing(Transfer):
+    """What there is of our session."""
+
+    def __init__(self) -> None:
+        super().__init__(Reference(b"", 0), 1)
+        self.objects: Sequence[bytes] = ()
+
+    def request(self, index: int, number: int) -> Message:
+        return ListObjects(number)
+
+    def answer(self, index: int, message: Message) -> None:
+        if not isinstance(message, ObjectList):
+            raise ProtocolError(f"{type(message).__name__} is no answer to ListObjects")
+        self.objects = message.objects
 
 
 class Deletion(Transfer):

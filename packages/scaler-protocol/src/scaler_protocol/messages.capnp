@@ -167,6 +167,8 @@ struct PutObject {
 struct GetObject { request @0 :UInt64; object @1 :Data; offset @2 :UInt64; limit @3 :UInt32; }
 struct DeleteObjects { objects @0 :List(Data); session @1 :UInt32; }
 struct ObjectStored { request @0 :UInt64; object @1 :Data; error @2 :Text; edition @3 :UInt64; }
+struct ListObjects { request @0 :UInt64; }
+struct ObjectList { request @0 :UInt64; objects @1 :List(Data); }
 struct ObjectPart {
   request @0 :UInt64;
   object @1 :Data;
@@ -347,5 +349,7 @@ struct Message {
     storageStatus @43 :StorageStatus;
     drain @44 :Drain;
     resized @45 :Resized;
+    listObjects @46 :ListObjects;
+    objectList @47 :ObjectList;
   }
 }

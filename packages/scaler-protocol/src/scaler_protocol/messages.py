@@ -16,6 +16,7 @@ from scaler_protocol.handshake import LinkMessage
 from scaler_protocol.monitoring import MonitorMessage, NeedStorageStatus
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.segments import SegmentMessage
+from scaler_protocol.stock import StockMessage
 
 MESSAGE_LIMIT = 1024 * 1024
 """Bytes of payload after which a sender starts another message."""
@@ -428,5 +429,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
     | Ended | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
-    | Drain | Resized | SegmentMessage | NeedStorageStatus | MonitorMessage
+    | Drain | Resized | SegmentMessage | StockMessage | NeedStorageStatus | MonitorMessage
 )  # fmt: skip

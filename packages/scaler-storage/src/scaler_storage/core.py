@@ -44,6 +44,7 @@ from scaler_protocol.messages import DeleteObjects, GetObject, PutObject
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import part_count
 from scaler_protocol.segments import AllocateObject, HostProof, MapObject, SealObject, UnpinObjects
+from scaler_protocol.stock import ListObjects
 from scaler_storage.reading import Reading
 from scaler_storage.records import LoadObject, PeerRecord, ShelfRecord
 from scaler_storage.segments import Segments
@@ -97,6 +98,7 @@ class StorageCore:
             MapObject: self._reading.map,
             UnpinObjects: self._reading.unpin,
             NeedStorageStatus: lambda peer, event: self._state.send(peer, self.status()),
+            ListObjects: self._reading.list,
         }
 
     def admit(self, hello: Hello) -> Welcome | Refused:

@@ -9,6 +9,7 @@ from scaler_protocol.messages import GetObject, ObjectPart
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.segments import MapObject, ObjectMapped, UnpinObjects
+from scaler_protocol.stock import ListObjects, ObjectList
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord
 from scaler_storage.segments import Moved
 from scaler_storage.state import StorageState, proven
@@ -36,6 +37,11 @@ class Reading:
             self._wait(peer, event, record)
         else:
             self._answer_part(peer, event, record)
+
+    def list(self, peer: bytes, event: ListObjects) -> None:
+        """Answer with the ids of a session."""
+        shelf = self._state.shelves.get(self._state.peers[peer].session)
+        self._state.send(peer, ObjectList(sorted(shelf.objects) if shelf is not None else (), event.request))
 
     def map(self, peer: bytes, event: MapObject) -> None:
         """Pin an object for a peer on this host and say where it is, now or when it is in memory."""
