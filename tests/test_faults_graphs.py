@@ -34,7 +34,7 @@ class GraphFlight:
     """A graph on its way, and what it has to come to."""
 
     def __init__(self, client: Client, folder: Path, shape: str) -> None:
-        self.file = folder / "runs"
+        self.file = folder / f"runs-of-{shape}"
         self.file.touch()
         draw, self.values = Random(7), list[int]()
         graph: dict[Any, Any] = {"file": str(self.file)}
@@ -79,17 +79,18 @@ def test_a_worker_and_then_a_host_are_killed(tmp_path: Path, shape: str) -> None
             assert flight.ran() <= 1200 + 600
 
 
-@SHAPES
-def test_the_scheduler_is_killed_and_started_again(tmp_path: Path, shape: str) -> None:
+def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
     with Services(tmp_path) as services:
         services.add_agent(2)
         with Client(services.address) as client:
-            flight = GraphFlight(client, tmp_path, shape)
-            flight.wait_for(200)
+            flights = [GraphFlight(client, tmp_path, shape) for shape in ("layers", "chains")]
+            for flight in flights:
+                flight.wait_for(100)
             services.scheduler.kill()
             services.start_scheduler()
-            flight.land()
-            GraphFlight(client, tmp_path, shape).land()
+            for flight in flights:
+                flight.land()
+            assert client.get({"x": (abs, -1)}, ["x"]) == {"x": 1}
 
 
 def test_the_client_is_killed(tmp_path: Path) -> None:
