@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from scaler import Client
 from scaler_client.dask import dask_scheduler
+from support.tasks import total
 
 dask: Any = pytest.importorskip("dask")
 
@@ -66,6 +69,28 @@ def test_graphs_of_dask_by_hand(schedule: Callable[..., Any]) -> None:
     graph = {"a": 1, "b": (max, ["a", 5]), "c": "b", "d": (sum, [["b", "c"], ["a"]][0]), ("t", 0): (max, "a", 3)}
     assert schedule(graph, [["d", "a"], [[("t", 0)], "c"], "c"]) == [[10, 1], [[3], 5], 5]
     assert schedule(graph, "b") == 5
+
+
+@st.composite
+def dags(draw: st.DrawFn) -> tuple[dict[Any, Any], list[Any]]:
+    """A graph as Dask used to write them, with nested calls, lists, aliases and twice the same, and keys of it."""
+    graph: dict[Any, Any] = {("x", 0): draw(st.integers(-9, 9))}
+    for number in range(1, draw(st.integers(2, 25))):
+        key = st.sampled_from(list(graph))
+        inner = st.one_of(key, key.map(lambda one: (total, one, one)), st.lists(key, min_size=1, max_size=3))
+        call = st.lists(inner, min_size=1, max_size=3).map(lambda values: (total, *values))
+        graph["x", number] = draw(st.one_of(call, call, call, key))
+    return graph, draw(st.lists(st.sampled_from(list(graph)), min_size=1, max_size=4, unique=True))
+
+
+@given(dags())
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_cluster_gives_what_threads_of_dask_give(
+    schedule: Callable[..., Any], case: tuple[dict[Any, Any], list[Any]]
+) -> None:
+    threaded = pytest.importorskip("dask.threaded")
+    graph, keys = case
+    assert schedule(graph, keys) == list(threaded.get(graph, keys))
 
 
 def test_errors_and_options(schedule: Callable[..., Any]) -> None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaler import Client
+from scaler_protocol.errors import TaskTimeoutError
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.tasks import add, explode, pause_and_add, sizes, square, total
@@ -154,13 +155,99 @@ def test_a_graph_that_waits_for_workers(cluster: LocalCluster) -> None:
 
 
 def test_wide_and_long(client: Client) -> None:
-    wide = {("n", i): (square, i) for i in range(5_000)}
-    assert client.get({**wide, "all": (total, list(wide))}, ["all"]) == {"all": sum(i * i for i in range(5_000))}
-    chain = {("c", i): (add, ("c", i - 1), 1) for i in range(1, 3_000)}
-    assert client.get({**chain, ("c", 0): 1}, [("c", 2_999)]) == {("c", 2_999): 3_000}
+    wide = {("n", i): (square, i) for i in range(50_000)}
+    assert client.get({**wide, "all": (total, list(wide))}, ["all"]) == {"all": sum(i * i for i in range(50_000))}
+    chain = {("c", i): (add, ("c", i - 1), 1) for i in range(1, 100_000)}
+    assert client.get({**chain, ("c", 0): 1}, [("c", 99_999)]) == {("c", 99_999): 100_000}
     bad = {("c", i): (add, ("c", i - 1), 1) for i in range(1, 20_000)}
     with pytest.raises(ValueError, match="way"):
         client.get({**bad, ("c", 0): (explode, ("long", "way"))}, [("c", 19_999)])
+
+
+NEEDS: dict[str, list[str]] = {
+    "a": [], "b": [], "c": ["a"], "d": ["a", "b"], "e": ["c", "c"], "f": ["c", "d"], "g": ["d"], "h": ["e", "f", "g"],
+}  # fmt: skip
+"""A graph with a node in every position: at the top, the bottom, in a chain, where ways part and where they meet."""
+
+
+def depend_on(key: str) -> set[str]:
+    """The nodes that can not be had without this one."""
+    found = {key}
+    for node, needs in NEEDS.items():
+        if found.intersection(needs):
+            found.add(node)
+    return found
+
+
+def sums(**others: Any) -> dict[str, Any]:
+    """The graph, each node one more than the sum of its needs, some of them replaced."""
+    return {"one": 1, **{key: (total, "one", *needs) for key, needs in NEEDS.items()}, **others}
+
+
+def expected() -> dict[str, int]:
+    found: dict[str, int] = {}
+    for key, needs in NEEDS.items():
+        found[key] = 1 + sum(found[need] for need in needs)
+    return found
+
+
+def check_the_rest(futures: dict[str, Any], lost: set[str]) -> None:
+    assert {key: futures[key].result(SECONDS) for key in NEEDS if key not in lost} == {
+        key: value for key, value in expected().items() if key not in lost
+    }
+
+
+@pytest.mark.parametrize("key", NEEDS)
+def test_a_node_that_fails_wherever_it_stands(client: Client, key: str) -> None:
+    graph = sums(text="here", **{key: (explode, "text")})
+    futures = client.get(graph, list(NEEDS), block=False)
+    for lost in depend_on(key):
+        error = futures[lost].exception(SECONDS)
+        assert isinstance(error, ValueError)
+        notes = getattr(error, "__notes__", [])
+        assert lost == key or any(f"{lost!r} → " in line and line.endswith(f"→ {key!r}") for line in notes), notes
+    check_the_rest(futures, depend_on(key))
+
+
+@pytest.mark.parametrize("key", NEEDS)
+def test_a_node_that_is_cancelled_wherever_it_stands(client: Client, gate: Gate, key: str) -> None:
+    graph = sums(**{key: (wait_at, gate.port, 0)})
+    futures = client.get(graph, list(NEEDS), block=False)
+    arrival = gate.arrive()
+    assert futures[key].cancel()
+    for lost in depend_on(key):
+        with pytest.raises(CancelledError):
+            futures[lost].result(SECONDS)
+    check_the_rest(futures, depend_on(key))
+    arrival.wait_gone()
+
+
+@pytest.mark.parametrize("key", NEEDS)
+def test_a_node_that_is_out_of_time_wherever_it_stands(client: Client, gate: Gate, key: str) -> None:
+    late = client.submit_verbose(wait_at, (gate.port, 0), {}, task_timeout_seconds=0.05)
+    futures = client.get(sums(**{key: (add, late, 1)}), list(NEEDS), block=False)
+    for lost in depend_on(key):
+        assert isinstance(futures[lost].exception(SECONDS), TaskTimeoutError)
+    check_the_rest(futures, depend_on(key))
+
+
+def test_progress_inside_a_task(client: Client) -> None:
+    def counted(inside: Client) -> list[tuple[int, int]]:
+        from scaler_client import progress
+
+        seen: list[tuple[int, int]] = []
+
+        class Bar(progress.ProgressBar):
+            def _refresh(self) -> None:
+                seen.append(self._count())
+
+        progress.ProgressBar, progress.REFRESH_SECONDS = Bar, 0.01  # type: ignore[misc]
+        graph = {"n0": 0, **{f"n{i}": (pause_and_add, f"n{i - 1}", 1) for i in range(1, 21)}}
+        inside.get(graph, ["n20"], progress=True)
+        return seen
+
+    seen = client.submit(counted, client).result(SECONDS)
+    assert seen[-1] == (20, 20) and any(0 < done < 20 for done, _ in seen), seen
 
 
 def test_retries_and_threads(client: Client) -> None:

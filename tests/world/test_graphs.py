@@ -60,6 +60,17 @@ def test_a_restarted_scheduler_is_told_again(seed: int, away: float) -> None:
     world.rest(10.0)
 
 
+def test_a_graph_that_comes_before_its_workers() -> None:
+    world = World(hosts=[])
+    futures = start(world, 1)
+    world.run(0.5)
+    assert not world.history and world.client.unfinished
+    world.add_host(2)
+    world.finish()
+    world.check_as_expected(futures)
+    world.rest()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_workers_and_hosts_that_are_lost(seed: int) -> None:
     world = World(seed, hosts=[2, 2, 1])

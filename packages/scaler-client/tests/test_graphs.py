@@ -164,4 +164,7 @@ def test_a_path_leads_to_the_node_that_failed() -> None:
     found = plan(graph, ["d"])
     places = {key: at for at, key in enumerate(found.keys)}
     assert found.path(places["d"], [places["a"]]) == ["d", "c", "b", "a"]
+    assert found.path(places["d"], range(len(found.keys))) == ["d", "c", "b", "a"], (
+        "those that share its fate are no end"
+    )
     assert found.path(places["d"], []) == ["d"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler_protocol.messages import Done, NeedInputs, NeedTasks, Output
+from scaler_protocol.messages import Done, Ended, NeedInputs, NeedTasks, Output
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_worker.relays import by_session
@@ -35,3 +35,4 @@ def test_the_others_are_cut() -> None:
     output = Output([A, B], [1, 2], Payloads([b"x", b"y"]))
     assert dict(by_session(output))[2] == Output([B], [2], Payloads([b"y"]))
     assert dict(by_session(NeedTasks([A, B])))[1] == NeedTasks([A])
+    assert dict(by_session(Ended([A, B])))[2] == Ended([B])

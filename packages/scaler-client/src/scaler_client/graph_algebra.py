@@ -14,7 +14,7 @@ from typing import Final
 import graphblas  # type: ignore[import-untyped]
 import numpy
 
-NARROW: Final = 200
+NARROW: Final = 100
 """Calls per level below which a product takes longer than a walk over the level; docs/graphs.md has the figures."""
 _LEVELS: Final = 50
 """Levels that may be narrow, before a graph is given up as such."""

@@ -20,7 +20,7 @@ from typing import Final
 Needs = Sequence[Sequence[int]]
 """What each call needs; no number twice."""
 
-ALGEBRA_CALLS: Final = 200_000
+ALGEBRA_CALLS: Final = 100_000
 """From so many calls on sparse algebra is faster once it is loaded; docs/graphs.md has the figures."""
 ALGEBRA_CALLS_UNLOADED: Final = 1_000_000
 """The same where it has to be imported first, which takes as long as the walk over so many calls."""

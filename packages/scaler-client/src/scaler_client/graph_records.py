@@ -29,6 +29,8 @@ class GraphTasks:
     """The requested nodes that have not ended."""
     kept: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Outcomes of inner nodes: failures, and values after a restart."""
+    failed: set[int] = field(default_factory=set)
+    """The requested nodes that have failed."""
     loans: dict[int, Dependency] = field(default_factory=dict)
     """Requested nodes that others take: objects of theirs are needed here."""
     told_again: bool = False
@@ -162,6 +164,7 @@ class GraphTable:
         for position, (task, status) in enumerate(zip(outcomes.tasks, statuses, strict=True)):
             graph = self._graphs.get(task)
             if graph is not None and status in (Status.RAISED, Status.FAILED):
+                graph.failed.add(task)
                 payload = explained[position] = FailurePayload(explained[position])
                 payload.path = _Path(graph, task)
         return explained
@@ -180,8 +183,8 @@ class _Path:
         self._graph, self._task = graph, task
 
     def __call__(self) -> str:
-        failed = [task for task, (status, _) in self._graph.kept.items() if status != Status.VALUE]
-        return self._graph.path(self._task, failed)
+        inner = [task for task, (status, _) in self._graph.kept.items() if status != Status.VALUE]
+        return self._graph.path(self._task, [*inner, *self._graph.failed])
 
 
 def noted(failure: F, payload: bytes) -> F:

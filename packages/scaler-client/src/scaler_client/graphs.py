@@ -71,11 +71,14 @@ class GraphPlan:
     """The arguments of calls that take so many nodes and nothing else; they share them."""
 
     def path(self, place: int, failed: Iterable[int]) -> list[Hashable]:
-        """The keys on a way from a call to one of the `failed` that it depends on, itself first; or only itself."""
+        """The keys on a way from a call to where the failure came from, itself first; or only itself.
+
+        That is one of the `failed` which none of its needs is.
+        """
         targets, seen = set(failed), {place}
         way = [(place, iter(self.needs[place]))]
         while way:
-            if way[-1][0] in targets:
+            if way[-1][0] in targets and targets.isdisjoint(self.needs[way[-1][0]]):
                 keys = dict.fromkeys(self.keys[at] for at, _ in way)
                 return list(keys)
             for need in way[-1][1]:

@@ -181,8 +181,9 @@ class LaneRecord:
         if not self.ready or not self.tasks:
             return bool(self.ready)
         front, task = self.tasks[0], self.ready[0][-1]
-        graph = front.extra.graph if front.extra is not None else None
-        return graph is None or graph is not task.more().graph or task.id < front.id
+        if task.id < front.id or front.extra is None or front.extra.graph is None:
+            return True
+        return task.extra is None or front.extra.graph is not task.extra.graph
 
 
 @dataclass(slots=True, eq=False)

@@ -220,8 +220,9 @@ class WaitingRoom:
             popleft = queue.popleft
             return [popleft() for _ in range(limit)]
         taken = []
-        while lane.size and len(taken) < limit:
-            task = heapq.heappop(lane.ready)[-1] if lane.is_ready_next() else queue.popleft()
+        ready, pop = lane.ready, heapq.heappop
+        while (ready or queue) and len(taken) < limit:
+            task = pop(ready)[-1] if not queue or lane.is_ready_next() else queue.popleft()
             if task.state == WAITING:
                 taken.append(task)
             else:

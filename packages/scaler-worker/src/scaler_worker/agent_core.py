@@ -7,8 +7,7 @@ come, or in the flight of one worker.
     in flight --recalled, revoked, its worker died under another run--> waiting, in front
     in flight --its worker died under it--> Done LOST; stopped for its timeout --> Done FAILED
     anywhere --Withdraw--> Done CANCELLED at once; a worker that is in it is killed
-    waiting --Recall--> Returned
-    in flight, and takes what the run before did not make--> Returned
+    waiting --Recall--> Returned; in flight --its input was not made right before it--> Returned
 
 A flight is at most two datagrams, each one task or a chunk of tiny ones that take a few milliseconds together.
 Nothing is given to a worker behind a task that is long or of unknown length, and what stands unread behind a run is
@@ -43,6 +42,7 @@ from scaler_protocol.messages import (
     DeleteObjects,
     Done,
     Drain,
+    Ended,
     Functions,
     Inputs,
     NeedFunctions,
@@ -108,6 +108,7 @@ class AgentCore:
             Drain: lambda message, now: self._draining.drain(message, now),
             Functions: self._functions,
             Done: self._relay_by_task,
+            Ended: self._relay_by_task,
             Output: self._relay_by_task,
             NeedInputs: self._relay_by_task,
             NeedTasks: self._relay_by_task,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from scaler_protocol.ids import SESSION_BITS
-from scaler_protocol.messages import Done, NeedInputs, NeedTasks, Output
+from scaler_protocol.messages import Done, Ended, NeedInputs, NeedTasks, Output
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 
 T = TypeVar("T")
-ByTask = Done | Output | NeedInputs | NeedTasks
+ByTask = Done | Ended | Output | NeedInputs | NeedTasks
 
 
 def by_session(message: ByTask) -> Iterator[tuple[int, ByTask]]:
@@ -46,6 +46,7 @@ def _cut_done(done: Done, positions: Sequence[int]) -> Done:
 
 _CUTS: dict[type, Callable[[Any, Sequence[int]], ByTask]] = {
     Done: _cut_done,
+    Ended: lambda m, at: Ended(_pick(m.tasks, at)),
     Output: lambda m, at: Output(_pick(m.tasks, at), _pick(m.streams, at), Payloads(_pick(m.texts, at))),
     NeedInputs: lambda m, at: NeedInputs(_pick(m.tasks, at), _pick(m.needs, at)),
     NeedTasks: lambda m, at: NeedTasks(_pick(m.tasks, at)),

@@ -1,0 +1,110 @@
+"""Real processes die in the middle of graphs, of layers and of chains of cheap nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from scaler import Client
+from support.fault_tasks import noted_total
+from support.faults import Services, template_of, wait_until
+from support.gates import SECONDS
+from support.processes import descendants
+
+LEAVE_IN_THE_MIDDLE = """
+import sys, time
+from scaler import Client
+from support.fault_tasks import noted_total
+
+client = Client(address=sys.argv[1])
+graph = {"file": sys.argv[2], ("n", 0): (noted_total, "file", 0, 0.01)}
+graph.update({("n", i): (noted_total, "file", i, 0.01, ("n", i - 1)) for i in range(1, 1000)})
+client.get(graph, [("n", 999)])
+"""
+
+
+class GraphFlight:
+    """A graph on its way, and what it has to come to."""
+
+    def __init__(self, client: Client, folder: Path, shape: str) -> None:
+        self.file = folder / f"runs-of-{shape}"
+        self.file.touch()
+        draw, self.values = Random(7), list[int]()
+        graph: dict[Any, Any] = {"file": str(self.file)}
+        for i in range(1200):
+            needs = [i - 6] if shape == "chains" else [i - 6 - draw.randrange(20) for _ in range(2)]
+            needs = sorted({need for need in needs if need >= 0})
+            seconds = 0.0 if shape == "chains" and i % 50 else 0.003
+            graph["n", i] = (noted_total, "file", i, seconds, *[("n", need) for need in needs])
+            self.values.append((i + sum(self.values[need] for need in needs)) % 100_003)
+        self.keys = [("n", i) for i in (*range(0, 1200, 100), *range(1194, 1200))]
+        self.futures = client.get(graph, self.keys, block=False)
+
+    def ran(self) -> int:
+        """How many runs there were."""
+        return len(self.file.read_text("ascii").split())
+
+    def wait_for(self, ran: int) -> None:
+        """Block until so many have run, and not all of them."""
+        wait_until(lambda: self.ran() >= ran, f"{ran} nodes ran")
+        assert not all(future.done() for future in self.futures.values()), "the fault came too late"
+
+    def land(self) -> None:
+        """All values are right."""
+        for key, future in self.futures.items():
+            assert future.result(SECONDS) == self.values[key[1]], key
+
+
+SHAPES = pytest.mark.parametrize("shape", ["layers", "chains"])
+
+
+@SHAPES
+def test_a_worker_and_then_a_host_are_killed(tmp_path: Path, shape: str) -> None:
+    with Services(tmp_path) as services:
+        agent, other = services.add_agent(2), services.add_agent(1)
+        with Client(services.address) as client:
+            flight = GraphFlight(client, tmp_path, shape)
+            flight.wait_for(200)
+            os.kill(descendants(template_of(agent.pid))[0], signal.SIGKILL)
+            flight.wait_for(300)
+            other.kill()
+            flight.land()
+            assert flight.ran() <= 1200 + 600
+
+
+def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
+    with Services(tmp_path) as services:
+        services.add_agent(2)
+        with Client(services.address) as client:
+            flights = [GraphFlight(client, tmp_path, shape) for shape in ("layers", "chains")]
+            for flight in flights:
+                flight.wait_for(100)
+            services.scheduler.kill()
+            services.start_scheduler()
+            for flight in flights:
+                flight.land()
+            assert client.get({"x": (abs, -1)}, ["x"]) == {"x": 1}
+
+
+def test_the_client_is_killed(tmp_path: Path) -> None:
+    with Services(tmp_path, "--client-timeout-seconds", "1") as services:
+        services.add_agent(1)
+        file = tmp_path / "lost"
+        file.touch()
+        words = [sys.executable, "-c", LEAVE_IN_THE_MIDDLE, services.address, str(file)]
+        lost = subprocess.Popen(words, cwd=Path(__file__).parent)
+        try:
+            wait_until(lambda: len(file.read_text("ascii").split()) > 20, "the graph runs")
+        finally:
+            lost.kill()
+            lost.wait(SECONDS)
+        with Client(services.address) as client:
+            assert client.submit(noted_total, str(file), 5, 0.0).result(SECONDS) == 5, "the worker is free"
+        assert len(file.read_text("ascii").split()) < 1000, "the rest was given up"
