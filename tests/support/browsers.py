@@ -24,10 +24,10 @@ PAGES = ("", "tasks", "stream", "functions", "graphs", "workers", "capacity", "c
 
 
 @contextmanager
-def served(monitor: Address, token: str = "") -> Iterator[str]:
-    """scaler_ui at a port of its own, with this token if there is one; where its pages are."""
+def served(monitor: Address, token: str = "", port: int = 0) -> Iterator[str]:
+    """scaler_ui at this port, or one of its own, with this token if there is one; where its pages are."""
     words = ["--token", token] if token else []
-    port = free_ports(1)
+    port = port or free_ports(1)
     command: list[str | Path] = [PROGRAMS / "scaler_ui", str(monitor), "--port", str(port), *words]
     # With this variable NiceGUI takes itself for a part of the test.
     with Terminal("env", "-u", "PYTEST_CURRENT_TEST", *command) as program:
@@ -36,10 +36,11 @@ def served(monitor: Address, token: str = "") -> Iterator[str]:
         wait_until(lambda: "scaler_scheduler_uptime_seconds" in read(metrics), "the pages know the scheduler")
         yield f"http://127.0.0.1:{port}"
         assert program.end() == 0
+        assert program.rest() == []
 
 
 @contextmanager
-def opened(site: str, width: int = 1280) -> Iterator[Page]:
+def opened(site: str, width: int = 1280, *, faultless: bool = True) -> Iterator[Page]:
     """A page in a browser that asks nobody but us, and finds no fault."""
     if BROWSER is None:
         pytest.skip("there is no Chromium: install the Debian package chromium")
@@ -55,7 +56,7 @@ def opened(site: str, width: int = 1280) -> Iterator[Page]:
         page.on("request", lambda asked: None if asked.url.startswith((site, "data:")) else faults.append(asked.url))
         yield page
         browser.close()
-    assert faults == []
+    assert faults == [] or not faultless
 
 
 def read(address: str) -> str:
