@@ -14,7 +14,7 @@ from scaler_io.zeromq import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status, WorkerState
-from scaler_protocol.monitoring import PACKED_TASK, MonitorStatus, StorageStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, MonitorStatus, StorageStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
 
 WORKERS_PER_AGENT = 20
@@ -82,20 +82,16 @@ class SimulatedScheduler:
     def events(self, tasks: int) -> TaskEvents:
         """So many tasks come, run and end."""
         now, draw = time.time(), self._random.random
-        steps: list[int] = []
-        subjects: list[int] = []
-        times: list[float] = []
-        runs: list[int] = []
-        ids, statuses, profiles = bytearray(), bytearray(), bytearray()
+        packed_batches, ids, statuses, profiles = bytearray(), bytearray(), bytearray(), bytearray()
         batches = -(-tasks // BATCH)
         for _ in range(batches):
             members = list(islice(self._next, BATCH))
             packed = b"".join(PACKED_TASK.pack(SESSION + member) for member in members)
             agent = self._random.choice(self._agents)
-            steps += (TaskStep.WAITING, TaskStep.ASSIGNED, TaskStep.ENDED)
-            subjects += (self._group_base + self._random.randrange(FUNCTIONS), agent, agent)
-            times += (now - 0.2, now - 0.1, now)
-            runs += (0, members[0], 0)
+            group = self._group_base + self._random.randrange(FUNCTIONS)
+            packed_batches += PACKED_BATCH.pack(TaskStep.WAITING, group, BATCH, -0.2, 0)
+            packed_batches += PACKED_BATCH.pack(TaskStep.ASSIGNED, agent, BATCH, -0.1, members[0])
+            packed_batches += PACKED_BATCH.pack(TaskStep.ENDED, agent, BATCH, 0.0, 0)
             ids += packed * 3
             for _ in members:
                 statuses.append(Status.RAISED if draw() < 0.1 else Status.VALUE)
@@ -104,9 +100,12 @@ class SimulatedScheduler:
                 profiles += PROFILE.pack(int(1e5 * draw()), int(1e4 * draw()), int(1e8 * draw()), pid, worker, 1)
         self.ended += batches * BATCH
         return TaskEvents(
-            steps=steps, subjects=subjects, sizes=[BATCH] * len(steps), times=times, first_runs=runs, tasks=bytes(ids),
-            statuses=bytes(statuses), profiles=bytes(profiles),
-        )  # fmt: skip
+            since=now,
+            batches=bytes(packed_batches),
+            tasks=bytes(ids),
+            statuses=bytes(statuses),
+            profiles=bytes(profiles),
+        )
 
 
 def publish(simulated: SimulatedScheduler, publisher: Publisher, tasks: int, rate: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import queue
+import re
 import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
@@ -239,6 +240,20 @@ def test_stream_output_prints_here_what_tasks_print(cluster: LocalCluster, monke
         assert error.read_until("error at 0\n") == "error at 1\nerror at 0\n"
         with pytest.raises(ValueError, match="unheard"):
             client.submit(explode, "unheard").result(SECONDS)
+
+
+def test_stream_output_with_task_and_worker_before_each_line(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Listening()
+    monkeypatch.setattr("sys.stdout", out)
+    with Client(cluster.address, stream_output="prefixed") as client:
+        future = client.submit(print, "one\ntwo")
+        future.result(SECONDS)
+        pattern = rf"\[{future.task_id:x} Worker\[\d\]@\S+\] "
+        assert re.fullmatch(f"{pattern}one\n{pattern}two\n", out.read_until("two\n"))
+    with pytest.raises(ValueError, match="'prefixed', not 'loud'"):
+        Client(cluster.address, stream_output="loud")
 
 
 def test_stream_output_is_off_by_default(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

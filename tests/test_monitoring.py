@@ -10,6 +10,7 @@ import pty
 import re
 import select
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -25,10 +26,11 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.messages import Status
 from scaler_ui.listening import Listening
 from scaler_ui.model import MonitorModel
+from scaler_ui.operating import Operating
 from support.clusters import LocalCluster
 from support.fault_tasks import kill_itself
 from support.gates import SECONDS, Gate, wait_at
-from support.processes import PROGRAMS, listener_of
+from support.processes import PROGRAMS, Terminal, free_ports, listener_of
 from support.tasks import explode
 
 ESCAPES = re.compile(r"\x1b(\[[0-9;?<>=]*[a-zA-Z]|[()][0-9A-B]|[=>]|\][^\x07]*\x07|P[^\x1b]*\x1b\\)")
@@ -122,6 +124,34 @@ def test_the_local_path_says_the_same(watched: LocalCluster) -> None:
     local.close()
 
 
+def test_the_local_path_is_for_its_user_alone(watched: LocalCluster) -> None:
+    scheduler = Address.parse(watched.address)
+    path = Path(f"/tmp/{scheduler.host}_{scheduler.port}_monitor")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    with open(f"{path}.lock", "rb") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_path_that_is_somebody_elses_is_left_alone() -> None:
+    port = free_ports()
+    path = Path(f"/tmp/127.0.0.1_{port}_monitor")
+    path.write_text("mine", "utf-8")
+    address = f"tcp://127.0.0.1:{port}"
+    try:
+        with Terminal(PROGRAMS / "scaler_scheduler", address, "-osa", "tcp://127.0.0.1:1", "-lf", "json") as scheduler:
+            line = json.loads(scheduler.read_until("no monitor can subscribe at"))
+            assert line["level"] == "WARNING" and str(path) in line["message"]
+            made = Listening(Address.parse(address).beside(2))
+            made.wait_for(lambda model: model.status is not None, SECONDS)
+            made.close()
+            assert scheduler.end() == 0
+            assert all(json.loads(said)["message"] for said in scheduler.lines)
+            assert sum("no monitor" in said for said in scheduler.lines) == 1
+        assert path.read_text("utf-8") == "mine"
+    finally:
+        path.unlink()
+
+
 def printed(*words: str | Address) -> str:
     done = subprocess.run(
         [str(PROGRAMS / str(words[0])), *map(str, words[1:])],
@@ -165,6 +195,87 @@ def test_why_a_worker_died(listening: Listening, user: Client, tmp_path: Path) -
     assert future.exception() is not None
     listening.wait_for(lambda model: any("SIGKILL" in event.text for event in model.events), SECONDS)
     assert {event.task for event in listening.model.events if "SIGKILL" in event.text} == {future.task_id}
+
+
+def test_why_an_idle_worker_died(listening: Listening) -> None:
+    def alive(model: MonitorModel) -> bool:
+        pids = model.status.worker_pids if model.status is not None else ()
+        return len(pids) == 2 and all(Path(f"/proc/{pid}").exists() for pid in pids)
+
+    listening.wait_for(alive, SECONDS)
+    assert listening.model.status is not None
+    pid = listening.model.status.worker_pids[0]
+    os.kill(pid, signal.SIGKILL)
+    listening.wait_for(lambda model: any(f"(process {pid})" in event.text for event in model.events), SECONDS)
+    (event,) = [event for event in listening.model.events if f"(process {pid})" in event.text]
+    assert event.text.endswith("was killed by SIGKILL") and event.task == 0
+
+
+def test_tracebacks_objects_and_graphs_are_told_of(listening: Listening, user: Client) -> None:
+    listening.wait_for(lambda model: model.storage is not None, SECONDS)
+    future = user.submit(explode, "no")
+    assert future.exception() is not None
+    kept = user.send_object(bytes(300_000))
+    assert user.get({"a": (max, 1, 2), "b": (max, "a", 3), "bad": (explode, "a")}, ["b"]) == {"b": 3}
+    listening.wait_for(
+        lambda model: (
+            future.task_id in model.faults
+            and model.storage is not None
+            and model.storage.objects > 0
+            and model.status is not None
+            and any(model.status.graph_ends)
+        ),
+        SECONDS,
+    )
+    model = listening.model
+    assert model.faults[future.task_id].startswith("Traceback") and "in explode" in model.faults[future.task_id]
+    assert model.storage is not None and model.status is not None
+    assert list(model.storage.biggest_sizes) == [kept.size]
+    assert (model.status.graph_nodes, model.status.graph_dones, model.status.graph_faileds) == ((2,), (2,), (0,))
+
+
+def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
+    cluster = LocalCluster(tmp_path / "log", n_workers=2, heartbeat_interval_seconds=1)
+    monitor = Address.parse(cluster.address).beside(2)
+    listening = Listening(monitor)
+    operating = Operating(listening.model, monitor)
+
+    def order_until(condition: Callable[[MonitorModel], bool]) -> None:
+        def turned(model: MonitorModel) -> bool:
+            operating.turn()
+            return condition(model)
+
+        listening.wait_for(turned, SECONDS)
+
+    with Client(address=cluster.address) as client:
+        running = [client.submit(wait_at, gate.port, number) for number in range(2)]
+        arrivals = [gate.arrive() for _ in running]
+        waiting = [client.submit(wait_at, gate.port, number) for number in range(2, 5)]
+        listening.wait_for(
+            lambda model: model.status is not None and sum(map(bool, model.status.worker_runs)) == 2, SECONDS
+        )
+        status = listening.model.status
+        assert status is not None
+        operating.cancel(waiting[0].task_id)
+        operating.cancel(running[0].task_id)
+        order_until(lambda model: model.status is not None and model.status.cancelled == 2)
+        assert waiting[0].cancelled() and running[0].cancelled()
+        gate.arrive().let_go()  # the next one, in the place of the one that was stopped
+        assert waiting[1].result() == 3
+        busy = next(
+            pid for pid, run in zip(status.worker_pids, status.worker_runs, strict=True)
+            if listening.model.tasks.find_run(run) == listening.model.tasks.find(running[1].task_id)
+        )  # fmt: skip
+        operating.drain(status.agents[0], busy)
+        order_until(lambda model: model.status is not None and model.status.agent_sizes == (1,))
+        arrivals[1].let_go()
+        gate.arrive().let_go()
+        assert (running[1].result(), waiting[2].result()) == (1, 4)
+        order_until(lambda model: model.status is not None and len(model.status.worker_pids) == 1)
+        assert listening.model.status is not None and busy not in listening.model.status.worker_pids
+    operating.close()
+    listening.close()
+    cluster.end()
 
 
 class Screen:

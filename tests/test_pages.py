@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,15 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from scaler import Client
 from scaler_protocol.addresses import Address
 from scaler_ui.listening import Listening
+from scaler_ui.screen import size
+from support.browsers import NAMELESS, PAGES, UNREADABLE, opened, read, served, shown, wait_connected, wait_shown
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
-from support.processes import PROGRAMS, Terminal, free_ports
+from support.processes import PROGRAMS, Terminal
 from support.tasks import explode
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -50,61 +48,14 @@ def monitor(cluster: LocalCluster) -> Address:
 @pytest.fixture(scope="module")
 def site(monitor: Address) -> Iterator[str]:
     """Where the pages are."""
-    port = free_ports(1)
-    words = (PROGRAMS / "scaler_ui", str(monitor), "--port", str(port))
-    # With this variable NiceGUI takes itself for a part of the test.
-    with Terminal("env", "-u", "PYTEST_CURRENT_TEST", *words) as program:
-        assert program.read_until("open").endswith(f"http://127.0.0.1:{port}/")
-        wait_for(lambda: "scaler_scheduler_uptime_seconds" in read(f"http://127.0.0.1:{port}/metrics"))
-        yield f"http://127.0.0.1:{port}"
-        assert program.end() == 0
+    with served(monitor) as address:
+        yield address
 
 
 @pytest.fixture
 def page(site: str) -> Iterator[Page]:
-    """A page in a browser that asks nobody but us, and finds no fault."""
-    if BROWSER is None:
-        pytest.skip("there is no Chromium: install the Debian package chromium")
-    from playwright.sync_api import sync_playwright
-
-    faults: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        opened = browser.new_page(viewport={"width": 1280, "height": 900})
-        opened.set_default_timeout(1000 * SECONDS)
-        opened.on("pageerror", lambda error: faults.append(str(error)))
-        opened.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
-        opened.on("request", lambda asked: None if asked.url.startswith((site, "data:")) else faults.append(asked.url))
-        yield opened
-        browser.close()
-    assert faults == []
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < until, "it did not come to be"
-        time.sleep(0.05)
-
-
-def read(address: str) -> str:
-    try:
-        with urllib.request.urlopen(address, timeout=SECONDS) as answer:
-            text: str = answer.read().decode()
-    except OSError:
-        return ""
-    return text
-
-
-def shown(page: Page, name: str) -> str:
-    return page.get_by_test_id(name).inner_text()
-
-
-def wait_shown(page: Page, name: str, text: str) -> None:
-    page.wait_for_function(
-        "([name, text]) => document.querySelector(`[data-testid='${name}']`)?.innerText.includes(text)",
-        arg=[name, text],
-    )
+    with opened(site) as made:
+        yield made
 
 
 def wait_order(page: Page, ids: list[str]) -> None:
@@ -120,18 +71,23 @@ def test_every_page_shows_what_the_scheduler_says(
     page: Page, site: str, monitor: Address, cluster: LocalCluster, client: Client, gate: Gate
 ) -> None:
     assert client.map(math.sqrt, range(300)) == [math.sqrt(number) for number in range(300)]
-    assert isinstance(client.submit(explode, "no").exception(), ValueError)
+    failed = client.submit(explode, "no")
+    assert isinstance(failed.exception(), ValueError)
+    assert client.get({"a": (max, 1.0, 2.0), "b": (min, "a", 9.0), "c": (max, "a", "b")}, ["c"]) == {"c": 2.0}
+    kept = client.send_object(bytes(300_000))
+    lonely = client.submit_verbose(math.sqrt, (4,), {}, capabilities={"gpu": 1})
     running = [client.submit(wait_at, gate.port, number) for number in range(2)]
     arrivals = [gate.arrive() for _ in running]
     waiting = [client.submit(wait_at, gate.port, number) for number in range(2, 5)]
     listening = Listening(monitor)
-    listening.wait_for(lambda model: model.status is not None and model.status.waiting == 3, SECONDS)
-    status = listening.model.status
-    assert status is not None
+    listening.wait_for(lambda model: model.status is not None and model.status.waiting == 4, SECONDS)
+    listening.wait_for(lambda model: model.storage is not None and model.storage.objects == 1, SECONDS)
+    status, storage = listening.model.status, listening.model.storage
+    assert status is not None and storage is not None
     listening.close()
 
     page.goto(f"{site}/")
-    wait_shown(page, "waiting", "3")
+    wait_shown(page, "waiting", "4")
     wait_shown(page, "success", f"{status.succeeded:,}")
     assert shown(page, "note") == cluster.address
     assert (shown(page, "running"), shown(page, "workers"), shown(page, "agents")) == ("2", "2", "1")
@@ -144,7 +100,8 @@ def test_every_page_shows_what_the_scheduler_says(
         line = page.get_by_test_id("tasks").get_by_role("row").filter(has_text=f"{future.task_id:x}").inner_text()
         assert state in line and "support.gates:wait_at" in line
     page.get_by_text(f"{waiting[-1].task_id:x}").click()
-    wait_shown(page, "why", "it waits behind 2 tasks of priority 0; 2 workers have 2 tasks")
+    wait_shown(page, "why", "it waits behind 3 tasks of priority 0; 2 workers have 2 tasks")
+    assert "--token" in shown(page, "read-only")
     page.keyboard.press("Escape")
     ids = sorted(f"{future.task_id:x}" for future in [*running, *waiting])
     for order in (ids, ids[::-1]):
@@ -152,11 +109,29 @@ def test_every_page_shows_what_the_scheduler_says(
         wait_order(page, order)
     page.get_by_test_id("tasks-filter").fill("explode")
     wait_shown(page, "tasks", "raised")
+    wait_shown(page, "tasks", "ValueError: no")
+    page.get_by_text(f"{failed.task_id:x}").click()
+    wait_shown(page, "reasons", "it has ended: raised, after")
+    assert shown(page, "fault").startswith("Traceback") and "in explode" in shown(page, "fault")
 
     page.goto(f"{site}/workers")
     wait_shown(page, "workers", "1-2 of 2")
     page.goto(f"{site}/clients")
     wait_shown(page, "clients", client.identity.decode())
+    page.goto(f"{site}/graphs")
+    wait_shown(page, "graphs", "1-1 of 1")
+    line = page.get_by_test_id("graphs").locator("tbody").get_by_role("row").inner_text()
+    assert line.split("\t")[3:10] == ["3", "3", "0", "0", "0", "0", "100%"]
+    page.goto(f"{site}/objects")
+    wait_shown(page, "objects", "1")
+    assert shown(page, "in memory") == size(storage.bytes)
+    line = page.get_by_test_id("biggest").locator("tbody").get_by_role("row").inner_text()
+    assert line.split("\t")[1:] == [f"{failed.task_id >> 32:x}", size(kept.size), "memory"]
+    page.goto(f"{site}/capacity")
+    wait_shown(page, "demand", "no worker offers gpu=1")
+    line = page.get_by_test_id("capacity").locator("tbody").get_by_role("row").inner_text()
+    assert line.split("\t")[2:6] == ["1", "2", "2", "2"]
+    assert lonely.cancel()
     for arrival in arrivals:
         arrival.let_go()
     for _ in waiting:
@@ -169,7 +144,7 @@ def test_every_page_shows_what_the_scheduler_says(
     assert line.split("\t")[1:3] == ["5", "5"]
     page.goto(f"{site}/stream")
     wait_shown(page, "stream-count", "tasks on 2 workers")
-    page.wait_for_selector("canvas")
+    page.wait_for_selector("svg path", state="attached")
     page.goto(f"{site}/events")
     page.wait_for_selector("[data-testid='events']")
 
@@ -203,3 +178,37 @@ def test_a_port_in_use_is_one_line(site: str, monitor: Address) -> None:
     with Terminal(PROGRAMS / "scaler_ui", str(monitor), "--port", port) as program:
         program.read_until(f"scaler_ui: cannot listen to 127.0.0.1 port {port}: Address already in use")
         assert program.process.wait(SECONDS) == 1 and len(program.lines) == 1
+
+
+def test_every_page_can_be_read_and_used_without_a_mouse(page: Page, site: str, client: Client) -> None:
+    client.map(math.sqrt, range(20))
+    page.set_viewport_size({"width": 420, "height": 900})
+    for path in PAGES:
+        page.goto(f"{site}/{path}?dark=0")
+        page.wait_for_selector("body.body--light [data-testid='note']:not(:empty)")
+        assert page.evaluate(UNREADABLE) == [], f"{path}, light"
+        assert page.evaluate(NAMELESS) == [], path
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is cut off"
+        wait_connected(page)
+        page.get_by_label("light or dark").click()
+        page.wait_for_selector("body.body--dark")
+        page.wait_for_function(f"({UNREADABLE})().length === 0")  # when colours have changed
+    page.goto(f"{site}/")
+    page.wait_for_selector("[data-testid='note']:not(:empty)")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Tasks"
+    page.keyboard.press("Enter")
+    wait_connected(page)
+    head = page.get_by_role("columnheader", name="duration", exact=True)
+    head.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("th[aria-sort='ascending']:has-text('duration')")
+    page.keyboard.press("Space")
+    page.wait_for_selector("th[aria-sort='descending']:has-text('duration')")
+    page.get_by_test_id("tasks").locator("tbody tr").first.focus()
+    page.keyboard.press("Enter")
+    wait_shown(page, "reasons", "it has ended: success")
+    page.wait_for_function(f"({UNREADABLE})().length === 0")  # when it has come
+    page.keyboard.press("Escape")
+    page.wait_for_selector("[data-testid='reasons']", state="detached")

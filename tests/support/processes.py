@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -58,6 +59,10 @@ class Terminal:
             self.lines.append(line)
             if text in line:
                 return line
+
+    def rest(self) -> list[str]:
+        """All further lines of a program that has ended."""
+        return list(iter(partial(self._queue.get, timeout=SECONDS), None))
 
     def end(self, number: int = signal.SIGINT) -> int:
         """Send a signal; the exit code."""

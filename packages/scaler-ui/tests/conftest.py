@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scaler_protocol.messages import WorkerState
-from scaler_protocol.monitoring import MonitorMessage, MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, MonitorMessage, MonitorStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
 from scaler_ui.model import MonitorModel
 
@@ -75,11 +75,8 @@ def batch(step: int, subject: int, *tasks: int, time: float = 1000.0, first_run:
     """One batch."""
     ended = step == TaskStep.ENDED
     made = TaskEvents(
-        steps=(step,),
-        subjects=(subject,),
-        sizes=(len(tasks),),
-        times=(time,),
-        first_runs=(first_run,),
+        since=time,
+        batches=PACKED_BATCH.pack(step, subject, len(tasks), 0.0, first_run),
         tasks=struct.pack(f"<{len(tasks)}Q", *tasks),
         statuses=bytes(len(tasks)) if ended else b"",
         profiles=PROFILE_BYTES * len(tasks) if ended else b"",

@@ -11,7 +11,7 @@ from scaler_io.streams import HEADER
 from scaler_protocol.codec import encode
 from scaler_protocol.handshake import Acknowledge
 from scaler_protocol.messages import Message
-from scaler_protocol.monitoring import MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
 from scaler_ui.feed import Feed
 from scaler_ui.model import MonitorModel
@@ -82,20 +82,17 @@ def test_anything_else_is_counted(frames: list[list[bytes]]) -> None:
 @given(
     steps=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=4),
     fits=st.booleans(),
+    odd=st.booleans(),
     status=st.integers(0, 6),
     noise=st.binary(max_size=20),
 )
 def test_events_that_do_not_fit_never_reach_the_model(
-    steps: list[tuple[int, int]], fits: bool, status: int, noise: bytes
+    steps: list[tuple[int, int]], fits: bool, odd: bool, status: int, noise: bytes
 ) -> None:
     sizes = [size for _, size in steps]
     ended = sum(size for step, size in steps if step == TaskStep.ENDED)
     events = TaskEvents(
-        steps=[step for step, _ in steps],
-        subjects=[1] * len(steps),
-        sizes=sizes,
-        times=[1.0] * len(steps),
-        first_runs=[0] * len(steps),
+        batches=b"".join(PACKED_BATCH.pack(step, 1, size, 1.0, 0) for step, size in steps) + (noise if odd else b""),
         tasks=bytes(range(1, 1 + sum(sizes))).ljust(8 * sum(sizes), b"\x01") + (b"" if fits else noise),
         statuses=bytes([status]) * ended,
         profiles=bytes(PROFILE.size * ended),
@@ -106,7 +103,11 @@ def test_events_that_do_not_fit_never_reach_the_model(
     line.publish(2, events)
     model = MonitorModel(tasks=100)
     taken = feed.take()
-    sound = (fits or not noise) and all(step <= TaskStep.GONE for step, _ in steps) and (status <= 4 or not ended)
+    sound = (
+        ((fits and not odd) or not noise)
+        and all(step <= TaskStep.GONE for step, _ in steps)
+        and (status <= 4 or not ended)
+    )
     assert len(taken) == 1 + sound and feed.malformed == (not sound)
     for message in taken:
         model.take(message, 1.0)

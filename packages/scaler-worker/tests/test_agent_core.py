@@ -101,6 +101,7 @@ class Host:
         self.now = 100.0
         self.workers: dict[int, ModelWorker] = {}
         self.sent: list[Any] = []
+        self.logs: list[str] = []
         self.outcomes: Counter[int] = Counter()
         self.status: dict[int, int] = {}
         self.returned: set[int] = set()
@@ -127,7 +128,10 @@ class Host:
             self.workers[effect.worker] = ModelWorker()
         elif isinstance(effect, events.EndAgent):
             self.stopped.append(effect)
-        elif not isinstance(effect, events.Relay | Log):
+        elif isinstance(effect, Log):
+            if "started" not in effect.text:
+                self.logs.append(effect.text)
+        elif not isinstance(effect, events.Relay):
             self.perform_on(self.workers[effect.worker], effect)
 
     def perform_on(self, worker: ModelWorker, effect: Any) -> None:
@@ -542,11 +546,23 @@ def test_an_agent_whose_last_worker_is_drained_gives_back_what_waits_and_ends() 
     assert host.stopped[0] == events.EndAgent(0, ("all workers were drained",))
 
 
-def test_deaths_are_told_of_once() -> None:
+def test_logs_of_workers_name_their_tasks() -> None:
     host = Host(1)
     host.ready_all()
+    [run] = host.run(1)
+    host.workers[0].begin()
     host.die(0)
-    assert host.core.fleet.deaths == ["Worker[0] (process 1000) was killed by SIGKILL"]
+    assert host.core.fleet.deaths == [
+        f"Worker[0] (process 1000) was killed by SIGKILL while it ran task {SESSION + run:x}"
+    ]
+    assert host.logs == host.core.fleet.deaths
+    host.ready_all()
+    [run] = host.run(1)
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw([run]))
+    host.now += 1.0
+    host.settle()
+    assert host.logs[-1] == f"Worker[0] (process 1000) is killed to stop task {SESSION + run:x}"
 
 
 class AgentMachine(RuleBasedStateMachine):

@@ -262,18 +262,15 @@ struct TaskEvents {
   groupPriorities @3 :List(Int32);
   groupNeeds @4 :List(Text);
   groupRuntimes @5 :List(Text);
-  steps @6 :List(UInt8);
-  subjects @7 :List(UInt32);
-  sizes @8 :List(UInt32);
-  times @9 :List(Float64);
-  firstRuns @10 :List(UInt64);
-  tasks @11 :Data;
-  statuses @12 :Data;
-  profiles @13 :Data;
-  textTimes @14 :List(Float64);
-  textLevels @15 :List(UInt8);
-  textTasks @16 :List(UInt64);
-  texts @17 :List(Text);
+  since @6 :Float64;
+  batches @7 :Data;
+  tasks @8 :Data;
+  statuses @9 :Data;
+  profiles @10 :Data;
+  textTimes @11 :List(Float64);
+  textLevels @12 :List(UInt8);
+  textTasks @13 :List(UInt64);
+  texts @14 :List(Text);
 }
 struct NeedStorageStatus {}
 struct StorageStatus {

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+PACKED_BATCH = struct.Struct("<BIIdQ")
+"""A batch in `TaskEvents.batches`: step, subject, how many tasks, seconds after `since`, first run."""
 PACKED_TASK = struct.Struct("<Q")
 """A task id in `TaskEvents.tasks`."""
 
@@ -19,7 +21,7 @@ class TaskStep:
     HELD: Final = 1
     """Inputs or the function are lacking; the subject is their group."""
     ASSIGNED: Final = 2
-    """Given to an agent, which is the subject; `first_runs` counts on."""
+    """Given to an agent, which is the subject; the runs count on from the first."""
     ENDED: Final = 3
     """The owner is told; the subject is the agent, or 0. Statuses and profiles follow."""
     GONE: Final = 4
@@ -116,16 +118,15 @@ class MonitorStatus:
 
 @dataclass(frozen=True, slots=True)
 class TaskEvents:
-    """What happened to tasks, in batches and in order, and what the log says; `times` are seconds since 1970.
+    """What happened to tasks, in batches and in order, and what the log says; times are seconds since 1970.
 
-    A batch is a step, its subject, a time and so many tasks. `tasks` holds the packed ids of all batches one behind
-    the other; `statuses` (one byte each) and `profiles` those of the ENDED ones. The `group_…` columns describe groups
-    before a batch names them.
+    A batch is a step, its subject, a time and so many tasks: `batches` holds one PACKED_BATCH for each. `tasks` holds
+    the packed ids of all batches one behind the other; `statuses` (one byte each) and `profiles` those of the ENDED
+    ones. The `group_…` columns describe groups before a batch names them.
     """
 
     COLUMNS: ClassVar = (
         ("group_numbers", "group_functions", "group_sessions", "group_priorities", "group_needs", "group_runtimes"),
-        ("steps", "subjects", "sizes", "times", "first_runs"),
         ("text_times", "text_levels", "text_tasks", "texts"),
     )
 
@@ -135,11 +136,8 @@ class TaskEvents:
     group_priorities: Sequence[int] = ()
     group_needs: Sequence[str] = ()
     group_runtimes: Sequence[str] = ()
-    steps: Sequence[int] = ()
-    subjects: Sequence[int] = ()
-    sizes: Sequence[int] = ()
-    times: Sequence[float] = ()
-    first_runs: Sequence[int] = ()
+    since: float = 0.0
+    batches: bytes = b""
     tasks: bytes = b""
     statuses: bytes = b""
     profiles: bytes = b""

@@ -15,7 +15,7 @@ from itertools import count
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.errors import restore
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
 from scaler_protocol.tracebacks import traceback_text
 from scaler_scheduler.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, TaskRecord, describe_runtime
 
@@ -48,7 +48,7 @@ class Chronicle:
 
     def _clear(self) -> None:
         self._groups: list[GroupRecord] = []
-        self._batches: list[tuple[int, int, int, float, int]] = []
+        self._batches = bytearray()
         self._tasks = array("Q")
         self._statuses = bytearray()
         self._profiles = bytearray()
@@ -109,7 +109,7 @@ class Chronicle:
             self._texts.append((self.now, logging.ERROR, task, told))
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
-        self._batches.append((step, subject, len(tasks), self.now, first_run))
+        self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now, first_run)
         self._tasks.extend(tasks)
 
     def _number_of(self, group: GroupRecord) -> int:
@@ -169,7 +169,6 @@ class Chronicle:
         groups = self._groups
         if sys.byteorder == "big":
             self._tasks.byteswap()
-        steps, subjects, sizes, times, first_runs = zip(*self._batches, strict=True) if self._batches else [()] * 5
         text_times, levels, about, texts = zip(*self._texts, strict=True) if self._texts else [()] * 4
         events = TaskEvents(
             group_numbers=[group.number for group in groups],
@@ -180,11 +179,8 @@ class Chronicle:
             group_runtimes=[
                 describe_runtime(runtime) if (runtime := group.lane.requirement.runtime) else "" for group in groups
             ],
-            steps=steps,
-            subjects=subjects,
-            sizes=sizes,
-            times=[since + time for time in times],
-            first_runs=first_runs,
+            since=since,
+            batches=bytes(self._batches),
             tasks=self._tasks.tobytes(),
             statuses=bytes(self._statuses),
             profiles=bytes(self._profiles),

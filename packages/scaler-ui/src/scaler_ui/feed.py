@@ -9,7 +9,7 @@ from scaler_io.streams import HEADER
 from scaler_protocol.codec import decode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import PACKED_TASK, MonitorMessage, MonitorStatus, StorageStatus, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, MonitorMessage, MonitorStatus, StorageStatus, TaskStep
 from scaler_protocol.profiles import PROFILE
 
 
@@ -71,11 +71,14 @@ def _is_sound(message: MonitorMessage) -> bool:
         return set(message.worker_agents) <= set(message.agents)
     if isinstance(message, StorageStatus):
         return True
-    ended = sum(size for step, size in zip(message.steps, message.sizes, strict=True) if step == TaskStep.ENDED)
+    if len(message.batches) % PACKED_BATCH.size:
+        return False
+    batches = [batch[:3] for batch in PACKED_BATCH.iter_unpack(message.batches)]
+    ended = sum(size for step, _, size in batches if step == TaskStep.ENDED)
     return (
-        len(message.tasks) == PACKED_TASK.size * sum(message.sizes)
+        len(message.tasks) == PACKED_TASK.size * sum(size for _, _, size in batches)
         and len(message.statuses) == ended
         and len(message.profiles) == PROFILE.size * ended
         and max(message.statuses, default=0) <= Status.LOST
-        and max(message.steps, default=0) <= TaskStep.GONE
+        and all(step <= TaskStep.GONE for step, _, _ in batches)
     )

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from scaler_protocol.messages import Status
-from scaler_protocol.monitoring import MonitorMessage, MonitorStatus, StorageStatus, TaskEvents, TaskStep
+from scaler_protocol.monitoring import PACKED_BATCH, MonitorMessage, MonitorStatus, StorageStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
 from scaler_ui.task_table import TASKS, TaskTable
 
@@ -141,9 +141,8 @@ class MonitorModel:
         while len(self.groups) > GROUPS:
             self.groups.popitem(last=False)
         at = ended = 0
-        for step, subject, size, time, first_run in zip(
-            events.steps, events.subjects, events.sizes, events.times, events.first_runs, strict=True
-        ):
+        for step, subject, size, after, first_run in PACKED_BATCH.iter_unpack(events.batches):
+            time = events.since + after
             tasks = struct.unpack_from(f"<{size}Q", events.tasks, 8 * at)
             at += size
             if step in (TaskStep.WAITING, TaskStep.HELD):

@@ -10,7 +10,7 @@ from scaler_ui import cluster_views, views
 from scaler_ui.dialogs import Dialogs
 from scaler_ui.listening import Listening, advice
 from scaler_ui.operating import Operating
-from scaler_ui.parts import CHART_STYLE, Figures, LinesOverTime, ServerTable, Timeline
+from scaler_ui.parts import KEYBOARD, STYLE, Figures, LinesOverTime, ServerTable, Timeline
 
 REFRESH_SECONDS = 1.0
 STREAM_SECONDS = 2.0
@@ -70,7 +70,8 @@ class Pages:
 
     def add(self) -> None:
         """Make them known to the server."""
-        ui.add_css(CHART_STYLE, shared=True)
+        ui.add_css(STYLE, shared=True)
+        ui.add_head_html(KEYBOARD, shared=True)
         for path, (title, fill) in self._places.items():
             self._add(path, title, fill)
 
@@ -167,7 +168,6 @@ class Pages:
             lambda request: views.workers(self._model, request, self._listening.now),
             key="key",
             order="cpu",
-            opens="worker",
             on_row=self._dialogs.worker,
         )
         ui.timer(STREAM_SECONDS, table.refresh)
@@ -228,7 +228,7 @@ class Pages:
         figures = Figures(cluster_views.OBJECT_FIGURES)
         _title("The biggest objects")
         table = ServerTable(
-            "objects",
+            "biggest",
             OBJECT_COLUMNS,
             lambda request: cluster_views.biggest_objects(self._model, request),
             key="object",

@@ -12,7 +12,9 @@ from scaler_ui.views import PageRequest, Row, TablePage
 ROWS = 50
 _LABEL = {"hideOverlap": True}
 _LINES = {"lineStyle": {"color": "#8886"}}
-CHART_STYLE = """
+STYLE = """
+.opens tbody tr { cursor: pointer; }
+.opens tbody td:first-child { text-decoration: underline; }
 .scaler-chart text { fill: #444 !important; }
 .body--dark .scaler-chart text { fill: #ccc !important; }
 """
@@ -20,15 +22,23 @@ CHART_STYLE = """
 Fetch = Callable[[PageRequest], TablePage]
 
 
-_HEADER = """<q-th :props="props" :tabindex="props.col.sortable ? 0 : -1"
-  :aria-sort="/sorted/.test(props.col.__thClass) ? (/sort-desc/.test(props.col.__thClass) ? 'descending' : 'ascending')
-    : undefined"
-  @keydown.enter.prevent="props.col.sortable && props.sort(props.col)"
-  @keydown.space.prevent="props.col.sortable && props.sort(props.col)">{{ props.col.label }}</q-th>"""
-"""A head of a column that the keyboard can sort by."""
-_OPENER = """<q-td :props="props"><button type="button" class="underline cursor-pointer text-left"
-  @click="$parent.$emit('open', props.row)">{{ props.value }}</button></q-td>"""
-"""A cell that the keyboard, too, can open."""
+KEYBOARD = """<script>
+new MutationObserver(() => {
+  for (const head of document.querySelectorAll('th.sortable')) {
+    head.tabIndex = 0;
+    const order = head.classList.contains('sort-desc') ? 'descending' : 'ascending';
+    head.ariaSort = head.classList.contains('sorted') ? order : 'none';
+  }
+  for (const row of document.querySelectorAll('.opens tbody tr')) row.tabIndex = 0;
+}).observe(document.documentElement, {childList: true, subtree: true, attributeFilter: ['class']});
+addEventListener('keydown', (event) => {
+  if (['Enter', ' '].includes(event.key) && event.target.matches('th.sortable, .opens tbody tr')) {
+    event.preventDefault();
+    event.target.click();
+  }
+});
+</script>"""
+"""Tables that the keyboard can sort and open. Slots would do, but are made anew, without the focus, by every update."""
 
 
 class ServerTable:
@@ -46,7 +56,6 @@ class ServerTable:
         filtered: bool = True,
         states: tuple[str, ...] = (),
         unsorted: tuple[str, ...] = (),
-        opens: str = "",
         on_row: Callable[[Row], None] | None = None,
     ) -> None:
         self._fetch = fetch
@@ -74,10 +83,9 @@ class ServerTable:
             f'dense flat binary-state-sort :rows-per-page-options="[25, 50, 100]" data-testid="{name}"'
         )
         self.table.on("request", self._asked)
-        self.table.add_slot("header-cell", _HEADER)
         if on_row is not None:
-            self.table.add_slot(f"body-cell-{opens or key}", _OPENER)
-            self.table.on("open", lambda event: on_row(event.args))
+            self.table.classes("opens")
+            self.table.on("rowClick", lambda event: on_row(event.args[1]))
         self.refresh()
 
     def _asked(self, event: events.GenericEventArguments) -> None:

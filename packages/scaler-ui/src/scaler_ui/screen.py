@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from scaler_protocol.tracebacks import headline
@@ -57,7 +57,7 @@ class View:
 
 def clock(at: float) -> str:
     """A time of day, here; nothing for 0."""
-    return time.strftime("%H:%M:%S", time.localtime(at)) if at else ""
+    return f"{datetime.fromtimestamp(at):%H:%M:%S}" if at else ""
 
 
 def size(count: float) -> str:

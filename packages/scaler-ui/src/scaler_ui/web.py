@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import sys
@@ -88,6 +89,12 @@ def _check_free(options: WebOptions) -> None:
         raise OSError(f"cannot listen to {options.host} port {options.port}: {error.strerror}") from None
 
 
+def _is_a_fault(record: logging.LogRecord) -> bool:
+    """Starlette takes a reader that leaves in the middle of a request for a fault of ours, and says so at length."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, RuntimeError) and str(error) == "No response returned.")
+
+
 def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     """Serve pages of what is heard. NiceGUI takes seconds to load: it is asked for here."""
     from nicegui import app, ui
@@ -100,6 +107,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     from scaler_ui.operating import Operating
     from scaler_ui.pages import Pages
 
+    logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
     registry = CollectorRegistry()
     registry.register(StatusCollector(lambda: listening.model.status))
 

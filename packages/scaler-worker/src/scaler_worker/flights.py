@@ -290,6 +290,9 @@ class Flights:
 
     def kill(self, worker: WorkerRecord, run: int | None, verdict: bytes, now: float) -> None:
         """Kill a worker to stop one of its runs."""
+        if run is not None and (entry := worker.next_entry()):
+            text = f"{worker.name} (process {worker.pid}) is killed to stop task {entry[1]:x}"
+            self.effects.append(Log(logging.INFO, text))
         worker.doomed, worker.verdict, worker.state = run, verdict, WorkerState.STOPPING
         self._fleet.place(worker, now)
         self.effects.append(events.KillWorker(worker.number))
@@ -341,7 +344,8 @@ class Flights:
         worker.dropped.clear()
         self.waiting.give_back(rest)
         if not killed:
-            text = f"{worker.name} (process {worker.pid}) {event.reason}"
+            at = "".join(f" while it ran task {entry[1]:x}" for entry in entries if entry[0] == event.run)
+            text = f"{worker.name} (process {worker.pid}) {event.reason}{at}"
             self._fleet.deaths.append(text)
             self.effects.append(Log(logging.WARNING, text))
 
