@@ -15,6 +15,7 @@ from scaler_protocol.profiles import PROFILE
 from scaler_worker import channel
 from scaler_worker.events import Define, GiveTasks
 from scaler_worker.flights import LONGEST_SWEEP_SECONDS
+from scaler_worker.inputs import split_inputs
 from scaler_worker.records import SEPARATE, Entry
 from world.callers import Caller, WorldFuture
 from world.plans import Execution, Plan, plan_of
@@ -194,7 +195,7 @@ class SimulatedWorker:
         call, inputs, made = entry[3], [], self._made
         self._made = {}
         if entry[5] & channel.WITH_INPUTS:
-            call, found = channel.split_inputs(call)
+            call, found = split_inputs(call)
             if any(given.kind == channel.FOLLOWS and given.task not in made for given in found):
                 self._write(channel.RunUnfed(entry[0]))
                 return

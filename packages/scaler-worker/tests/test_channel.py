@@ -17,13 +17,13 @@ from scaler_worker.channel import (
     RESULT,
     STORED_RESULT,
     Definition,
-    Input,
     MessageReader,
     OutputWritten,
     RecordReader,
     RunsEnded,
     WorkerReady,
 )
+from scaler_worker.inputs import Input, join_inputs, split_inputs
 
 NUMBERS = st.integers(0, 2**64 - 1)
 
@@ -45,7 +45,7 @@ def test_tasks(tasks: list[tuple[int, int, int, bytes]]) -> None:
 
 @given(st.binary(), st.lists(st.builds(Input, NUMBERS, st.booleans(), st.binary())))
 def test_inputs(call: bytes, inputs: list[Input]) -> None:
-    assert channel.split_inputs(channel.join_inputs(call, inputs)) == (call, inputs)
+    assert split_inputs(join_inputs(call, inputs)) == (call, inputs)
 
 
 @given(st.text(), st.binary(), st.integers(0, 2), st.binary())

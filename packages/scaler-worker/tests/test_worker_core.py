@@ -37,6 +37,7 @@ from scaler_worker.channel import (
     RunUnfed,
     WorkerReady,
 )
+from scaler_worker.inputs import Input, join_inputs
 from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload, PreloadError
 from scaler_worker.worker_core import REVOKED, RUN, WorkerCore
@@ -144,9 +145,7 @@ def test_inputs_and_references() -> None:
     bench.core._runners[1] = lambda call: (Status.VALUE, seen.append((call, dict(bench.core.inputs))) or b"")  # type: ignore[func-returns-value]
     stored = store.put(b"big call")
     big_input = store.put(b"big input")
-    joined = channel.join_inputs(
-        stored, [channel.Input(5, channel.PLAIN, b"five"), channel.Input(6, channel.STORED, big_input)]
-    )
+    joined = join_inputs(stored, [Input(5, channel.PLAIN, b"five"), Input(6, channel.STORED, big_input)])
     bench.run(1, (10, 1, joined), flag=channel.STORED | channel.WITH_INPUTS)
     assert seen == [(b"big call", {5: (False, b"five"), 6: (True, big_input)})]
     assert not bench.core.inputs
@@ -306,7 +305,7 @@ def test_preloads() -> None:
 
 def takes(task: int, needed: int) -> tuple[int, int, bytes]:
     """A call with what the run before made."""
-    joined = channel.join_inputs(call(), [channel.Input(needed, channel.FOLLOWS, b"")])
+    joined = join_inputs(call(), [Input(needed, channel.FOLLOWS, b"")])
     return task, 1, joined
 
 

@@ -6,9 +6,9 @@ behind the whole; and where the window takes longer than AHEAD_SECONDS it is mad
 written into segments is written slice by slice, for the same reason.
 
     Every PutObject is answered by an ObjectStored, every GetObject by an ObjectPart, AllocateObject by ObjectAllocated,
-    SealObject by ObjectStored, MapObject by ObjectMapped, ListObjects by ObjectList. A broken connection is resumed without loss by the link; when
-    the server does not know us any more, what was asked is asked again: a download goes on where it stands, an upload
-    begins anew.
+    SealObject by ObjectStored, MapObject by ObjectMapped, ListObjects by ObjectList. A broken connection is resumed
+    without loss by the link; when the server does not know us any more, what was asked is asked again: a download goes
+    on where it stands, an upload begins anew.
 
 No thread, no socket, no clock: scaler_io.traffic is its shell. Of IO there is what scaler_io.segments does.
 """

@@ -67,6 +67,7 @@ from scaler_worker.events import AgentEffect
 from scaler_worker.fleet import Fleet
 from scaler_worker.flights import Flights
 from scaler_worker.functions import FunctionTable
+from scaler_worker.inputs import with_inputs
 from scaler_worker.outcomes import Outbox
 from scaler_worker.records import AgentConfig, Entry, WorkerRecord
 from scaler_worker.relays import ByTask, by_session
@@ -196,7 +197,7 @@ class AgentCore:
         calls: Iterable[bytes] = message.calls.parts
         flags: Iterable[int] = repeat(channel.PLAIN)
         if message.stored or message.needs:
-            calls, flags = _with_inputs(message)
+            calls, flags = with_inputs(message)
         self.flights.waiting.extend(
             list(
                 zip(
@@ -386,22 +387,3 @@ class AgentCore:
             assert not (worker.blocked and worker.state == WorkerState.RUNNING)
             assert all(self._sessions.get(session) in (worker.number, None) for session in worker.sessions)
         assert all(number in self.fleet.workers for number in self._sessions.values())
-
-
-def _with_inputs(message: Run) -> tuple[list[bytes], list[int]]:
-    """The calls and flags of a Run some of whose calls are references or need the outcomes of other tasks."""
-    calls, flags = list(message.calls.parts), [channel.PLAIN] * len(message.tasks)
-    for position in message.stored:
-        flags[position] |= channel.STORED
-    kinds = dict.fromkeys(message.inputs_stored, channel.STORED)
-    kinds.update(dict.fromkeys(message.inputs_awaited, channel.FOLLOWS))
-    inputs: dict[int, list[channel.Input]] = {}
-    pairs = zip(message.dependents, message.needs, message.inputs, strict=True)
-    for at, (position, need, result) in enumerate(pairs):
-        kind = kinds.get(at, channel.PLAIN)
-        inputs.setdefault(position, []).append(channel.Input(need, kind, result))
-        flags[position] |= kind & channel.FOLLOWS
-    for position, found in inputs.items():
-        calls[position] = channel.join_inputs(calls[position], found)
-        flags[position] |= channel.WITH_INPUTS
-    return calls, flags

@@ -43,18 +43,8 @@ FOLLOWS: Final = 4
 
 _TASKS_HEAD: Final = struct.Struct("=BxHI")
 _DEFINE_HEAD: Final = struct.Struct("=BBBBIHHHII")
-_INPUTS_HEAD: Final = struct.Struct("=IH")
-_INPUT: Final = struct.Struct("=QBI")
 _SESSION: Final = struct.Struct("<I")
 _RUN_OF_WORKER: Final = struct.Struct("<QQI")
-
-
-class Input(NamedTuple):
-    """The outcome of another task, which a call names as an argument; `kind` is PLAIN, STORED, or FOLLOWS."""
-
-    task: int
-    kind: int
-    result: bytes
 
 
 @lru_cache(COUNT_LIMIT)
@@ -99,27 +89,6 @@ def unpack_tasks(datagram: bytes) -> TaskColumns:
     one, two, three, four, five = count, 2 * count, 3 * count, 4 * count, 5 * count
     columns = flat[:one], flat[one:two], flat[two:three], flat[three:four], flat[four:five], flat[five:]
     return TaskColumns(sequence, *columns, layout.size)
-
-
-def join_inputs(call: bytes, inputs: Sequence[Input]) -> bytes:
-    """The call of a task WITH_INPUTS."""
-    pieces = [_INPUTS_HEAD.pack(len(call), len(inputs)), call]
-    for task, kind, result in inputs:
-        pieces += (_INPUT.pack(task, kind, len(result)), result)
-    return b"".join(pieces)
-
-
-def split_inputs(joined: bytes) -> tuple[bytes, list[Input]]:
-    """The call and the inputs that `join_inputs` joined."""
-    length, count = _INPUTS_HEAD.unpack_from(joined)
-    at = _INPUTS_HEAD.size + length
-    call, inputs = joined[_INPUTS_HEAD.size : at], []
-    for _ in range(count):
-        task, kind, size = _INPUT.unpack_from(joined, at)
-        at += _INPUT.size
-        inputs.append(Input(task, kind, joined[at : at + size]))
-        at += size
-    return call, inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +180,17 @@ class RunsEnded:
     payloads: list[bytes]
     stored: list[int]
     """Positions of the payloads that are references."""
+
+    def part(self, start: int, end: int) -> RunsEnded:
+        """Those from `start` up to `end`."""
+        return RunsEnded(
+            self.runs[start:end],
+            self.statuses[start:end],
+            self.durations[start:end],
+            self.profiles[start:end],
+            self.payloads[start:end],
+            [position - start for position in self.stored if start <= position < end],
+        )
 
 
 @dataclass(frozen=True, slots=True)

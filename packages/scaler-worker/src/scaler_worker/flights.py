@@ -132,7 +132,7 @@ class Flights:
             entries = head.entries[head.at : head.at + total - at]
             end = at + len(entries)
             whole = not at and end == total
-            part = batch if whole else _slice(batch, at, end)
+            part = batch if whole else batch.part(at, end)
             if [entry[0] for entry in entries] != part.runs:
                 self._broken(worker, now)
                 return
@@ -165,12 +165,12 @@ class Flights:
             wanted = [at for at, run in enumerate(batch.runs) if run not in worker.dropped or at in batch.stored]
             worker.dropped.difference_update(batch.runs)
             for at in wanted:
-                self._take_outcomes(worker, [entries[at]], _slice(batch, at, at + 1))
+                self._take_outcomes(worker, [entries[at]], batch.part(at, at + 1))
             return
         tasks = [entry[1] for entry in entries]
         if len({task >> SESSION_BITS for task in tasks}) > 1:
             for at, entry in enumerate(entries):
-                self._settle_runs([entry[1]], _slice(batch, at, at + 1))
+                self._settle_runs([entry[1]], batch.part(at, at + 1))
         else:
             self._settle_runs(tasks, batch)
 
@@ -377,17 +377,6 @@ def _patience(entry: Entry) -> float:
 
 def _is_long(entry: Entry) -> bool:
     return entry[2].kind.estimate >= OVERDUE_SECONDS * 1e6
-
-
-def _slice(batch: channel.RunsEnded, start: int, end: int) -> channel.RunsEnded:
-    return channel.RunsEnded(
-        batch.runs[start:end],
-        batch.statuses[start:end],
-        batch.durations[start:end],
-        batch.profiles[start:end],
-        batch.payloads[start:end],
-        [position - start for position in batch.stored if start <= position < end],
-    )
 
 
 def _measure(entries: list[Entry], durations: list[int]) -> None:

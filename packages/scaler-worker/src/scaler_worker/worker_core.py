@@ -34,10 +34,10 @@ from scaler_worker.channel import (
     UNFED,
     WITH_INPUTS,
     Definition,
-    split_inputs,
     unpack_definition,
     unpack_tasks,
 )
+from scaler_worker.inputs import split_inputs
 from scaler_worker.prefixes import PrefixedLines
 
 RUN: Final = 0
