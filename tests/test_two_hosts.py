@@ -118,28 +118,35 @@ def test_a_host_fetches_once(place: Place) -> None:
     assert sum(far.far.memory.values()) < 70 * MIB
 
 
-def test_a_big_object_on_a_slow_wire_starves_nobody(place: Place) -> None:
-    far = place(delay=0.01, loss=0.002, rate=12.0 * MIB)
+@pytest.mark.parametrize(("rate", "size", "small"), [(8, 48, 10), pytest.param(40, 600, 30, marks=pytest.mark.soak)])
+def test_a_big_object_on_a_slow_wire_starves_nobody(place: Place, rate: int, size: int, small: int) -> None:
+    far = place(delay=0.01)
     far.add_cluster(2)
-    client = far.run("""
+    client = far.run(f"""
         from concurrent.futures import ThreadPoolExecutor
-        big = client.submit(give, 24 * MIB)
-        small = [client.submit(give, 100_000) for _ in range(5)]
+        big = client.submit(give, {size} * MIB)
+        small = [client.submit(give, 100_000) for _ in range({small})]
         wait([big, *small])
+        print("stored")
+        input()
         with ThreadPoolExecutor() as pool:
             fetched = pool.submit(big.result)
             for future in small:
                 assert len(future.result()) == 100_000
                 print("small")
             assert not fetched.done()
-            assert len(fetched.result()) == 24 * MIB
+            assert len(fetched.result()) == {size} * MIB
     """)
-    assert ends_well(client, far).count("small") == 5
+    wait_until(lambda: "stored" in far.said("client"), "results", 10 * SECONDS)
+    far.wire.rate = float(rate * MIB)
+    assert client.stdin is not None
+    print(file=client.stdin, flush=True)
+    assert ends_well(client, far, 10 * SECONDS).count("small") == small
     assert "are gone" not in far.said("scheduler")
 
 
 def test_a_link_that_breaks_in_the_middle_goes_on_where_it_was(place: Place) -> None:
-    far = place(delay=0.005)
+    far = place(delay=0.005, loss=0.002)
     far.add_cluster(2)
     client = far.run("""
         array = np.random.default_rng(1).random(8 * MIB)

@@ -43,7 +43,7 @@ class Host:
     """A network and a memory of its own."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
+        self.address, self.wire = address, -1
         script = "mount -t tmpfs -o size=100% tmpfs /dev/shm && ip link set lo up && echo ready && exec cat"
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
@@ -54,16 +54,21 @@ class Host:
         )
         assert self._holder.stdout is not None
         if (said := self._holder.stdout.readline()) != "ready\n":
-            self.close()
-            pytest.skip(f"a namespace can not be made here: {said.strip()}")
+            self._skip(f"a namespace can not be made here: {said.strip()}")
         self._inside = ("nsenter", f"--target={self._holder.pid}", "--net", "--mount")
         ours, theirs = socket.socketpair()
         with ours, theirs:
             words = (*self._inside, sys.executable, "-c", _OPEN_TUN, str(theirs.fileno()))
-            subprocess.run(words, pass_fds=(theirs.fileno(),), check=True)
+            done = subprocess.run(words, pass_fds=(theirs.fileno(),), capture_output=True, text=True)
+            if done.returncode:
+                self._skip(f"a TUN device can not be made here: {done.stderr.strip().splitlines()[-1]}")
             _, [self.wire], _, _ = socket.recv_fds(ours, 1, 1)
         self.ip("addr", "add", f"{address}/24", "dev", "wire")
         self.ip("link", "set", "wire", "mtu", str(_PACKET_BYTES), "up")
+
+    def _skip(self, why: str) -> None:
+        self.close()
+        pytest.skip(why)
 
     def ip(self, *words: str) -> None:
         """Run `ip` on this host."""
@@ -99,7 +104,7 @@ class Host:
         """End it; what still runs here keeps it until it ends."""
         self._holder.kill()
         self._holder.communicate()
-        with contextlib.suppress(AttributeError):
+        if self.wire >= 0:
             os.close(self.wire)
 
 

@@ -35,9 +35,9 @@ class WorkerConfig:
     object_storage_address: str = ""
     """Where object storage is, if not where the scheduler says."""
     object_cache: str = ""
-    """The directory that this host's workers share, where object storage is on another one; empty: none."""
+    """The directory that this host's workers share, where object storage is on another one."""
     object_cache_limit: int = 0
-    """Bytes that they may keep there."""
+    """Bytes that they may keep there; 0: they share nothing."""
 
 
 @dataclass(frozen=True, slots=True)

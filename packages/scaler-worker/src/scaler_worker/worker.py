@@ -155,7 +155,7 @@ def run_worker(
 
 
 def _cache(config: WorkerConfig) -> HostCache | None:
-    return HostCache(Path(config.object_cache), config.object_cache_limit) if config.object_cache else None
+    return HostCache(Path(config.object_cache), config.object_cache_limit) if config.object_cache_limit else None
 
 
 def _become_worker(ends: WorkerEnds, lifeline: int) -> None:
