@@ -90,7 +90,7 @@ def main() -> None:
         Client(address=cluster.get_address()) as client,
     ):
         started = [seen.pid for seen in probe.descendants(os.getpid())]
-        scheduler = next(pid for pid in started if "scaler_scheduler" in probe.read_text(f"/proc/{pid}/cmdline"))
+        scheduler = next(pid for pid in started if "scaler_launch.local" in probe.read_text(f"/proc/{pid}/cmdline"))
         monitor = cluster.get_address().rpartition(":")
         address = f"{monitor[0]}:{int(monitor[2]) + 2}"
         for case in CASES:

@@ -9,7 +9,7 @@ from scaler import Client, SchedulerClusterCombo
 
 from . import BenchPeer, probe
 
-_BELOW = {"agent": "template", "template": "worker", "worker": "worker"}
+_BELOW = {"scheduler": "template", "template": "worker", "worker": "worker"}
 
 
 def fibonacci(client: Any, n: int) -> int:
@@ -62,11 +62,11 @@ class ScalerPeer(BenchPeer):
         return int(self._client.submit(fibonacci, self._client, n).result())
 
     def role(self, process: probe.ProcessSeen, roles: dict[int, str]) -> str:
-        """By command line; forked processes keep that of the agent and are told apart by their depth below it."""
+        """By command line; forks keep that of scheduler and agent (one process): their depth below it counts."""
         words = probe.command(process.pid)
-        if "scaler_worker" in words:
-            return _BELOW.get(roles.get(process.parent, ""), "agent")
-        return next((role for role in ("scheduler", "storage") if f"scaler_{role}" in words), "services")
+        if "scaler_storage" in words:
+            return "storage"
+        return _BELOW.get(roles.get(process.parent, ""), "scheduler")
 
 
 PEER = ScalerPeer

@@ -137,9 +137,9 @@ def command_line(pid: int) -> str:
 
 def listener_of(address: str) -> int:
     """The process that a local cluster's scheduler is, by its address; a child of this one."""
-    found = [pid for pid in descendants(os.getpid()) if "scaler_scheduler" in command_line(pid)]
+    found = [pid for pid in descendants(os.getpid()) if "scaler_launch.local" in command_line(pid)]
     here = [pid for pid in found if address in command_line(pid)] or found
-    # A child of it that has not begun to be another program yet has its command line.
+    # Its template and workers are forks of it.
     parents = dict(_parents())
     here = [pid for pid in here if parents.get(pid) not in here]
     assert len(here) == 1, [command_line(pid) for pid in found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 from itertools import count
 from typing import Any
@@ -258,6 +259,13 @@ def test_calls_of_a_custom_serializer() -> None:
 @pytest.mark.parametrize("value", [1, "x", None, (1, 2.0, b"x"), (), ([],), {"a": 1}, tuple(range(100))])
 def test_results(value: Any) -> None:
     assert pickles.load(bytes(dump_value(value))) == value
+
+
+def test_what_a_call_in_json_raises_can_be_read_without_python() -> None:
+    status, payload = load_runner(Definition(1, b"", "operator:truediv", b"", Encoding.JSON, False))(b"[1, 0]")
+    told = json.loads(bytes(payload))
+    assert (status, told["error"], told["message"]) == (Status.RAISED, "ZeroDivisionError", "division by zero")
+    assert told["details"]["traceback"].endswith("ZeroDivisionError: division by zero\n")
 
 
 def test_a_serializer_that_gives_no_bytes() -> None:

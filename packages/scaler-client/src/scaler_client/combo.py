@@ -1,4 +1,4 @@
-"""A cluster on this computer: a scheduler with its storage and one agent with workers, each a process of its own."""
+"""A cluster on this computer: a process that is scheduler and agent, one for object storage, and workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -150,22 +150,21 @@ class SchedulerClusterCombo:
 
     def _start(self, given: Mapping[str, Any]) -> str:
         """Start the services and wait for the scheduler; returns its address."""
-        for module in ("scaler_scheduler", "scaler_worker"):
-            if importlib.util.find_spec(module) is None:
-                raise ImportError(f"a local cluster needs {module}, which is not installed: pip install scaler")
+        if importlib.util.find_spec("scaler_launch") is None:
+            raise ImportError("a local cluster needs scaler_launch, which is not installed: pip install scaler")
         address = given["address"]
         for attempt in range(1, _TRIES + 1):
             wanted = address or f"tcp://127.0.0.1:{_free_port()}"
             ready, tell = os.pipe()
+            words = [wanted, *_scheduler_options(given), "--ready-fd", str(tell), "--parent-pid", str(os.getpid())]
+            if given["n_workers"]:
+                words += ["--", wanted, *_cluster_options(given)]
             try:
-                self._run("scaler_scheduler", [wanted, *_scheduler_options(given), "--ready-fd", str(tell)], (tell,))
+                self._run(words, tell)
             finally:
                 os.close(tell)
-            # Both at once: the agent tries until the scheduler is there.
-            if given["n_workers"]:
-                self._run("scaler_worker", [wanted, *_cluster_options(given)], (), _worker_environment())
             with contextlib.suppress(ImportError):
-                import scaler_client.connection  # noqa: F401  # takes as long as they do
+                import scaler_client.connection  # noqa: F401  # takes as long as it does
             if found := _read_ready(ready):
                 return found
             code = self._services[0].wait(END_SECONDS)
@@ -177,19 +176,15 @@ class SchedulerClusterCombo:
             self._services.clear()
         raise AssertionError
 
-    def _run(
-        self, module: str, arguments: Iterable[str], descriptors: tuple[int, ...], more: Mapping[str, str] | None = None
-    ) -> None:
-        command = [sys.executable, "-m", module, *arguments, "--parent-pid", str(os.getpid())]
-        environment = {**os.environ, "PYTHONSAFEPATH": "1", **(more or {})}
+    def _run(self, words: Sequence[str], descriptor: int) -> None:
         self._services.append(
             subprocess.Popen(
-                command,
-                env=environment,
+                [sys.executable, "-m", "scaler_launch.local", *words],
+                env={**os.environ, "PYTHONSAFEPATH": "1", **_worker_environment()},
                 cwd=os.sep,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                pass_fds=descriptors,
+                pass_fds=(descriptor,),
             )
         )
 

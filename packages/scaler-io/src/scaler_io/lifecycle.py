@@ -96,6 +96,20 @@ def terminate_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], Non
         loop.call_soon(stop)
 
 
+def ending(parent_pid: int | None) -> asyncio.Event:
+    """An event that the first SIGINT or SIGTERM sets, and the end of that process; for the main coroutine to wait for.
+
+    A second signal ends this process at once. Raises SystemExit(0) where that process has ended already.
+    """
+    import asyncio
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    terminate_on_signals(loop, stop.set)
+    if parent_pid is not None:
+        end_with(parent_pid, loop, stop.set)
+    return stop
+
+
 def end_with(pid: int, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
     """Call `stop` on the loop when process `pid` has ended; raises SystemExit(0) where it already has."""
     try:

@@ -14,6 +14,7 @@ from scaler_io.options import (
     REFUSED_BY_SCHEDULER,
     STORAGE_OPTIONS,
     Option,
+    check_storage,
     http_address,
     one_of,
     positive_seconds,
@@ -49,6 +50,15 @@ class SchedulerOptions:
     logging_config_file: str | None
     parent_pid: int | None
     ready_fd: int | None
+
+
+def check(options: SchedulerOptions) -> None:
+    """Raises ValueError for options that mean nothing together."""
+    if options.object_storage_address is not None:
+        for option in STORAGE_OPTIONS:
+            if getattr(options, option.destination) is not None:
+                raise ValueError(f"{option.names[0]} is for the server at --object-storage-address: give it there")
+    check_storage(options.spill_directory, options.spill_limit)
 
 
 COMMAND = Command(

@@ -8,9 +8,9 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from scaler_io.lifecycle import end_with, terminate_on_signals
 from scaler_io.links import Hub, Patience
 from scaler_io.reception import Reception
 from scaler_io.zeromq import Listener
@@ -32,20 +32,17 @@ _PROBE_SECONDS = 0.1
 
 
 class SchedulerService:
-    """One running scheduler."""
+    """One running scheduler, behind `listener`, which it closes."""
 
-    def __init__(self, options: SchedulerOptions) -> None:
+    def __init__(self, options: SchedulerOptions, listener: Listener) -> None:
         self._options = options
-        self._stop = asyncio.Event()
+        self._listener = listener
         self._storage: subprocess.Popen[bytes] | None = None
 
-    async def run(self) -> None:
-        """Serve until a signal, the end of the parent process, or a client's permitted request."""
-        loop = asyncio.get_running_loop()
-        terminate_on_signals(loop, self._stop.set)
-        if self._options.parent_pid is not None:
-            end_with(self._options.parent_pid, loop, self._stop.set)
-        listener = Listener(self._options.address)
+    @contextlib.contextmanager
+    def serving(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Serve on the running loop for as long as this lasts; a client's permitted request calls `stop`."""
+        listener = self._listener
         storage = self._options.object_storage_address or listener.address.beside(1)
         monitor = self._options.monitor_address or listener.address.beside(2)
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
@@ -54,11 +51,11 @@ class SchedulerService:
         figures = FigureTaker(core.state, hub, listener.address)
         metrics = self._metrics(figures)
         publication = Publication(core.state, figures, monitor, local_monitor(listener.address))
-        reception = Reception("Scheduler", listener, hub, core, self._stop.set)
+        reception = Reception("Scheduler", listener, hub, core, stop)
         self._say_ready(listener.address)
         keeping = asyncio.ensure_future(self._keep_storage(storage))
         try:
-            await self._stop.wait()
+            yield
         finally:
             keeping.cancel()
             reception.close()
@@ -67,6 +64,10 @@ class SchedulerService:
                 metrics.close()
             self._end_storage()
         LOGGER.info("Scheduler: ended")
+
+    def is_storage(self, pid: int) -> bool:
+        """Whether that process is the object storage server that this service has started."""
+        return self._storage is not None and self._storage.pid == pid
 
     def _metrics(self, figures: FigureTaker) -> Metrics | None:
         if self._options.metrics_address is None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
-from scaler_io.lifecycle import STOP_SIGNALS, main_guard
+from scaler_io.lifecycle import ending, main_guard
 
 
 def main() -> int:
@@ -26,9 +25,13 @@ def _main() -> None:
     check_storage(options.spill_directory, options.spill_limit)
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
-    # In the middle of the loop's constructor an exception would leave a traceback: signals wait until it runs.
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    event_loops.run(lambda: StorageService(options).run(), options.event_loop)
+
+    async def serve() -> None:
+        stop = ending(options.parent_pid)
+        with StorageService(options).serving(stop.set):
+            await stop.wait()
+
+    event_loops.run(serve, options.event_loop)
 
 
 if __name__ == "__main__":

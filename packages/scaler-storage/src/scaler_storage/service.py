@@ -7,10 +7,9 @@ import contextlib
 import logging
 import math
 import os
-import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scaler_io.lifecycle import STOP_SIGNALS, end_with, terminate_on_signals
 from scaler_io.links import Hub, Patience
 from scaler_io.objects import ObjectConnection
 from scaler_io.reception import Reception
@@ -40,15 +39,10 @@ class StorageService:
     def __init__(self, options: StorageOptions) -> None:
         self._options = options
         self._name = options.identity
-        self._stop = asyncio.Event()
 
-    async def run(self) -> None:
-        """Serve until a signal, or the end of the parent process."""
-        loop = asyncio.get_running_loop()
-        terminate_on_signals(loop, self._stop.set)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        if self._options.parent_pid is not None:
-            end_with(self._options.parent_pid, loop, self._stop.set)
+    @contextlib.contextmanager
+    def serving(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Serve on the running loop for as long as this lasts; `stop` is called should the core want to end."""
         listener = _listen(self._options.address)
         LOGGER.info("%s: listen to object storage address %s", self._name, listener.address)
         with contextlib.ExitStack() as stack:
@@ -58,20 +52,24 @@ class StorageService:
             disk = self._options.spill_directory
             own = stack.enter_context(OwnDirectory(disk)).path if disk is not None else None
             segments = stack.enter_context(contextlib.closing(FileSegments(memory, own)))
-            await self._serve(listener, segments, limit)
+            with self._reception(listener, segments, limit, stop):
+                yield
         LOGGER.info("%s: ended", self._name)
 
-    async def _serve(self, listener: Listener, segments: FileSegments, limit: int) -> None:
+    @contextlib.contextmanager
+    def _reception(
+        self, listener: Listener, segments: FileSegments, limit: int, stop: Callable[[], None]
+    ) -> Iterator[None]:
         incarnation = new_incarnation()
         core = StorageCore(
             incarnation, segments, limit, self._options.object_retention_seconds, self._options.spill_limit
         )
         loop = asyncio.get_running_loop()
-        reception = self._reception(listener, incarnation, core)
+        reception = Reception(self._name, listener, self._hub(incarnation, core), core, stop)
         loop.add_reader(segments.fileno(), reception.turn)
         self._say_ready(listener.address)
         try:
-            await self._stop.wait()
+            yield
         finally:
             loop.remove_reader(segments.fileno())
             reception.close()
@@ -93,15 +91,14 @@ class StorageService:
         )  # fmt: skip
         return wanted, place
 
-    def _reception(self, listener: Listener, incarnation: int, core: StorageCore) -> Reception:
+    def _hub(self, incarnation: int, core: StorageCore) -> Hub:
         client_grace = self._options.client_timeout_seconds
 
         def patience(hello: Hello) -> Patience:
             # ZeroMQ's own heartbeats find dead hosts; a process that is silent may just be stuck in a long task.
             return Patience(client_grace if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
 
-        hub = Hub(incarnation, admit=core.admit, patience=patience, heartbeat_seconds=HEARTBEAT_SECONDS)
-        return Reception(self._name, listener, hub, core, self._stop.set)
+        return Hub(incarnation, admit=core.admit, patience=patience, heartbeat_seconds=HEARTBEAT_SECONDS)
 
     def _say_ready(self, address: Address) -> None:
         """Tell the process that started us where we listen."""

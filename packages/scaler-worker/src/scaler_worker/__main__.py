@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from scaler_io.lifecycle import main_guard
-
-BLOCKED_AND_SPARE = 1024
-"""Workers beyond the places for which there is a word: those that wait for others, and spares."""
 
 
 def main() -> int:
@@ -18,31 +14,19 @@ def main() -> int:
 
 def _run() -> int:
     from scaler_io import logs
-    from scaler_worker.config import COMMAND, WorkerConfig
-    from scaler_worker.preload import Preload
+    from scaler_worker.config import COMMAND
 
     config = COMMAND.read()
-    if config.preload is not None:
-        Preload.parse(config.preload)
     logs.configure(config.logging_paths, config.logging_level, config.logging_config_file, config.log_format)
 
     # The template is forked before this process has a thread or a socket, with all that workers need imported.
-    from scaler_worker.template_link import Forking, TemplateLink
-    from scaler_worker.words import SharedWords
+    from scaler_worker.template_link import Forking
 
-    lifeline = os.pipe()
-    words = SharedWords.create(config.num_of_workers + BLOCKED_AND_SPARE)
-    worker_config = WorkerConfig(
-        config.preload,
-        config.garbage_collect_interval_seconds,
-        config.trim_memory_threshold_bytes,
-        str(config.object_storage_address or ""),
-    )
-    template = TemplateLink.fork(lifeline, words, worker_config)
+    forking = Forking.begin(config)
 
     from scaler_worker.cluster import run_cluster
 
-    return run_cluster(config, Forking(template, lifeline[0], words, worker_config))
+    return run_cluster(config, forking)
 
 
 if __name__ == "__main__":

@@ -41,8 +41,11 @@ UNSENT_LIMIT: Final = 32 * 1024 * 1024
 class Agent:
     """One host's workers, at work for one scheduler. To be made inside the running loop."""
 
-    def __init__(self, core: AgentCore, dialer: Dialer, forking: Forking, heartbeat_seconds: float) -> None:
-        self._core, self._dialer, self._forking, self._heartbeat = core, dialer, forking, heartbeat_seconds
+    def __init__(
+        self, core: AgentCore, dialer: Dialer, forking: Forking, heartbeat: float, is_foreign: Callable[[int], bool]
+    ) -> None:
+        self._core, self._dialer, self._forking = core, dialer, forking
+        self._heartbeat, self._is_foreign = heartbeat, is_foreign
         self._template = forking.template
         self._channels: dict[int, WorkerChannel] = {}
         self._swept: set[int] = set()
@@ -393,5 +396,5 @@ class Agent:
             self._kill(number)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._template.pid, signal.SIGKILL)
-        host.end_children()
+        host.end_children(self._is_foreign)
         self._folder.cleanup()

@@ -44,7 +44,7 @@ def load_runner(definition: Definition) -> Runner:
         return _parts_runner(definition)
     function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
     if definition.encoding == Encoding.JSON:
-        return _runner(function, _load_json, lambda value: json.dumps(value).encode())
+        return _runner(function, _load_json, lambda value: json.dumps(value).encode(), _raised_as_json)
     return _pickle_runner(function)
 
 
@@ -92,6 +92,7 @@ def _runner(
     function: Callable[..., Any],
     load: Callable[[bytes], tuple[Sequence[Any], Mapping[str, Any]]],
     dump: Callable[[Any], bytes],
+    raised: Callable[[BaseException], tuple[int, bytes]],
 ) -> Runner:
     def run(call: Buffer) -> tuple[int, Payload]:
         try:
@@ -101,7 +102,7 @@ def _runner(
         try:
             value = function(*args, **kwargs)
         except BaseException as error:
-            return _raised(error)
+            return raised(error)
         return _returned(value, dump)
 
     return run
@@ -121,7 +122,7 @@ def _parts_runner(definition: Definition) -> Runner:
         raise DeserializeError(f"the serializer could not be loaded: {_text(error)}") from error
     deserialize, body = serializer.deserialize, bytes(definition.body)
     function = load_named(definition.name) if not body else _load(definition, lambda _: deserialize(body))
-    return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize)
+    return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised)
 
 
 def dump_value(value: Any) -> Payload:
@@ -155,10 +156,8 @@ def _not_loaded(error: BaseException) -> tuple[int, bytes]:
 
 def _raised(error: BaseException) -> tuple[int, bytes]:
     if not isinstance(error, Exception):
-        return failed(TaskExitedError(f"the task ended with {_text(error)}"))
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next  # the first frame is ours
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return _exited(error)
+    text = _remote_traceback(error)
     try:
         pickling_support.install(error)
         payload = cloudpickle.dumps((error, text), PROTOCOL)
@@ -166,6 +165,25 @@ def _raised(error: BaseException) -> tuple[int, bytes]:
     except BaseException:
         return failed(TaskExceptionNotSerializableError(_text(error), traceback=text))
     return Status.RAISED, payload
+
+
+def _raised_as_json(error: BaseException) -> tuple[int, bytes]:
+    if not isinstance(error, Exception):
+        return _exited(error)
+    kind, _, message = _text(error).partition(": ")
+    written = {"error": kind, "message": message, "details": {"traceback": _remote_traceback(error)}}
+    return Status.RAISED, json.dumps(written).encode()
+
+
+def _exited(error: BaseException) -> tuple[int, bytes]:
+    return failed(TaskExitedError(f"the task ended with {_text(error)}"))
+
+
+def _remote_traceback(error: Exception) -> str:
+    """As Python prints it; the exception keeps a traceback without our own frame, the first."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
 def _text(error: BaseException) -> str:

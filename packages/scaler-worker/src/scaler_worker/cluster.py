@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import socket
+from collections.abc import Callable
 from typing import Final
 
 import cloudpickle
@@ -14,7 +15,8 @@ import cloudpickle
 from scaler_io import event_loops, logs
 from scaler_io.lifecycle import become_subreaper, end_with, terminate_on_signals
 from scaler_io.links import Uplink
-from scaler_io.zeromq import Dialer
+from scaler_io.zeromq import Dialer, Inner
+from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_worker.agent import Agent
@@ -40,6 +42,20 @@ def run_cluster(config: ClusterConfig, forking: Forking) -> int:
 
 async def _work(config: ClusterConfig, forking: Forking) -> int:
     loop = asyncio.get_running_loop()
+    agent = make_agent(config, forking, config.address, lambda pid: False)
+    terminate_on_signals(loop, lambda: agent.stop(0, "stopping"))
+    if config.parent_pid is not None:
+        end_with(config.parent_pid, loop, lambda: agent.stop(0, "the process that started the cluster has ended"))
+    return await agent.run()
+
+
+def make_agent(
+    config: ClusterConfig, forking: Forking, scheduler: Address | Inner, is_foreign: Callable[[int], bool]
+) -> Agent:
+    """The agent that a command line describes, to be run in the loop that runs now.
+
+    It ends all children of this process, tasks' orphans too, but those that are foreign to it.
+    """
     LOGGER.info(
         "ClusterProcess: starting %d workers, heartbeat_interval_seconds=%g, object_retention_seconds=%g",
         config.num_of_workers,
@@ -59,12 +75,9 @@ async def _work(config: ClusterConfig, forking: Forking) -> int:
             forking.words.secret,
         )
     )
-    uplink = Uplink(_hello(config, name, host), loop.time(), timeout_seconds=config.death_timeout_seconds)
-    agent = Agent(core, Dialer(config.address, uplink), forking, config.heartbeat_interval_seconds)
-    terminate_on_signals(loop, lambda: agent.stop(0, "stopping"))
-    if config.parent_pid is not None:
-        end_with(config.parent_pid, loop, lambda: agent.stop(0, "the process that started the cluster has ended"))
-    return await agent.run()
+    now = asyncio.get_running_loop().time()
+    uplink = Uplink(_hello(config, name, host), now, timeout_seconds=config.death_timeout_seconds)
+    return Agent(core, Dialer(scheduler, uplink), forking, config.heartbeat_interval_seconds, is_foreign)
 
 
 def _hello(config: ClusterConfig, name: str, host: str) -> Hello:

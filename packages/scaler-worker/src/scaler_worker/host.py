@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from scaler_io.lifecycle import cpu_seconds, resident_bytes
@@ -99,18 +99,21 @@ def ended_children() -> Iterator[tuple[int, int, int]]:
             yield found[0], found[1], found[2].ru_maxrss * 1024
 
 
-def end_children() -> None:
-    """Kill and wait for every child of this process, for END_SECONDS at most: orphans become children while we wait."""
+def end_children(is_foreign: Callable[[int], bool]) -> None:
+    """Kill and wait for every child of this process that is not foreign, for END_SECONDS at most.
+
+    Orphans become children while we wait.
+    """
     deadline = time.monotonic() + END_SECONDS
     while time.monotonic() < deadline:
-        for pid in _children():
+        children = [pid for pid in _children() if not is_foreign(pid)]
+        if not children:
+            return
+        for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
         time.sleep(0.002)
 
 

@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaler_worker.config import WorkerConfig
+from scaler_worker.config import ClusterConfig, WorkerConfig
+from scaler_worker.preload import Preload
 from scaler_worker.template import REPORT, REQUEST, run_template, spawn_arguments
 from scaler_worker.words import SharedWords
+
+BLOCKED_AND_SPARE = 1024
+"""Workers beyond the places for which there is a word: those that wait for others, and spares."""
 
 
 class Report(NamedTuple):
@@ -101,3 +105,21 @@ class Forking:
     lifeline: int
     words: SharedWords
     config: WorkerConfig
+
+    @classmethod
+    def begin(cls, config: ClusterConfig) -> Forking:
+        """Fork the template; this process must have no threads and no sockets yet.
+
+        Raises ValueError where the preload is not written as it should be.
+        """
+        if config.preload is not None:
+            Preload.parse(config.preload)
+        lifeline = os.pipe()
+        words = SharedWords.create(config.num_of_workers + BLOCKED_AND_SPARE)
+        worker_config = WorkerConfig(
+            config.preload,
+            config.garbage_collect_interval_seconds,
+            config.trim_memory_threshold_bytes,
+            str(config.object_storage_address or ""),
+        )
+        return cls(TemplateLink.fork(lifeline, words, worker_config), lifeline[0], words, worker_config)
