@@ -126,16 +126,16 @@ def test_after_a_restart_of_the_scheduler_what_nobody_knows_is_freed_and_nothing
             wait([unfetched], SECONDS)
             taken = client.submit(weigh, array)
             assert taken.result(SECONDS) == array.sum()
+            kept = storage.objects
             held = client.submit(wait_at, gate.port, bytes(BIG))
             arrival = gate.arrive()
-            kept = storage.objects
             worker = ObjectConnection(Address.parse(storage.address), session=0, role=Role.AGENT)
             for _ in range(3):  # of runs whose host was lost before it could say so
                 worker.put(bytes(BIG), session=client._io.storage._session)
             services.scheduler.kill()
             services.start_scheduler()
             assert client.submit(size_of, b"1").result(SECONDS) == 1
-            assert storage.objects == kept + 3  # one of them might be what `held` has put
+            assert storage.objects == kept + 1 + 3  # the one is its argument
             arrival.let_go()
             assert held.result(SECONDS) == bytes(BIG)
             wait_until(lambda: storage.objects == kept, "nobody knows of them")

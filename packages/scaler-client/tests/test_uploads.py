@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -168,6 +169,39 @@ def test_what_was_changed_in_place_is_sent_as_it_is(writer: WholeCalls, shelf: S
     change(value)
     assert seen() == now() == seen() != before
     assert len(shelf.puts) == 2 or name not in LASTING
+
+
+def swap(array: Any, one: Any, other: Any) -> None:
+    array[one], array[other] = array[other].copy(), array[one].copy()
+
+
+@pytest.mark.parametrize("with_numpy", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        np.ndarray.sort, lambda a: swap(a, 5, 6), lambda a: swap(a, 5, 5 + 1024), lambda a: swap(a, -1, -2),
+        lambda a: swap(a, slice(0, 1024), slice(1024, 2048)), lambda a: swap(a, slice(0, 4000), slice(4000, 8000)),
+        lambda a: a.view(np.uint8).__setitem__(12345, a.view(np.uint8)[12345] ^ 1), lambda a: a.__setitem__(-1, 0.5),
+        lambda a: np.copyto(a, np.roll(a, 1)), lambda a: np.copyto(a, a[::-1].copy()), lambda a: a.fill(0.0),
+        lambda a: (a.__setitem__(3, a[3] + 1), a.__setitem__(4, a[4] - 1)), lambda a: np.negative(a, out=a),
+    ],
+)  # fmt: skip
+def test_a_checksum_tells_any_change(
+    change: Callable[[Any], object], with_numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = np.random.default_rng(1).random(9999)
+
+    def seen() -> int:
+        payload = pickles.dump(array)
+        with monkeypatch.context() as patch:
+            if not with_numpy:
+                patch.delitem(sys.modules, "numpy")
+            return sources.checksum(payload)
+
+    before = seen()
+    assert seen() == before
+    change(array)
+    assert seen() != before
 
 
 def test_reserialize_puts_it_again(writer: WholeCalls, shelf: Shelf) -> None:

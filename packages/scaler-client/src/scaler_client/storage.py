@@ -133,7 +133,10 @@ class ClientStorage:
             if self._server in (0, connection.server):
                 return
             self._server = server = connection.server
-            for kept in list(self._known.values()):
+            with self._lock:
+                known = list(self._known.values())
+            while known:
+                kept = known.pop()  # which may be the last that keeps it
                 if (payload := self._made_again(kept)) is not None:
                     with contextlib.suppress(ObjectRefusedError):
                         self._put(kept, payload)

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from scaler_client import pickles
 from scaler_client.dependencies import Collector
-from scaler_client.sources import Source, content_digest, lasting_source, pieces, source_of
+from scaler_client.sources import Source, checksum, content_digest, lasting_source, source_of
 from scaler_client.stored import StoredObject, StoredPayload
 from scaler_client.waiters import FutureOwner
 from scaler_protocol.buffers import Payload
@@ -84,14 +83,14 @@ class Uploads:
 
     def _place(self, value: Any, payload: Payload, *, renew: bool) -> StoredPayload | None:
         """The object that the argument with this pickle is, or becomes; None where there is no storage."""
-        checksum, living = _checksum(payload), self._find_living(value)
-        if living is not None and living.checksum == checksum and living.placed.kept.error is None and not renew:
+        found, living = checksum(payload), self._find_living(value)
+        if living is not None and living.checksum == found and living.placed.kept.error is None and not renew:
             return living.placed
         digest = content_digest(payload)
         placed = self._put(payload, digest, renew=renew, soon=True)
         if type(placed) is not StoredPayload:
             return None
-        self._remember(value, checksum, placed, digest)
+        self._remember(value, found, placed, digest)
         return placed
 
     def place(self, payload: Payload, find_source: Callable[[bytes], Source | None]) -> bytes:
@@ -137,7 +136,7 @@ class Uploads:
         kept = text[1]()
         return StoredPayload.of(kept) if kept is not None and kept.error is None else None
 
-    def _remember(self, value: Any, checksum: int, placed: StoredPayload, digest: bytes) -> None:
+    def _remember(self, value: Any, found: int, placed: StoredPayload, digest: bytes) -> None:
         key, kept = id(value), placed.kept
         if type(value) in (bytes, str):
             self._texts[key] = value, weakref.ref(kept, _forgetter(self._texts, key))
@@ -145,7 +144,7 @@ class Uploads:
             return
         kept.made_of(source_of(value, pickles.dump, digest))
         with contextlib.suppress(TypeError):  # nobody would say when its id is free again
-            self._living[key] = _Living(weakref.ref(value, _forgetter(self._living, key)), checksum, placed)
+            self._living[key] = _Living(weakref.ref(value, _forgetter(self._living, key)), found, placed)
 
 
 def _forgetter(entries: dict[int, Any], key: int) -> Callable[[Any], None]:
@@ -157,11 +156,3 @@ def _forgetter(entries: dict[int, Any], key: int) -> Callable[[Any], None]:
             del entries[key]
 
     return forget
-
-
-def _checksum(payload: Payload) -> int:
-    """Tells a payload from what it was before: as good as certain, and as fast as memory allows."""
-    checksum = 0
-    for piece in pieces(payload):
-        checksum = zlib.crc32(piece, checksum)
-    return checksum
