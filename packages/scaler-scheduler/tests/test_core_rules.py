@@ -13,6 +13,7 @@ from scaler_protocol import messages
 from scaler_protocol.errors import WorkerDiedError, describe
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.messages import Group, Status, Submit
+from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     @rule(data=st.data(), workers=st.integers(0, 2))
     def workers_are_drained(self, data: st.DataObject, workers: int) -> None:
-        self.driver.feed(data.draw(st.sampled_from(sorted(self.runs))), messages.Resized(workers))
+        self.driver.feed(data.draw(st.sampled_from(sorted(self.runs))), Resized(workers))
         self.collect()
 
     @precondition(lambda self: any(self.runs.values()))

@@ -10,7 +10,8 @@ from scaler_io.links import PeerJoined, PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Role, Welcome
-from scaler_protocol.messages import Cancel, Drain, Resized, Status, Withdraw
+from scaler_protocol.messages import Cancel, Status, Withdraw
+from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 
 if TYPE_CHECKING:

@@ -308,7 +308,7 @@ def test_output_is_streamed_ahead_of_the_result(scheduler: Any, cluster: Start) 
         thread.join()
         print("three", end="")
 
-    [task] = scheduler.run(talk, (), stream_output=True)
+    [task] = scheduler.run(talk, (), stream_output=1)
     scheduler.results([task])
     written = [
         (stream, bytes(text))

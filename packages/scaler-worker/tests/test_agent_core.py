@@ -19,7 +19,6 @@ from scaler_protocol.messages import (
     Cancel,
     DeleteObjects,
     Done,
-    Drain,
     Functions,
     Group,
     NeedFunctions,
@@ -27,7 +26,6 @@ from scaler_protocol.messages import (
     Recall,
     Release,
     Resend,
-    Resized,
     Resume,
     Returned,
     Run,
@@ -35,6 +33,7 @@ from scaler_protocol.messages import (
     Submit,
     Withdraw,
 )
+from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker import events
@@ -372,7 +371,7 @@ def test_workers_that_never_get_ready_end_the_agent() -> None:
 def test_output_is_sent_ahead_of_the_outcome() -> None:
     host = Host(1)
     host.ready_all()
-    [run] = host.run(1, stream_output=True)
+    [run] = host.run(1, stream_output=1)
     host.workers[0].begin()
     host.core.handle(0, OutputWritten(run, 1, b"hello"), host.now)
     host.step(0)

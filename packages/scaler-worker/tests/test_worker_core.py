@@ -22,7 +22,8 @@ from scaler_protocol.errors import (
     restore,
 )
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.messages import Encoding, Status, StreamOutput
+from scaler_protocol.messages import Encoding, Status
+from scaler_protocol.outputs import StreamOutput
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.serializer import Serializer, join_parts
 from scaler_worker import channel

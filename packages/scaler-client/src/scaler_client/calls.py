@@ -27,7 +27,8 @@ from scaler_protocol.buffers import Payload
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import function_id
-from scaler_protocol.messages import Encoding, Group, StreamOutput
+from scaler_protocol.messages import Encoding, Group
+from scaler_protocol.outputs import StreamOutput
 from scaler_protocol.serializer import Serializer, join_parts
 
 PLAIN: Final = pickles.SCALARS | {str, bytes}

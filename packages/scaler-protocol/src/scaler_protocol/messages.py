@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 from scaler_protocol.handshake import LinkMessage
 from scaler_protocol.monitoring import MonitorMessage, NeedStorageStatus
+from scaler_protocol.operations import OperatingMessage
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.segments import SegmentMessage
 from scaler_protocol.stock import StockMessage
@@ -64,17 +65,6 @@ class WorkerState:
     STOPPING: Final = 4
     DRAINING: Final = 5
     """Finishes its task, is given nothing more, and ends then."""
-
-
-class StreamOutput:
-    """What becomes of what a task prints."""
-
-    NO: Final = 0
-    """It goes to the output of its cluster."""
-    PLAIN: Final = 1
-    """It goes to the client, as it is."""
-    PREFIXED: Final = 2
-    """It goes to the client, each line behind its task, worker and host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +298,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """Figures of a host: one entry per worker in the columns; cpu in cores, memory in bytes.
-
-    `deaths` says, in words, which workers have ended unbidden since the last one.
-    """
+    """Figures of a host: one entry per worker in the columns; cpu in cores, memory in bytes; deaths in words."""
 
     COLUMNS: ClassVar = (("names", "pids", "states", "runs", "cpus", "rsses", "queues"),)
 
@@ -327,21 +314,6 @@ class AgentStatus:
     rsses: Ints = ()
     queues: Ints = ()
     deaths: Texts = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """A worker, by the monitors' number of its agent and its process id, is to finish what it runs, and end."""
-
-    agent: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resized:
-    """The agent has so many workers now, those that are drained not counted."""
-
-    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,5 +401,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
     | Ended | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
-    | Drain | Resized | SegmentMessage | StockMessage | NeedStorageStatus | MonitorMessage
+    | OperatingMessage | SegmentMessage | StockMessage | NeedStorageStatus | MonitorMessage
 )  # fmt: skip

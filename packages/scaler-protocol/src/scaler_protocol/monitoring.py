@@ -158,8 +158,8 @@ class StorageStatus:
 
     `bytes` is what the memory limit counts: complete objects in memory, objects being written, deleted ones that are
     still mapped. `recyclable_bytes` is memory that waits for the next object. `hits` and `misses` are reads of objects
-    in memory and on disk, `unknown` those of objects that are not there. `biggest_names` are hashes of ids, which only
-    those may know who may read the objects.
+    in memory and on disk, `unknown` those of objects that are not there. The biggest are those among the 20,000 newest;
+    `biggest_names` are hashes of ids, which only those may know who may read the objects.
     """
 
     COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory"),)

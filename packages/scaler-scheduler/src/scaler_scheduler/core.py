@@ -29,6 +29,7 @@ from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
+from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.config import SchedulerConfig
@@ -79,8 +80,8 @@ class SchedulerCore:
             messages.Resume: self._resume,
             messages.Output: self._output,
             messages.AgentStatus: self._status,
-            messages.Drain: lambda peer, event, now: self._operators.drain(peer, event),
-            messages.Resized: lambda peer, event, now: self._operators.resized(self._agent(peer), event),
+            Drain: lambda peer, event, now: self._operators.drain(peer, event),
+            Resized: lambda peer, event, now: self._operators.resized(self._agent(peer), event),
             messages.Shutdown: self._shutdown,
         }
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello
-from scaler_protocol.messages import Drain, Resized, Status
+from scaler_protocol.messages import Status
+from scaler_protocol.operations import Drain, Resized
 from scaler_scheduler.outcomes import Outcomes
 from scaler_scheduler.records import DONE, GONE, AgentRecord
 from scaler_scheduler.state import SchedulerState

@@ -34,6 +34,7 @@ import logging
 from collections.abc import Callable
 from hashlib import blake2b
 from heapq import nlargest
+from itertools import islice
 from typing import Any
 
 from scaler_io.effects import Effect
@@ -59,6 +60,8 @@ WRITING_SECONDS = 10.0
 _ENDED_LIMIT = 65_536
 """Ended sessions that are remembered."""
 _BIGGEST = 10
+_BIGGEST_AMONG = 20_000
+"""Objects, the newest ones, that the biggest are looked for among: nobody waits long for whoever wants to know."""
 _COUNT_BITS = 40
 """Pins and editions are the incarnation and a counter: those of an earlier server are nobody's and nothing's now."""
 
@@ -223,7 +226,8 @@ class StorageCore:
         """The totals of this moment."""
         state = self._state
         pager = state.pager
-        biggest = nlargest(_BIGGEST, state.objects.items(), key=lambda item: item[1].size)
+        newest = islice(reversed(state.objects.items()), _BIGGEST_AMONG)
+        biggest = nlargest(_BIGGEST, newest, key=lambda item: item[1].size)
         return StorageStatus(
             objects=len(state.objects),
             writing=len(state.uploads),

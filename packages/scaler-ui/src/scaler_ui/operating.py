@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from scaler_io.operating import OperatorLink
 from scaler_protocol.addresses import Address
-from scaler_protocol.messages import Cancel, Drain, Message
+from scaler_protocol.messages import Cancel, Message
+from scaler_protocol.operations import Drain
 from scaler_ui.model import MonitorModel
 
 PATIENCE_SECONDS = 5.0

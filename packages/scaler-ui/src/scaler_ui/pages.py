@@ -226,7 +226,7 @@ class Pages:
 
     def _objects(self) -> None:
         figures = Figures(cluster_views.OBJECT_FIGURES)
-        _title("The biggest objects")
+        _title("The biggest of the newest 20,000 objects")
         table = ServerTable(
             "biggest",
             OBJECT_COLUMNS,

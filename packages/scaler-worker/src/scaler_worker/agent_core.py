@@ -41,7 +41,6 @@ from scaler_protocol.messages import (
     Cancel,
     DeleteObjects,
     Done,
-    Drain,
     Ended,
     Functions,
     Inputs,
@@ -61,6 +60,7 @@ from scaler_protocol.messages import (
     Withdraw,
     WorkerState,
 )
+from scaler_protocol.operations import Drain
 from scaler_worker import channel, events
 from scaler_worker.draining import Draining
 from scaler_worker.events import AgentEffect

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 
 from scaler_io.effects import Log
-from scaler_protocol.messages import Drain, Resized, Returned
+from scaler_protocol.messages import Returned
+from scaler_protocol.operations import Drain, Resized
 from scaler_worker.events import EndAgent, SendToScheduler
 from scaler_worker.fleet import Fleet
 from scaler_worker.flights import Flights

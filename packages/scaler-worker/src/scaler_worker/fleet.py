@@ -85,7 +85,7 @@ class Fleet:
         """The worker of this process is to finish what it runs, and end; its place is no more."""
         for worker in self.workers.values():
             if worker.pid == pid and worker.state not in (WorkerState.STOPPING, WorkerState.DRAINING):
-                self.places -= 1
+                self.places = max(0, self.places - 1)  # while parents are blocked there are more workers than places
                 self.draining[worker.number], worker.state = worker, WorkerState.DRAINING
                 self.place(worker, now)
                 return worker

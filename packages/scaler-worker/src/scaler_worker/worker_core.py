@@ -18,7 +18,7 @@ from scaler_client.task_context import CurrentTask
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.messages import StreamOutput
+from scaler_protocol.outputs import StreamOutput
 from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
