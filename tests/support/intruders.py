@@ -15,14 +15,10 @@ from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_protocol.messages import (
     AgentStatus,
     Cancel,
-    DeleteObjects,
     Done,
-    GetObject,
     Group,
     Message,
     NeedTasks,
-    ObjectStored,
-    PutObject,
     Recall,
     Release,
     Resend,
@@ -33,6 +29,7 @@ from scaler_protocol.messages import (
     Withdraw,
 )
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.storage import DeleteObjects, GetObject, ObjectStored, PutObject
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\x00" + bytes(31)
 """ZMTP 3.0, NULL security, as a client."""

@@ -19,9 +19,8 @@ from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_incarnation
-from scaler_protocol.messages import GetObject, PutObject
 from scaler_protocol.monitoring import StorageStatus
-from scaler_protocol.segments import AllocateObject, MapObject
+from scaler_protocol.storage import AllocateObject, GetObject, MapObject, PutObject
 from scaler_storage.core import StorageCore
 from scaler_storage.files import FileSegments
 from support.faults import wait_until

@@ -21,8 +21,8 @@ from scaler_io.segments import read_token
 from scaler_io.transfers import Deletion, Download, Transfer, Upload
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
-from scaler_protocol.messages import DeleteObjects
 from scaler_protocol.objects import Reference
+from scaler_protocol.storage import DeleteObjects
 from scaler_storage.core import HEARTBEAT_SECONDS, StorageCore
 from scaler_storage.files import FileSegments
 from scaler_storage.pool import RECYCLE_SECONDS

@@ -38,19 +38,10 @@ from scaler_protocol.errors import (
 )
 from scaler_protocol.handshake import INLINE_LIMIT, Welcome
 from scaler_protocol.ids import function_id
-from scaler_protocol.messages import (
-    DeleteObjects,
-    Done,
-    Functions,
-    Group,
-    Inputs,
-    NeedFunctions,
-    NeedInputs,
-    Release,
-    Status,
-)
+from scaler_protocol.messages import Done, Functions, Group, Inputs, NeedFunctions, NeedInputs, Release, Status
 from scaler_protocol.objects import Reference, new_object_id
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.storage import DeleteObjects
 
 BIG = bytes(INLINE_LIMIT + 1)
 BIG_COUNT = SOON_BYTES

@@ -37,9 +37,10 @@ from scaler_protocol.errors import (
     describe,
 )
 from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.messages import Message, ObjectPart, ObjectStored, PutObject
+from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.storage import ObjectPart, ObjectStored, PutObject
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 

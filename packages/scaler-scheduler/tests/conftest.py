@@ -14,8 +14,8 @@ from scaler_protocol import messages
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import first_task
-from scaler_protocol.messages import NONE, Done, Group, Run, Status, Submit
-from scaler_protocol.payloads import Payloads
+from scaler_protocol.messages import Done, Group, Run, Status, Submit
+from scaler_protocol.payloads import NONE, Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.messages import Cancel, DeleteObjects, Done, Functions, Group, NeedFunctions, Run, Status, Submit
+from scaler_protocol.messages import Cancel, Done, Functions, Group, NeedFunctions, Run, Status, Submit
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
+from scaler_protocol.storage import DeleteObjects
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver

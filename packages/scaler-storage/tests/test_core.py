@@ -15,10 +15,18 @@ from scaler_io.links import HubEvent, PeerJoined, PeerLost
 from scaler_protocol import objects
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
-from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPart, ObjectStored, PutObject, Release
+from scaler_protocol.messages import Message, Release
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.stock import ListObjects, ObjectList
+from scaler_protocol.storage import (
+    DeleteObjects,
+    GetObject,
+    ListObjects,
+    ObjectList,
+    ObjectPart,
+    ObjectStored,
+    PutObject,
+)
 from scaler_storage import core as core_module
 from scaler_storage import reading, writing
 from scaler_storage.core import StorageCore

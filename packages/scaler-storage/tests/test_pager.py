@@ -13,14 +13,19 @@ from scaler_io.effects import Log, Send
 from scaler_io.links import HubEvent, PeerJoined, PeerLost
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, ScalerError, StorageFullError, restore
 from scaler_protocol.handshake import Hello, Role, Welcome
-from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPart, ObjectStored, PutObject
+from scaler_protocol.messages import Message
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.segments import (
+from scaler_protocol.storage import (
     AllocateObject,
+    DeleteObjects,
+    GetObject,
     HostProof,
     MapObject,
     ObjectAllocated,
     ObjectMapped,
+    ObjectPart,
+    ObjectStored,
+    PutObject,
     SealObject,
     UnpinObjects,
 )

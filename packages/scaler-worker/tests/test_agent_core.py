@@ -17,7 +17,6 @@ from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import (
     Blocked,
     Cancel,
-    DeleteObjects,
     Done,
     Functions,
     Group,
@@ -36,6 +35,7 @@ from scaler_protocol.messages import (
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
+from scaler_protocol.storage import DeleteObjects
 from scaler_worker import events
 from scaler_worker.agent_core import AgentCore
 from scaler_worker.channel import (

@@ -56,7 +56,6 @@ from scaler_protocol.messages import (
     MESSAGE_LIMIT,
     Blocked,
     Cancel,
-    DeleteObjects,
     Done,
     Ended,
     Message,
@@ -70,6 +69,7 @@ from scaler_protocol.messages import (
     ShutdownAnswer,
     Status,
 )
+from scaler_protocol.storage import DeleteObjects
 
 MESSAGE_TASKS = 4096
 RELEASE_SECONDS = 0.05

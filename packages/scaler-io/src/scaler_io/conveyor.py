@@ -26,10 +26,17 @@ from scaler_io.mappings import Mappings
 from scaler_io.transfers import Deletion, Download, Transfer, Upload
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Welcome
-from scaler_protocol.messages import DeleteObjects, Message, ObjectPart, ObjectStored
+from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES
-from scaler_protocol.segments import HostProof, ObjectAllocated, ObjectMapped
-from scaler_protocol.stock import ObjectList
+from scaler_protocol.storage import (
+    DeleteObjects,
+    HostProof,
+    ObjectAllocated,
+    ObjectList,
+    ObjectMapped,
+    ObjectPart,
+    ObjectStored,
+)
 
 WINDOW_BYTES = 8 * PART_BYTES
 AHEAD_SECONDS = 0.25

@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from scaler_protocol.segments import UnpinObjects
+from scaler_protocol.storage import UnpinObjects
 
 
 class Mappings:

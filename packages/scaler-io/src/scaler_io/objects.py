@@ -24,8 +24,8 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
-from scaler_protocol.messages import DeleteObjects
 from scaler_protocol.objects import SHARED_BYTES, Reference, new_object_id
+from scaler_protocol.storage import DeleteObjects
 
 _CHECK_SECONDS = 1.0
 """How often a waiting thread looks up: on Windows nothing else lets a Ctrl-C through."""

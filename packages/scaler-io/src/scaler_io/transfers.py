@@ -19,11 +19,23 @@ from typing import Final
 from scaler_io.host_cache import CachedFile, HostCache
 from scaler_io.segments import SegmentWriter, map_segment
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
-from scaler_protocol.messages import DeleteObjects, GetObject, Message, ObjectPart, ObjectStored, PutObject
+from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, part_count
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.segments import AllocateObject, MapObject, ObjectAllocated, ObjectMapped, SealObject
-from scaler_protocol.stock import ListObjects, ObjectList
+from scaler_protocol.storage import (
+    AllocateObject,
+    DeleteObjects,
+    GetObject,
+    ListObjects,
+    MapObject,
+    ObjectAllocated,
+    ObjectList,
+    ObjectMapped,
+    ObjectPart,
+    ObjectStored,
+    PutObject,
+    SealObject,
+)
 
 LOGGER: Final = logging.getLogger("scaler")
 Buffer = bytes | bytearray | memoryview

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, get_args
 import capnp
 
 from scaler_protocol.errors import MalformedMessageError
-from scaler_protocol.messages import NONE, Group, Message
-from scaler_protocol.payloads import Payloads
+from scaler_protocol.messages import Group, Message
+from scaler_protocol.payloads import NONE, Payloads
 
 _SCHEMA = capnp.load(str(Path(__file__).with_name("messages.capnp")))
 _MESSAGE = _SCHEMA.Message

@@ -15,9 +15,8 @@ from typing import ClassVar, Final
 from scaler_protocol.handshake import LinkMessage
 from scaler_protocol.monitoring import MonitorMessage, NeedStorageStatus
 from scaler_protocol.operations import OperatingMessage
-from scaler_protocol.payloads import Payloads
-from scaler_protocol.segments import SegmentMessage
-from scaler_protocol.stock import StockMessage
+from scaler_protocol.payloads import NONE, Payloads
+from scaler_protocol.storage import StorageMessage
 
 MESSAGE_LIMIT = 1024 * 1024
 """Bytes of payload after which a sender starts another message."""
@@ -27,8 +26,6 @@ Ints = Sequence[int]
 Floats = Sequence[float]
 Texts = Sequence[str]
 Ids = Sequence[bytes]
-
-NONE = Payloads(())
 
 
 class Status:
@@ -336,70 +333,10 @@ class ShutdownAnswer:
     reason: str = ""
 
 
-# --- objects --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PutObject:
-    """One part (see `scaler_protocol.objects`) of an object of `size` bytes, at `offset`; answered by ObjectStored."""
-
-    object: bytes
-    size: int
-    parts: Payloads
-    offset: int = 0
-    session: int = 0
-    request: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class GetObject:
-    """Up to `limit` bytes (0: is it there?) of an object from `offset`; answered by ObjectPart, at most one part."""
-
-    object: bytes
-    offset: int
-    limit: int
-    request: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteObjects:
-    """These objects, or all of a session where the list is empty, may be freed.
-
-    Clients and workers say so to the storage; the scheduler to the process of a session, if nobody else knows of it.
-    """
-
-    objects: Ids = ()
-    session: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectStored:
-    """A part was taken, or why not: `error` is as a FAILED outcome. With all its parts taken an object is complete."""
-
-    object: bytes
-    request: int = 0
-    error: str = ""
-    edition: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectPart:
-    """Bytes of an object of `size` bytes from `offset`; or that there is no such object, or why they can not come."""
-
-    object: bytes
-    found: bool
-    size: int = 0
-    offset: int = 0
-    parts: Payloads = NONE
-    request: int = 0
-    error: str = ""
-    edition: int = 0
-
-
 Message = (
     LinkMessage
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
-    | Ended | Shutdown | ShutdownAnswer | PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
-    | OperatingMessage | SegmentMessage | StockMessage | NeedStorageStatus | MonitorMessage
+    | Ended | Shutdown | ShutdownAnswer
+    | OperatingMessage | StorageMessage | NeedStorageStatus | MonitorMessage
 )  # fmt: skip

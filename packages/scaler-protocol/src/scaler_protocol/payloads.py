@@ -79,3 +79,7 @@ class Payloads(Sequence[bytes]):
 
     def __repr__(self) -> str:
         return f"Payloads({list(self.parts)!r})"
+
+
+NONE = Payloads(())
+"""The empty column."""

@@ -32,6 +32,7 @@ from scaler_protocol.ids import session_of
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
+from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.dispatch import Dispatch
 from scaler_scheduler.functions import FunctionRecord
@@ -76,7 +77,7 @@ class SchedulerCore:
             messages.Functions: self._functions,
             messages.NeedFunctions: self._need_functions,
             messages.Inputs: self._inputs,
-            messages.DeleteObjects: self._delete_objects,
+            DeleteObjects: self._delete_objects,
             messages.Resume: self._resume,
             messages.Output: self._output,
             messages.AgentStatus: self._status,
@@ -297,7 +298,7 @@ class SchedulerCore:
         body, stored = Payloads((function.body or b"",)), (0,) if function.stored else ()
         self.state.send(agent, messages.Functions((function.id,), (function.name,), body, stored))
 
-    def _delete_objects(self, peer: bytes, event: messages.DeleteObjects, now: float) -> None:
+    def _delete_objects(self, peer: bytes, event: DeleteObjects, now: float) -> None:
         """An agent knows of objects that their session's process will never hear of."""
         self._agent(peer)
         if session := self.state.sessions.get(event.session):

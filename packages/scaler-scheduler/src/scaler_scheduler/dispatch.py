@@ -17,8 +17,8 @@ import math
 from collections.abc import Iterable
 
 from scaler_protocol.errors import NoWorkerError
-from scaler_protocol.messages import MESSAGE_LIMIT, NONE, NeedFunctions, Recall, Run, Withdraw
-from scaler_protocol.payloads import Payloads
+from scaler_protocol.messages import MESSAGE_LIMIT, NeedFunctions, Recall, Run, Withdraw
+from scaler_protocol.payloads import NONE, Payloads
 from scaler_scheduler.chains import with_followers
 from scaler_scheduler.functions import FunctionRecord
 from scaler_scheduler.outcomes import Outcomes

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import DeleteObjects, Done, Ended, Release, Status, Submit
+from scaler_protocol.messages import Done, Ended, Release, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, PROFILE, profile_at
+from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.needs import Needs
 from scaler_scheduler.records import (
     ASSIGNED,

@@ -41,11 +41,19 @@ from scaler_io.effects import Effect
 from scaler_io.links import HubEvent, PeerJoined, PeerLost
 from scaler_protocol.errors import ProtocolError, StorageFullError
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, Welcome
-from scaler_protocol.messages import DeleteObjects, GetObject, PutObject
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import part_count
-from scaler_protocol.segments import AllocateObject, HostProof, MapObject, SealObject, UnpinObjects
-from scaler_protocol.stock import ListObjects
+from scaler_protocol.storage import (
+    AllocateObject,
+    DeleteObjects,
+    GetObject,
+    HostProof,
+    ListObjects,
+    MapObject,
+    PutObject,
+    SealObject,
+    UnpinObjects,
+)
 from scaler_storage.reading import Reading
 from scaler_storage.records import LoadObject, PeerRecord, ShelfRecord
 from scaler_storage.segments import Segments

@@ -5,11 +5,17 @@ from __future__ import annotations
 import logging
 
 from scaler_protocol.errors import ObjectRefusedError, StorageFullError
-from scaler_protocol.messages import GetObject, ObjectPart
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.segments import MapObject, ObjectMapped, UnpinObjects
-from scaler_protocol.stock import ListObjects, ObjectList
+from scaler_protocol.storage import (
+    GetObject,
+    ListObjects,
+    MapObject,
+    ObjectList,
+    ObjectMapped,
+    ObjectPart,
+    UnpinObjects,
+)
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord
 from scaler_storage.segments import Moved
 from scaler_storage.state import StorageState, proven

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scaler_protocol.messages import GetObject, PutObject
-from scaler_protocol.segments import AllocateObject, MapObject
+from scaler_protocol.storage import AllocateObject, GetObject, MapObject, PutObject
 from scaler_storage.segments import Segment
 
 

@@ -7,8 +7,8 @@ from collections import deque
 from scaler_io.effects import Effect, Log, Send
 from scaler_protocol.errors import ObjectRefusedError, ScalerError, describe
 from scaler_protocol.handshake import Role
-from scaler_protocol.messages import GetObject, Message, ObjectPart
-from scaler_protocol.segments import MapObject, ObjectMapped
+from scaler_protocol.messages import Message
+from scaler_protocol.storage import GetObject, MapObject, ObjectMapped, ObjectPart
 from scaler_storage.pager import Pager
 from scaler_storage.records import ObjectRecord, PeerRecord, RoomEvent, ShelfRecord, UploadRecord
 from scaler_storage.segments import Segment, Segments

@@ -6,9 +6,8 @@ import logging
 
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, describe
 from scaler_protocol.handshake import Role
-from scaler_protocol.messages import DeleteObjects, ObjectStored, PutObject
 from scaler_protocol.objects import OBJECT_ID_BYTES, PART_BYTES, part_count
-from scaler_protocol.segments import AllocateObject, ObjectAllocated, SealObject
+from scaler_protocol.storage import AllocateObject, DeleteObjects, ObjectAllocated, ObjectStored, PutObject, SealObject
 from scaler_storage.pool import SegmentPool
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord, ShelfRecord, UploadRecord
 from scaler_storage.state import StorageState, proven

@@ -39,7 +39,6 @@ from scaler_protocol.ids import session_of
 from scaler_protocol.messages import (
     Blocked,
     Cancel,
-    DeleteObjects,
     Done,
     Ended,
     Functions,
@@ -61,6 +60,7 @@ from scaler_protocol.messages import (
     WorkerState,
 )
 from scaler_protocol.operations import Drain
+from scaler_protocol.storage import DeleteObjects
 from scaler_worker import channel, events
 from scaler_worker.draining import Draining
 from scaler_worker.events import AgentEffect

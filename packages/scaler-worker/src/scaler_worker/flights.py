@@ -11,8 +11,9 @@ from typing import Final
 from scaler_io.effects import Log
 from scaler_protocol.errors import ScalerError, TaskTimeoutError, WorkerDiedError, describe
 from scaler_protocol.ids import SESSION_BITS
-from scaler_protocol.messages import DeleteObjects, Status, WorkerState
+from scaler_protocol.messages import Status, WorkerState
 from scaler_protocol.profiles import NO_PROFILE
+from scaler_protocol.storage import DeleteObjects
 from scaler_worker import channel, events
 from scaler_worker.fleet import Fleet
 from scaler_worker.functions import FunctionTable
