@@ -13,6 +13,7 @@ from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.storage import DeleteObjects
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -76,9 +77,9 @@ def test_an_object_of_an_inner_node_is_freed_with_its_last_taker(driver: Schedul
     done = messages.Done((task,), (0,), Payloads((reference,)), runs=(run,), stored=(0,), profiles=profile)
     driver.feed(agent, done)
     (taking,) = driver.take(agent, messages.Run)
-    assert list(taking.inputs_stored) == [0] and not driver.take(client, messages.DeleteObjects)
+    assert list(taking.inputs_stored) == [0] and not driver.take(client, DeleteObjects)
     driver.done(agent, {FIRST + 1: taking.first_run})
-    assert [tuple(m.objects) for m in driver.take(client, messages.DeleteObjects)] == [(b"o" * 16,)]
+    assert [tuple(m.objects) for m in driver.take(client, DeleteObjects)] == [(b"o" * 16,)]
 
 
 def test_a_failure_is_shared_down_a_long_chain_and_what_only_it_needed_is_stopped(driver: SchedulerDriver) -> None:

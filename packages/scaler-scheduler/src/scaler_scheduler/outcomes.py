@@ -20,6 +20,7 @@ from scaler_scheduler.records import (
     HELD,
     WAITING,
     AgentRecord,
+    Letter,
     Outcome,
     SessionRecord,
     TaskRecord,
@@ -33,29 +34,6 @@ _SAMPLES = 3
 """Durations read per batch; the rest passes through unread."""
 
 
-class _Letter:
-    """Outcomes for one owner that could not be passed on in the message they came in."""
-
-    __slots__ = ("profiles", "results", "statuses", "stored", "tasks")
-
-    def __init__(self) -> None:
-        self.tasks: list[int] = []
-        self.statuses: list[int] = []
-        self.results: list[bytes] = []
-        self.stored: list[int] = []
-        self.profiles: list[bytes] = []
-
-    def add(self, task: int, outcome: Outcome, profile: bytes) -> None:
-        """One more."""
-        status, payload, stored = outcome
-        if stored:
-            self.stored.append(len(self.tasks))
-        self.tasks.append(task)
-        self.statuses.append(status)
-        self.results.append(payload)
-        self.profiles.append(profile)
-
-
 class Outcomes:
     """Takes what agents report, decides what it means, and tells the owners."""
 
@@ -63,7 +41,7 @@ class Outcomes:
         self._state = state
         self._recovery = recovery
         self.needs = Needs(state, self._release, self.end_children)
-        self._letters: dict[tuple[bytes, str], _Letter] = {}
+        self._letters: dict[tuple[bytes, str], Letter] = {}
         self._release_at: float | None = None
 
     def done(self, agent: AgentRecord, report: Done, now: float) -> None:
@@ -246,7 +224,7 @@ class Outcomes:
             owner = record.group.session.peer
             letter = self._letters.get((owner, worker))
             if letter is None:
-                letter = self._letters[(owner, worker)] = _Letter()
+                letter = self._letters[(owner, worker)] = Letter()
             letter.add(record.id, outcome, profile)
         if extra is not None:
             extra.lacking = 0

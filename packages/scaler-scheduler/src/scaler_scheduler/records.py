@@ -303,3 +303,26 @@ class AgentRecord:
         likely = [run for run in self.runs if run in self.running and run not in self.blocked]
         likely += [run for run in self.runs if run >= self.newer and run not in self.blocked]
         return self.blocked.union(likely[: self.workers])
+
+
+class Letter:
+    """Outcomes for one owner that could not be passed on in the message they came in."""
+
+    __slots__ = ("profiles", "results", "statuses", "stored", "tasks")
+
+    def __init__(self) -> None:
+        self.tasks: list[int] = []
+        self.statuses: list[int] = []
+        self.results: list[bytes] = []
+        self.stored: list[int] = []
+        self.profiles: list[bytes] = []
+
+    def add(self, task: int, outcome: Outcome, profile: bytes) -> None:
+        """One more."""
+        status, payload, stored = outcome
+        if stored:
+            self.stored.append(len(self.tasks))
+        self.tasks.append(task)
+        self.statuses.append(status)
+        self.results.append(payload)
+        self.profiles.append(profile)
