@@ -169,7 +169,9 @@ class Dispatch:
 
             taken = self._state.waiting.take(offer, limit, now)
             if taken:
-                taken = with_followers(taken, agent.workers * agent.queue_size - agent.active - len(taken))
+                ready = len(taken)
+                taken = with_followers(taken, agent.workers * agent.queue_size - agent.active - ready)
+                taken[0].group.lane.session.served += len(taken) - ready
                 self._assign(agent, taken)
                 given.setdefault(agent, []).extend(taken)
             elif room is None:
