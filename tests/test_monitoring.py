@@ -193,8 +193,13 @@ def test_why_a_worker_died(listening: Listening, user: Client, tmp_path: Path) -
     listening.wait_for(lambda model: model.status is not None, SECONDS)
     future = user.submit(kill_itself, str(tmp_path / "runs"))
     assert future.exception() is not None
-    listening.wait_for(lambda model: any("SIGKILL" in event.text for event in model.events), SECONDS)
-    assert {event.task for event in listening.model.events if "SIGKILL" in event.text} == {future.task_id}
+
+    def told(model: MonitorModel) -> set[int]:
+        return {event.task for event in model.events if "SIGKILL" in event.text}
+
+    listening.wait_for(lambda model: told(model) == {0, future.task_id}, SECONDS)  # of the task, and of the worker
+    (worker, *_) = [event.text for event in listening.model.events if "SIGKILL" in event.text and not event.task]
+    assert worker.endswith(f"was killed by SIGKILL while it ran task {future.task_id:x}")
 
 
 def test_why_an_idle_worker_died(listening: Listening) -> None:
