@@ -20,13 +20,15 @@ def _main() -> None:
     options.check()
     from scaler_io.zeromq import Listener
     from scaler_scheduler.service import SchedulerService
+    from scaler_scheduler.storage_server import StorageServer
 
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
 
     async def serve() -> None:
         stop = ending(options.parent_pid)
-        with SchedulerService(options, Listener(options.address)).serving(stop.set):
+        listener = Listener(options.address)
+        with SchedulerService(options, listener, StorageServer(options, listener.address)).serving(stop.set):
             await stop.wait()
 
     event_loops.run(serve, options.event_loop)

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -21,29 +19,27 @@ from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
 from scaler_scheduler.options import SchedulerOptions
 from scaler_scheduler.publication import FigureTaker, Publication, local_monitor
+from scaler_scheduler.storage_server import StorageServer
 
 if TYPE_CHECKING:
     from scaler_scheduler.metrics import Metrics
 
 LOGGER = logging.getLogger("scaler")
-STORAGE_WAIT_SECONDS = 2.0
-STORAGE_START_SECONDS = 10.0
-_PROBE_SECONDS = 0.1
 
 
 class SchedulerService:
-    """One running scheduler, behind `listener`, which it closes."""
+    """One running scheduler, behind `listener`, which it closes, and beside `storage`, which it keeps up and ends."""
 
-    def __init__(self, options: SchedulerOptions, listener: Listener) -> None:
+    def __init__(self, options: SchedulerOptions, listener: Listener, storage: StorageServer) -> None:
         self._options = options
         self._listener = listener
-        self._storage: subprocess.Popen[bytes] | None = None
+        self._storage = storage
 
     @contextlib.contextmanager
     def serving(self, stop: Callable[[], None]) -> Iterator[None]:
         """Serve on the running loop for as long as this lasts; a client's permitted request calls `stop`."""
         listener = self._listener
-        storage = self._options.object_storage_address or listener.address.beside(1)
+        storage = self._storage.address
         monitor = self._options.monitor_address or listener.address.beside(2)
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
@@ -53,7 +49,7 @@ class SchedulerService:
         publication = Publication(core.state, figures, storage, monitor, local_monitor(listener.address))
         reception = Reception("Scheduler", listener, hub, core, stop)
         self._say_ready(listener.address)
-        keeping = asyncio.ensure_future(self._keep_storage(storage))
+        keeping = asyncio.ensure_future(self._storage.keep())
         try:
             yield
         finally:
@@ -62,12 +58,8 @@ class SchedulerService:
             publication.close()
             if metrics is not None:
                 metrics.close()
-            self._end_storage()
+            self._storage.end()
         LOGGER.info("Scheduler: ended")
-
-    def is_storage(self, pid: int) -> bool:
-        """Whether that process is the object storage server that this service has started."""
-        return self._storage is not None and self._storage.pid == pid
 
     def _metrics(self, figures: FigureTaker) -> Metrics | None:
         if self._options.metrics_address is None:
@@ -102,85 +94,3 @@ class SchedulerService:
             # It may have ended meanwhile; then we are about to be told.
             with contextlib.suppress(BrokenPipeError), os.fdopen(self._options.ready_fd, "wb", 0) as ready:
                 ready.write(f"{address}\n".encode())
-
-    async def _keep_storage(self, address: Address) -> None:
-        """See that an object storage server is beside us, unless one was named: start one where none comes up."""
-        if self._options.object_storage_address is not None:
-            return
-        # A local cluster has just picked free ports: nobody else is about to start a server there.
-        seconds = 0.0 if self._options.parent_pid else STORAGE_WAIT_SECONDS
-        while True:
-            if await _comes_up(address, seconds):
-                await _until_gone(address)
-                seconds = STORAGE_WAIT_SECONDS
-            else:
-                self._start_storage(address)
-                seconds = STORAGE_START_SECONDS
-
-    def _start_storage(self, address: Address) -> None:
-        if self._storage is not None:  # it has ended, or hangs
-            self._storage.kill()
-            self._storage.wait()
-        LOGGER.info("Scheduler: no object storage server at %s, starting one", address)
-        command = [sys.executable, "-m", "scaler_storage", str(address), "--parent-pid", str(os.getpid())]
-        self._storage = subprocess.Popen([*command, *_storage_options(self._options)], stdin=subprocess.DEVNULL)
-
-    def _end_storage(self) -> None:
-        if self._storage is not None:
-            self._storage.terminate()
-            try:
-                self._storage.wait(5)
-            except subprocess.TimeoutExpired:
-                self._storage.kill()
-                self._storage.wait()
-
-
-def _storage_options(options: SchedulerOptions) -> list[str]:
-    """What the server that we start has from us."""
-    values = {
-        "client-timeout-seconds": options.client_timeout_seconds,
-        "object-retention-seconds": options.object_retention_seconds,
-        "memory-limit": options.memory_limit,
-        "segment-directory": options.segment_directory,
-        "spill-directory": options.spill_directory,
-        "spill-limit": options.spill_limit,
-        "logging-level": options.logging_level,
-        "log-format": options.log_format,
-    }
-    words = [f"--{name}={value}" for name, value in values.items() if value is not None]
-    return [*words, *["--insecure"] * options.insecure, "--logging-paths", *options.logging_paths]
-
-
-async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    if address.path:
-        return await asyncio.open_unix_connection(address.path)
-    return await asyncio.open_connection(address.host, address.port)
-
-
-async def _comes_up(address: Address, seconds: float) -> bool:
-    """Whether somebody listens there, now or within so many seconds."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    while True:
-        try:
-            _, writer = await _connect(address)
-        except OSError:
-            if loop.time() >= until:
-                return False
-            await asyncio.sleep(_PROBE_SECONDS)
-        else:
-            writer.close()
-            return True
-
-
-async def _until_gone(address: Address) -> None:
-    """Return when nobody listens there any more: what answered may just have been about to end."""
-    with contextlib.suppress(OSError):
-        while True:
-            reader, writer = await _connect(address)
-            try:
-                while await reader.read(4096):
-                    pass
-            finally:
-                writer.close()
-            await asyncio.sleep(_PROBE_SECONDS)

@@ -21,6 +21,7 @@ from scaler_io.lifecycle import become_subreaper, ending, main_guard
 
 if TYPE_CHECKING:
     from scaler_scheduler.options import SchedulerOptions
+    from scaler_scheduler.storage_server import StorageServer
     from scaler_worker.config import ClusterConfig
     from scaler_worker.template_link import Forking
 
@@ -33,14 +34,20 @@ def main() -> int:
 def _run() -> int:
     from scaler_io import event_loops, logs
     from scaler_scheduler.options import COMMAND
+    from scaler_scheduler.storage_server import StorageServer
 
     of_scheduler, of_cluster = _split(sys.argv[1:])
     options = COMMAND.read(of_scheduler)
     options.check()
     logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
     logs.announce(options.logging_paths, options.logging_config_file)
-    with _workers(of_cluster) if of_cluster else contextlib.nullcontext() as workers:
-        return event_loops.run(lambda: _serve(options, workers), options.event_loop)
+    with contextlib.ExitStack() as stack:
+        # As early as can be: it takes as long to come up as all the rest.
+        storage = StorageServer(options, options.address)
+        stack.callback(storage.end)
+        storage.start()
+        workers = stack.enter_context(_workers(of_cluster)) if of_cluster else None
+        return event_loops.run(lambda: _serve(options, storage, workers), options.event_loop)
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -61,22 +68,23 @@ def _workers(words: Sequence[str]) -> Iterator[tuple[ClusterConfig, Forking]]:
         yield config, forking
 
 
-async def _serve(options: SchedulerOptions, workers: tuple[ClusterConfig, Forking] | None) -> int:
+async def _serve(
+    options: SchedulerOptions, storage: StorageServer, workers: tuple[ClusterConfig, Forking] | None
+) -> int:
     """Serve until told to stop; returns the exit code."""
     from scaler_io.zeromq import Listener
     from scaler_scheduler.service import SchedulerService
 
     stop = ending(options.parent_pid)
     listener = Listener(options.address)
-    scheduler = SchedulerService(options, listener)
-    with scheduler.serving(stop.set):
+    with SchedulerService(options, listener, storage).serving(stop.set):
         if workers is None:
             await stop.wait()
             return 0
         from scaler_worker.cluster import work
 
         # It ends first, because it uses the scheduler's listener.
-        return await work(*workers, listener.inner(), stop, scheduler.is_storage)
+        return await work(*workers, listener.inner(), stop, storage.is_ours)
 
 
 if __name__ == "__main__":
