@@ -254,7 +254,7 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
 
     with Client(address=cluster.address) as client:
         running = [client.submit(wait_at, gate.port, number) for number in range(2)]
-        arrivals = [gate.arrive() for _ in running]
+        arrivals = {arrival.value: arrival for arrival in (gate.arrive() for _ in running)}
         waiting = [client.submit(wait_at, gate.port, number) for number in range(2, 5)]
         listening.wait_for(
             lambda model: model.status is not None and sum(map(bool, model.status.worker_runs)) == 2, SECONDS
@@ -273,7 +273,7 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
         )  # fmt: skip
         operating.drain(status.agents[0], busy)
         order_until(lambda model: model.status is not None and model.status.agent_sizes == (1,))
-        arrivals[1].let_go()
+        arrivals["1"].let_go()
         gate.arrive().let_go()
         assert (running[1].result(), waiting[2].result()) == (1, 4)
         order_until(lambda model: model.status is not None and len(model.status.worker_pids) == 1)

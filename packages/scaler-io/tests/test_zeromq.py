@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ import zmq
 
 from scaler_io.links import Hub, LinkDown, LinkLost, LinkState, LinkUp, Patience, Uplink, UplinkEvent
 from scaler_io.streams import HEADER, cut, join
-from scaler_io.zeromq import Dialer, Inner, Listener
+from scaler_io.zeromq import Dialer, Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import AddressError, ProtocolError
@@ -44,7 +43,7 @@ def listening(address: Address) -> Iterator[Listener]:
 
 
 @contextmanager
-def dialing(address: Address | Inner, timeout: float = 60.0, hello: Hello = HELLO) -> Iterator[Dialer]:
+def dialing(address: Address, timeout: float = 60.0, hello: Hello = HELLO) -> Iterator[Dialer]:
     dialer = Dialer(address, Uplink(hello, time.monotonic(), timeout_seconds=timeout))
     try:
         yield dialer
@@ -88,34 +87,6 @@ def turn_of_hub(listener: Listener, served: Hub, events: list[object]) -> Callab
             listener.send(route, written)
 
     return turn
-
-
-# --- within a process -----------------------------------------------------------------------------------------------
-
-
-def test_a_listener_is_reached_from_within_its_process_and_from_outside() -> None:
-    with listening(LOOPBACK) as listener:
-        served = hub()
-        heard: list[object] = []
-        serve = turn_of_hub(listener, served, heard)
-        other = replace(HELLO, identity=b"j" * 16)
-        with dialing(listener.inner()) as inside, dialing(listener.address, hello=other) as outside:
-            up: dict[Dialer, list[UplinkEvent]] = {inside: [], outside: []}
-            turns = [turn_of(dialer, events) for dialer, events in up.items()]
-            until(lambda: all(up.values()), serve, *turns)
-            assert [type(events[0]) for events in up.values()] == [LinkUp, LinkUp]
-            # As with any other connection a loop waits for the descriptor alone, once there was nothing to be read.
-            until(lambda: not listener.readable() and not inside.readable(), serve, *turns)
-            said = Cancel((7,))
-            inside.uplink.send(said)
-            inside.flush(time.monotonic())
-            assert select.select([listener.fileno()], (), (), DEADLINE)[0]
-            until(lambda: any(event and event[1] == said for event in heard), serve)  # type: ignore[index]
-        # The one that has left closed nothing but its own connection.
-        with dialing(listener.address, hello=replace(HELLO, identity=b"k" * 16)) as another:
-            events: list[UplinkEvent] = []
-            until(lambda: bool(events), serve, turn_of(another, events))
-            assert isinstance(events[0], LinkUp)
 
 
 # --- addresses ------------------------------------------------------------------------------------------------------

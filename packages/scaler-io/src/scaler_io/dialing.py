@@ -42,6 +42,8 @@ class EpochDialer(ABC, Generic[ConnectionT]):
         self.uplink = uplink
         self.malformed = 0
         self._connection: ConnectionT | None = None
+        self._may_have = True
+        """Whether the connection may have something: to ask it takes longer than to know."""
 
     @abstractmethod
     def _connect(self, epoch: int) -> ConnectionT:
@@ -54,11 +56,12 @@ class EpochDialer(ABC, Generic[ConnectionT]):
     def turn(self, now: float) -> list[UplinkEvent]:
         """Take in what has arrived, at most TURN_MESSAGES. Then `flush` what the core says, then ask `readable`."""
         uplink, events = self.uplink, list[UplinkEvent]()
-        if (connection := self._connection) is not None:
+        if (connection := self._connection) is not None and self._may_have:
             events += self._receive(connection, now)
             if not events and (reason := connection.lost()) is not None:
                 events += self._receive(connection, now, to_the_end=True)  # what the peer said last has arrived by now
                 events += uplink.broken(reason, now)
+        self._may_have = True
         events += uplink.tick(now)
         if uplink.state in (LinkState.DOWN, LinkState.REFUSED):
             self._drop()

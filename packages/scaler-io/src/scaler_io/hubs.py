@@ -17,8 +17,8 @@ from scaler_io.streams import (
     StreamGapError,
     StreamMismatchError,
     is_numbered,
+    opened,
 )
-from scaler_protocol.codec import decode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import (
     Acknowledge,
@@ -41,9 +41,11 @@ class _Peer:
         "beaten", "broken_at", "confirmed", "heard", "hello", "identity", "patience", "round_trip", "route", "stream",
     )  # fmt: skip
 
-    def __init__(self, hello: Hello, route: bytes, patience: Patience, now: float, *, confirmed: bool) -> None:
+    def __init__(
+        self, hello: Hello, route: bytes, patience: Patience, now: float, *, confirmed: bool, handed: bool
+    ) -> None:
         self.identity, self.hello, self.route, self.patience = hello.identity, hello, route, patience
-        self.stream = Stream()
+        self.stream = Stream(handed=handed)
         self.heard = self.beaten = now
         self.broken_at: float | None = None
         self.confirmed = confirmed
@@ -109,14 +111,14 @@ class Hub:
                 return None
         except (StreamGapError, StreamMismatchError) as error:
             peer.confirmed = isinstance(error, StreamGapError)
-            self._ask_hello(route)
+            self._ask_hello(route, stream.handed)
             self.unreachable(route, now)
             raise
         if stream.owed == 1:
             self._owing[peer] = None
         elif stream.owed >= ACK_MESSAGES:
             self._write(peer, Acknowledge())
-        message = decode(frames[1:])
+        message = opened(frames)
         self.received[type(message).__name__] += 1
         if type(message) in _LINK_MESSAGES:
             return self._about_link(peer, message, now)
@@ -197,7 +199,7 @@ class Hub:
             reason = f"too slow: {peer.stream.kept_bytes:,} bytes wait for it"
         if reason:
             if peer.broken_at is None:
-                self._ask_hello(peer.route)
+                self._ask_hello(peer.route, peer.stream.handed)
             self._forget(peer)
             lost.append((peer.identity, PeerLost(reason)))
         return bool(reason)
@@ -220,11 +222,11 @@ class Hub:
     def _greet(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
         if len(frames[0]) != HEADER.size:
             raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(frames[0])}")
-        hello = decode(frames[1:])
+        hello, handed = opened(frames), type(frames[1]) is not bytes
         self.received[type(hello).__name__] += 1
         if not isinstance(hello, Hello):
             self.refused_frames += 1
-            self._ask_hello(route)
+            self._ask_hello(route, handed)
             return None
         peer = self._peers.get(hello.identity)
         same = peer is not None and peer.hello.incarnation == hello.incarnation
@@ -232,7 +234,7 @@ class Hub:
             return None  # a stale Hello of an epoch that is over
         answer = self._admit(hello)
         if isinstance(answer, Refused):
-            self._out.append((route, Stream().write(answer)))
+            self._out.append((route, Stream(handed=handed).write(answer)))
             return None
         names_us = hello.peer_incarnation == self._incarnation
         known = same and names_us and peer is not None and peer.confirmed
@@ -244,7 +246,7 @@ class Hub:
         else:
             if peer is not None:
                 self._forget(peer)
-            peer = _Peer(hello, route, self._patience(hello), now, confirmed=not names_us)
+            peer = _Peer(hello, route, self._patience(hello), now, confirmed=not names_us, handed=handed)
             self._peers[hello.identity] = peer
             self._beats.append(peer)
         self._routes[route] = peer
@@ -259,8 +261,8 @@ class Hub:
         self._out += [(route, again) for again in peer.stream.unacknowledged()]
         return peer.identity, PeerJoined(hello, known)
 
-    def _ask_hello(self, route: bytes) -> None:
-        self._out.append((route, Stream().write(NeedHello())))
+    def _ask_hello(self, route: bytes, handed: bool) -> None:
+        self._out.append((route, Stream(handed=handed).write(NeedHello())))
 
     def _write(self, peer: _Peer, message: Message) -> None:
         self.sent[type(message).__name__] += 1

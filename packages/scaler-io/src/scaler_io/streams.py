@@ -14,12 +14,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from scaler_protocol.codec import encode
+from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
 from scaler_protocol.messages import Message
 
-Frames = Sequence[bytes | memoryview]
+Frames = Sequence[Any]
+"""The header of a message, columns and, where there is one, payload; or header and message, if it was *handed over*.
+
+Handed over is what does not leave its process: as it is, and nobody may change it.
+"""
 
 HEADER = struct.Struct("<QQ")
 _COLUMNS_SIZE = struct.Struct("<Q")
@@ -61,6 +65,14 @@ def is_numbered(header: bytes) -> bool:
     return header[:8] != _UNNUMBERED_HEAD
 
 
+def opened(frames: Frames) -> Message:
+    """The message behind a header; raises MalformedMessageError."""
+    if type(frames[1]) is bytes:
+        return decode(frames[1:])
+    handed: Message = frames[1]
+    return handed
+
+
 class StreamGapError(ProtocolError):
     """Messages of a numbered stream are missing: the connection must start a new epoch."""
 
@@ -70,11 +82,12 @@ class StreamMismatchError(ProtocolError):
 
 
 class Stream:
-    """Both directions of one numbered stream."""
+    """Both directions of one numbered stream, whose messages are written or handed over."""
 
-    __slots__ = ("_kept", "_owed_since", "kept_bytes", "owed", "received", "sent")
+    __slots__ = ("_kept", "_owed_since", "handed", "kept_bytes", "owed", "received", "sent")
 
-    def __init__(self) -> None:
+    def __init__(self, *, handed: bool = False) -> None:
+        self.handed = handed
         self.sent = 0
         self.received = 0
         self.kept_bytes = 0
@@ -85,12 +98,12 @@ class Stream:
 
     def write(self, message: Message) -> Frames:
         """The frames of a message; a numbered one is kept until it is acknowledged."""
-        body = encode(message)
+        body: Frames = (message,) if self.handed else encode(message)
         if type(message) in _UNNUMBERED:
             sequence = 0
         else:
             self.sent = sequence = self.sent + 1
-            size = sum(map(len, body))
+            size = 0 if self.handed else sum(map(len, body))
             self._kept.append((sequence, size, body))
             self.kept_bytes += size
         self.owed = 0

@@ -9,8 +9,7 @@ from enum import Enum
 from typing import Any
 
 from scaler_io.link_events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
-from scaler_io.streams import ACK_MESSAGES, Frames, Stream, StreamMismatchError, is_numbered
-from scaler_protocol.codec import decode
+from scaler_io.streams import ACK_MESSAGES, Frames, Stream, StreamMismatchError, is_numbered, opened
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
 from scaler_protocol.messages import Message
@@ -31,16 +30,16 @@ class LinkState(Enum):
 
 
 class Uplink:
-    """The connecting side of one link."""
+    """The connecting side of one link; `handed` if it does not leave the process."""
 
-    def __init__(self, hello: Hello, now: float, *, timeout_seconds: float) -> None:
+    def __init__(self, hello: Hello, now: float, *, timeout_seconds: float, handed: bool = False) -> None:
         self.state = LinkState.DOWN
         self.round_trip = 0.0
         self.peer_incarnation = 0
         self._hello = hello
         self._timeout = timeout_seconds
         self._heartbeat = 1.0
-        self._stream = Stream()
+        self._stream = Stream(handed=handed)
         self._out: list[Frames] = []
         self._epoch = 0
         self._retry = FIRST_RETRY_SECONDS
@@ -125,7 +124,7 @@ class Uplink:
                 raise
             if self._stream.owed >= ACK_MESSAGES:
                 self._out.append(self._stream.write(Acknowledge()))
-        message = decode(frames[1:])
+        message = opened(frames)
         handler = self._handlers.get(type(message))
         if handler is not None:
             return handler(message, now)
@@ -181,7 +180,7 @@ class Uplink:
             self._stream.acknowledge(welcome.received)
             self._out += self._stream.unacknowledged()
         else:
-            self._stream = Stream()
+            self._stream = Stream(handed=self._stream.handed)
         return [LinkUp(welcome, same)]
 
     def _refused(self, refused: Refused, now: float) -> list[UplinkEvent]:

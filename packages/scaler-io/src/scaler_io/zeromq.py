@@ -18,7 +18,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import zmq
 import zmq.backend
@@ -115,19 +115,6 @@ def _is_readable(through: zmq.Socket[bytes]) -> bool:
     return bool(_raw.get(through, _EVENTS) & _POLLIN)
 
 
-class Inner(NamedTuple):
-    """Where a Dialer of the same process reaches a Listener, past all networks and threads.
-
-    Whoever dials it must have closed before the listener does.
-    """
-
-    context: zmq.Context[zmq.Socket[bytes]]
-    name: str
-
-    def __str__(self) -> str:
-        return f"inproc://{self.name}"
-
-
 class Listener:
     """The accepting socket of a service.
 
@@ -170,12 +157,6 @@ class Listener:
         self._context.destroy(linger=0)
         return AddressError(f"cannot listen to {address}: {why}")
 
-    def inner(self) -> Inner:
-        """Another way to this listener, for this process alone; to be asked for once."""
-        inner = Inner(self._context, secrets.token_hex(8))
-        self._socket.bind(str(inner))
-        return inner
-
     def fileno(self) -> int:
         """The descriptor to wait on."""
         return self._socket.FD
@@ -208,7 +189,7 @@ class _Connection:
     """One epoch: a socket that connects once."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: Address | Inner, routing_id: bytes, ipv6: bool
+        self, context: zmq.Context[zmq.Socket[bytes]], address: Address, routing_id: bytes, ipv6: bool
     ) -> None:
         self._reason: str | None = None
         self._many = False
@@ -258,22 +239,19 @@ class Dialer(EpochDialer[_Connection]):
     Not thread-safe: one thread or loop owns it. `secret` keeps strangers from taking over the routes of our epochs.
     """
 
-    def __init__(self, address: Address | Inner, uplink: Uplink) -> None:
+    def __init__(self, address: Address, uplink: Uplink) -> None:
         super().__init__(uplink)
         self._address = address
         self._secret = b"\x01" + secrets.token_bytes(15)
-        self._context: zmq.Context[zmq.Socket[bytes]]
-        self._context = address.context if isinstance(address, Inner) else zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         # ZeroMQ's own poller looks into every socket each time; their descriptors are enough.
         self._selector = selectors.DefaultSelector()
         self._waited: tuple[_Connection | None, int] = (None, -1)
 
     def _connect(self, epoch: int) -> _Connection:
-        address, ipv6 = self._address, False
-        if isinstance(address, Address):
-            # A name may stand for addresses of both families, and ZeroMQ tries only one: take turns.
-            ipv6 = ":" in address.host or (not address.is_numeric and epoch % 2 == 0)
-        return _Connection(self._context, address, self._secret + epoch.to_bytes(4, "big"), ipv6)
+        # A name may stand for addresses of both families, and ZeroMQ tries only one: take turns.
+        ipv6 = ":" in self._address.host or (not self._address.is_numeric and epoch % 2 == 0)
+        return _Connection(self._context, self._address, self._secret + epoch.to_bytes(4, "big"), ipv6)
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
@@ -296,15 +274,15 @@ class Dialer(EpochDialer[_Connection]):
             for descriptor in (wake, *self.filenos()):
                 self._selector.register(descriptor, selectors.EVENT_READ)
             self._waited = (self._connection, wake)
-        found = self._selector.select(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS))
-        return any(key.fd == wake for key, _ in found)
+        found = [key.fd for key, _ in self._selector.select(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS))]
+        self._may_have = found != [wake]
+        return wake in found
 
     def close(self) -> None:
         """Write what is left, and leave."""
         super().close()
         self._selector.close()
-        if not isinstance(self._address, Inner):  # then it is the listener's
-            self._context.destroy(linger=int(LINGER_SECONDS * 1000))
+        self._context.destroy(linger=int(LINGER_SECONDS * 1000))
 
 
 class Publisher:

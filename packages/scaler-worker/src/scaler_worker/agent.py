@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from scaler_io.effects import Log
+from scaler_io.inner import AnyDialer
 from scaler_io.links import LinkDown, LinkState, LinkUp, UplinkEvent
-from scaler_io.zeromq import Dialer
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import Blocked, Submit
@@ -42,7 +42,7 @@ class Agent:
     """One host's workers, at work for one scheduler. To be made inside the running loop."""
 
     def __init__(
-        self, core: AgentCore, dialer: Dialer, forking: Forking, heartbeat: float, is_foreign: Callable[[int], bool]
+        self, core: AgentCore, dialer: AnyDialer, forking: Forking, heartbeat: float, is_foreign: Callable[[int], bool]
     ) -> None:
         self._core, self._dialer, self._forking = core, dialer, forking
         self._heartbeat, self._is_foreign = heartbeat, is_foreign

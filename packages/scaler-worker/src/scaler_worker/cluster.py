@@ -15,9 +15,10 @@ import cloudpickle
 
 from scaler_io import event_loops, logs
 from scaler_io.host_cache import UNUSED_SECONDS, HostCache
+from scaler_io.inner import InnerDialer, InnerListener
 from scaler_io.lifecycle import become_subreaper, ending
 from scaler_io.links import Uplink
-from scaler_io.zeromq import Dialer, Inner
+from scaler_io.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
@@ -45,7 +46,7 @@ def run_cluster(config: ClusterConfig, forking: Forking) -> int:
 async def work(
     config: ClusterConfig,
     forking: Forking,
-    scheduler: Address | Inner,
+    scheduler: Address | InnerListener,
     stop: asyncio.Event,
     is_foreign: Callable[[int], bool],
 ) -> int:
@@ -73,8 +74,11 @@ async def work(
         )
     )
     loop = asyncio.get_running_loop()
-    uplink = Uplink(_hello(config, name, host), loop.time(), timeout_seconds=config.death_timeout_seconds)
-    agent = Agent(core, Dialer(scheduler, uplink), forking, config.heartbeat_interval_seconds, is_foreign)
+    handed = isinstance(scheduler, InnerListener)
+    hello, patience = _hello(config, name, host), config.death_timeout_seconds
+    uplink = Uplink(hello, loop.time(), timeout_seconds=patience, handed=handed)
+    dialer = InnerDialer(scheduler, uplink) if isinstance(scheduler, InnerListener) else Dialer(scheduler, uplink)
+    agent = Agent(core, dialer, forking, config.heartbeat_interval_seconds, is_foreign)
     running = loop.create_task(agent.run())
     running.add_done_callback(lambda ended: stop.set())
     trimming = loop.create_task(_trim(HostCache(Path(forking.config.object_cache), forking.config.object_cache_limit)))

@@ -1,8 +1,8 @@
 """The scheduler and the agent of a local cluster: on one event loop, in one process.
 
 Theory. Between processes a message wakes a thread of ZeroMQ here and one there, and is decided upon by a processor that
-has yet to fetch another interpreter's code and data; within one it is put into a queue (a round trip of 0.5 ms instead
-of 0.75, *measured*), and what an interpreter has loaded is there once. Both are what they are in their own processes:
+has yet to fetch another interpreter's code and data; within one it is handed over (a round trip of 0.5 ms instead of
+0.75, *measured*), and what an interpreter has loaded is there once. Both are what they are in their own processes:
 they know of each other by messages alone, and end together anyway, since nobody would start one of them again. Object
 storage stays a process: what it holds in memory must not be the scheduler's.
 
@@ -72,11 +72,11 @@ async def _serve(
     options: SchedulerOptions, storage: StorageServer, workers: tuple[ClusterConfig, Forking] | None
 ) -> int:
     """Serve until told to stop; returns the exit code."""
-    from scaler_io.zeromq import Listener
+    from scaler_io.inner import InnerListener
     from scaler_scheduler.service import SchedulerService
 
     stop = ending(options.parent_pid)
-    listener = Listener(options.address)
+    listener = InnerListener(options.address)
     with SchedulerService(options, listener, storage).serving(stop.set):
         if workers is None:
             await stop.wait()
@@ -84,7 +84,7 @@ async def _serve(
         from scaler_worker.cluster import work
 
         # It ends first, because it uses the scheduler's listener.
-        return await work(*workers, listener.inner(), stop, storage.is_ours)
+        return await work(*workers, listener, stop, storage.is_ours)
 
 
 if __name__ == "__main__":
