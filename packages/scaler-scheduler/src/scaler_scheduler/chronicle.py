@@ -60,7 +60,7 @@ class Chronicle:
         return self.submitted - sum(self.ended)
 
     def number(self) -> int:
-        """A number that no group or agent has had."""
+        """A number that no group, agent or graph has had; they count up."""
         return next(self._numbers)
 
     # --- steps: to be called where `listening` ----------------------------------------------------------------------

@@ -31,7 +31,6 @@ class Intake:
         self._state = state
         self._outcomes = outcomes
         self._dispatch = dispatch
-        self._graphs = 0
 
     def submit(self, peer: bytes, event: Submit, now: float) -> None:
         """Take new tasks of a client, or of a task that runs on an agent; raises ProtocolError, changing nothing."""
@@ -70,11 +69,10 @@ class Intake:
         self._enter([record for record in records if record.state == WAITING], now)
 
     def _graph(self, session: SessionRecord, event: Submit) -> GraphRecord:
-        graph = session.graphs.get(event.graph)
+        graph, chronicle = session.graphs.get(event.graph), self._state.chronicle
         if graph is None:
-            self._graphs += 1
             graph = session.graphs[event.graph] = GraphRecord(
-                event.graph, self._graphs, event.graph_size, session.number, self._state.chronicle.now
+                event.graph, chronicle.number(), event.graph_size, session.number, chronicle.now
             )
         return graph
 

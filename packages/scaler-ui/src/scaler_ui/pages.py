@@ -190,7 +190,7 @@ class Pages:
         ui.timer(REFRESH_SECONDS, table.refresh)
 
     def _graphs(self) -> None:
-        _hint("Graphs that are under way, and the last hundred that are over. Nodes are those submitted so far.")
+        _hint("Graphs that are under way, and the last hundred that are over.")
         table = ServerTable(
             "graphs",
             GRAPH_COLUMNS,
