@@ -1,10 +1,10 @@
 """The scheduler and the agent of a local cluster: on one event loop, in one process.
 
-Theory. Between processes a message wakes a thread of ZeroMQ here and one there, and is decided upon by a processor that
-has yet to fetch another interpreter's code and data; within one it is handed over, and what an interpreter has loaded
-is there once. Both are what they are in their own processes: they know of each other by messages alone, and end together
-anyway, since nobody would start one of them again. Object storage stays a process: what it holds in memory must not be
-the scheduler's.
+Theory. Between processes a message wakes a thread of ZeroMQ here and one there, and is decided upon by a processor
+that has yet to fetch another interpreter's code and data; within one it is handed over, and what an interpreter has
+loaded is there once. Both are what they are in their own processes: they know of each other by messages alone, and
+end together anyway, since nobody would start one of them again. Object storage stays a process: what it holds in
+memory must not be the scheduler's.
 
 It is started as `python -m scaler_launch.local <words of scaler_scheduler> [-- <words of scaler_cluster>]`; without
 the latter there are no workers.
