@@ -106,6 +106,22 @@ def test_the_same_argument_is_put_once(writer: WholeCalls, shelf: Shelf, name: s
     assert len(shelf.objects) == living  # of what can die, as long as it lives
 
 
+def test_an_equal_argument_that_comes_while_the_object_is_freed_is_put_anew(
+    writer: WholeCalls, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[tuple[bytes, Any]] = []
+
+    def free(reference: bytes) -> None:
+        monkeypatch.undo()
+        shelf.free(reference)
+        later.append(writer.write((list(range(BIG)),), {}))
+
+    monkeypatch.setattr(shelf, "free", free)
+    call = writer.write((list(range(BIG)),), {})
+    del call
+    assert len(shelf.puts) == 2 and len(shelf.objects) == 1 == len(later)
+
+
 def test_what_is_known_by_identity_is_not_hashed_again(
     writer: WholeCalls, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

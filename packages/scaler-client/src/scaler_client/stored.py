@@ -10,6 +10,7 @@ deleted at once in the same way.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -49,6 +50,8 @@ class StoredObject:
         self.source: Source | None = None
         """What it is made of once more if its server loses it."""
         self._tell: list[Callable[[ScalerError | None], object]] = []
+        # Not __del__: while that runs, weak references (as Uploads has them) still give the object to other threads.
+        weakref.finalize(self, _free, home, reference).atexit = False
 
     def made_of(self, source: Source | None) -> None:
         """It can be made of this, too."""
@@ -84,9 +87,10 @@ class StoredObject:
         """The bytes; raises ScalerError."""
         return self._home.fetch(self.reference)
 
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the connection may be gone, or the interpreter
-            self._home.free(self.reference)
+
+def _free(home: ObjectHome, reference: bytes) -> None:
+    with contextlib.suppress(Exception):  # the connection may be gone
+        home.free(reference)
 
 
 class StoredPayload(bytes):
