@@ -1,6 +1,6 @@
-"""For all tests: how long an example of hypothesis takes says more of the machine than of us."""
+"""For all tests: how long examples of hypothesis take says more of the machine than of us."""
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("scaler", deadline=None)
+settings.register_profile("scaler", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("scaler")
