@@ -109,7 +109,7 @@ def test_the_same_argument_is_put_once(writer: WholeCalls, shelf: Shelf, name: s
 def test_an_equal_argument_that_comes_while_the_object_is_freed_is_put_anew(
     writer: WholeCalls, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later: list[tuple[bytes, Any]] = []
+    later: list[Any] = []
 
     def free(reference: bytes) -> None:
         monkeypatch.undo()

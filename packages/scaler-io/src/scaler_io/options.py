@@ -215,13 +215,6 @@ STORAGE_OPTIONS: Final = (
 )
 """How much an object storage server may keep, and where: its own options, and those of who starts one."""
 
-
-def check_storage(spill_directory: Path | None, spill_limit: int | None) -> None:
-    """Raises ValueError for options that mean nothing together."""
-    if spill_limit is not None and spill_directory is None:
-        raise ValueError("--spill-limit needs a --spill-directory to move objects to")
-
-
 PARENT_PID: Final = Option(
     ("--parent-pid",),
     "end with this process; given by the process that starts a local cluster",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from scaler_io.lifecycle import ending, main_guard
+from scaler_io.lifecycle import main_guard
 
 
 def main() -> int:
@@ -13,25 +13,18 @@ def main() -> int:
 
 
 def _main() -> None:
-    from scaler_io import event_loops, logs
     from scaler_scheduler.options import COMMAND
 
     options = COMMAND.read()
     options.check()
+    from scaler_io.services import serve
     from scaler_io.zeromq import Listener
     from scaler_scheduler.service import SchedulerService
     from scaler_scheduler.storage_server import StorageServer
 
-    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
-    logs.announce(options.logging_paths, options.logging_config_file)
-
-    async def serve() -> None:
-        stop = ending(options.parent_pid)
-        listener = Listener(options.address)
-        with SchedulerService(options, listener, StorageServer(options, listener.address)).serving(stop.set):
-            await stop.wait()
-
-    event_loops.run(serve, options.event_loop)
+    options.begin_log()
+    listener = Listener(options.address)
+    serve(options, SchedulerService(options, listener, StorageServer(options, listener.address)).serving)
 
 
 if __name__ == "__main__":

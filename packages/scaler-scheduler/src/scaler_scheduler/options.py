@@ -3,54 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from scaler_io.command_line import Command
-from scaler_io.event_loops import EVENT_LOOP
 from scaler_io.exposure import refuse_exposed
-from scaler_io.logs import LOGGING_OPTIONS
 from scaler_io.options import (
-    PARENT_PID,
-    READY_FD,
     REFUSED_BY_SCHEDULER,
     STORAGE_OPTIONS,
     Option,
-    check_storage,
     http_address,
     one_of,
     positive_seconds,
     whole_number,
 )
+from scaler_io.services import SERVER_OPTIONS, ServerOptions
 from scaler_protocol.addresses import Address
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions(ServerOptions):
     """What the command line, the environment and the TOML file came to."""
 
-    address: Address
     object_storage_address: Address | None
     advertised_object_storage_address: Address | None
     monitor_address: Address | None
     metrics_address: Address | None
     protected: bool
     max_number_of_tasks_waiting: int
-    client_timeout_seconds: float
     worker_timeout_seconds: float
-    object_retention_seconds: float
-    memory_limit: int | None
-    segment_directory: Path | None
-    spill_directory: Path | None
-    spill_limit: int | None
     allocate_policy: str
-    insecure: bool
-    event_loop: str
-    logging_paths: tuple[str, ...]
-    logging_level: str
-    log_format: str
-    logging_config_file: str | None
-    parent_pid: int | None
-    ready_fd: int | None
 
     def check(self) -> None:
         """Raises ValueError for options that mean nothing together, AddressError for a bind that is too open."""
@@ -58,10 +38,10 @@ class SchedulerOptions:
             for option in STORAGE_OPTIONS:
                 if getattr(self, option.destination) is not None:
                     raise ValueError(f"{option.names[0]} is for the server at --object-storage-address: give it there")
-        check_storage(self.spill_directory, self.spill_limit)
-        for address in (self.address, self.metrics_address):
-            if address is not None:
-                refuse_exposed(address, self.insecure)
+        # Not super(): a dataclass with slots is another class than the one that its methods were written in.
+        ServerOptions.check(self)
+        if self.metrics_address is not None:
+            refuse_exposed(self.metrics_address, self.insecure)
 
 
 COMMAND = Command(
@@ -113,18 +93,13 @@ COMMAND = Command(
         Option(
             ("--object-retention-seconds", "-ot"), "how long orphaned results are kept", positive_seconds, default=60.0
         ),
-        *STORAGE_OPTIONS,
         Option(
             ("--allocate-policy", "-ap"),
             "balance by load alone, or keep workers with rare capabilities free",
             one_of("even_load", "capability", even="even_load"),
             default="even_load",
         ),
-        Option(("--insecure",), "listen where other hosts can reach it", default=False, flag=True),
-        EVENT_LOOP,
-        *LOGGING_OPTIONS,
-        PARENT_PID,
-        READY_FD,
+        *SERVER_OPTIONS,
     ),
     refusals=REFUSED_BY_SCHEDULER,
     example="scaler_scheduler tcp://127.0.0.1:2345 --allocate-policy capability",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from scaler_io.lifecycle import ending, main_guard
+from scaler_io.lifecycle import main_guard
 
 
 def main() -> int:
@@ -13,25 +13,15 @@ def main() -> int:
 
 
 def _main() -> None:
-    from scaler_io import event_loops, logs
     from scaler_storage.options import COMMAND
 
     options = COMMAND.read()
-    from scaler_io.exposure import refuse_exposed
-    from scaler_io.options import check_storage
+    options.check()
+    from scaler_io.services import serve
     from scaler_storage.service import StorageService
 
-    refuse_exposed(options.address, options.insecure)
-    check_storage(options.spill_directory, options.spill_limit)
-    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
-    logs.announce(options.logging_paths, options.logging_config_file)
-
-    async def serve() -> None:
-        stop = ending(options.parent_pid)
-        with StorageService(options).serving(stop.set):
-            await stop.wait()
-
-    event_loops.run(serve, options.event_loop)
+    options.begin_log()
+    serve(options, StorageService(options).serving)
 
 
 if __name__ == "__main__":

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from scaler_io.command_line import Command
-from scaler_io.event_loops import EVENT_LOOP
-from scaler_io.logs import LOGGING_OPTIONS
-from scaler_io.options import PARENT_PID, READY_FD, REFUSED, STORAGE_OPTIONS, Option, positive_seconds
+from scaler_io.options import REFUSED, Option, positive_seconds
+from scaler_io.services import SERVER_OPTIONS, ServerOptions
 from scaler_protocol.addresses import Address
 
 
-@dataclass(frozen=True, slots=True)
-class StorageOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageOptions(ServerOptions):
     """What the command line, the environment and the TOML file came to."""
 
-    address: Address
     identity: str
-    memory_limit: int | None
-    segment_directory: Path | None
-    spill_directory: Path | None
-    spill_limit: int | None
-    client_timeout_seconds: float
-    object_retention_seconds: float
-    insecure: bool
-    event_loop: str
-    logging_paths: tuple[str, ...]
-    logging_level: str
-    log_format: str
-    logging_config_file: str | None
-    parent_pid: int | None
-    ready_fd: int | None
 
 
 COMMAND = Command(
@@ -42,7 +25,6 @@ COMMAND = Command(
     options=(
         Option(("address",), "where to listen: tcp://host:port or ipc://path", Address.parse),
         Option(("--identity", "-i"), "what to call this server in log lines", default="ObjectStorageServer"),
-        *STORAGE_OPTIONS,
         Option(
             ("--client-timeout-seconds", "-ct"),
             "how long the objects of a client whose connection is gone are kept",
@@ -55,11 +37,7 @@ COMMAND = Command(
             positive_seconds,
             default=60.0,
         ),
-        Option(("--insecure",), "listen where other hosts can reach it", default=False, flag=True),
-        EVENT_LOOP,
-        *LOGGING_OPTIONS,
-        PARENT_PID,
-        READY_FD,
+        *SERVER_OPTIONS,
     ),
     refusals=REFUSED,
     example="scaler_object_storage_server tcp://127.0.0.1:2346 --memory-limit 8000000000 --spill-directory /var/tmp",

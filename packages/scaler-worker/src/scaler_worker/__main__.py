@@ -13,11 +13,10 @@ def main() -> int:
 
 
 def _run() -> int:
-    from scaler_io import logs
     from scaler_worker.config import COMMAND
 
     config = COMMAND.read()
-    logs.configure(config.logging_paths, config.logging_level, config.logging_config_file, config.log_format)
+    config.begin_log()
 
     # The template is forked before this process has a thread or a socket, with all that workers need imported.
     from scaler_worker.template_link import Forking

@@ -13,7 +13,7 @@ from typing import Final
 
 import cloudpickle
 
-from scaler_io import event_loops, logs
+from scaler_io import event_loops
 from scaler_io.host_cache import UNUSED_SECONDS, HostCache
 from scaler_io.inner import InnerDialer, InnerListener
 from scaler_io.lifecycle import become_subreaper, ending
@@ -35,7 +35,6 @@ SOFTWARE: Final = "scaler 3.0.0"
 def run_cluster(config: ClusterConfig, forking: Forking) -> int:
     """Run the agent to its end; returns the exit code."""
     become_subreaper()
-    logs.announce(config.logging_paths, config.logging_config_file)
 
     async def main() -> int:
         return await work(config, forking, config.address, ending(config.parent_pid), lambda pid: False)

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scaler_io.command_line import Command
-from scaler_io.event_loops import EVENT_LOOP
-from scaler_io.logs import LOGGING_OPTIONS
 from scaler_io.options import (
-    PARENT_PID,
     REFUSED,
     Option,
     UsageError,
@@ -19,6 +16,7 @@ from scaler_io.options import (
     seconds,
     whole_number,
 )
+from scaler_io.services import SERVICE_OPTIONS, ServiceOptions
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
 
@@ -40,8 +38,8 @@ class WorkerConfig:
     """Bytes that they may keep there; 0: they share nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig(ServiceOptions):
     """The command line of `scaler_cluster`."""
 
     address: Address
@@ -58,12 +56,6 @@ class ClusterConfig:
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
     preload: str | None
-    event_loop: str
-    parent_pid: int | None
-    logging_paths: tuple[str, ...]
-    logging_level: str
-    log_format: str
-    logging_config_file: str | None
 
     def __post_init__(self) -> None:
         if self.worker_names and len(self.worker_names) != self.num_of_workers:
@@ -155,8 +147,6 @@ COMMAND: Final = Command(
             "run this in every worker at its start: package.module:function or package.module:function(literal, ...)",
             default=None,
         ),
-        EVENT_LOOP,
-        PARENT_PID,
-        *LOGGING_OPTIONS,
+        *SERVICE_OPTIONS,
     ),
 )

@@ -32,15 +32,14 @@ def main() -> int:
 
 
 def _run() -> int:
-    from scaler_io import event_loops, logs
+    from scaler_io import event_loops
     from scaler_scheduler.options import COMMAND
     from scaler_scheduler.storage_server import StorageServer
 
     of_scheduler, of_cluster = _split(sys.argv[1:])
     options = COMMAND.read(of_scheduler)
     options.check()
-    logs.configure(options.logging_paths, options.logging_level, options.logging_config_file, options.log_format)
-    logs.announce(options.logging_paths, options.logging_config_file)
+    options.begin_log()
     with contextlib.ExitStack() as stack:
         # As early as can be: it takes as long to come up as all the rest.
         storage = StorageServer(options, options.address)
