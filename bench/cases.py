@@ -218,7 +218,10 @@ CASES: dict[str, BenchCase] = {
     "nested": BenchCase(nested, {"seconds": "s"}, needs="nested"),
     "array_arguments": BenchCase(data.array_arguments, {"megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"}),
     "bytes_arguments": BenchCase(data.bytes_arguments, {"megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"}),
-    "big_results": BenchCase(data.big_results, {"megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"}),
+    "big_results": BenchCase(
+        data.big_results,
+        {"megabytes_per_second": "MB/s", "again_megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"},
+    ),
     "graph_layers": BenchCase(graph_layers, {"rate": "nodes/s"}, needs="graphs"),
     "graph_reduction": BenchCase(graph_reduction, {"rate": "nodes/s"}, needs="graphs"),
     "startup": BenchCase(footprint.startup, {"seconds": "s"}, 60, starts_itself=True),
