@@ -103,6 +103,24 @@ def test_signal_during_start_up_unwinds_silently(number: int, start: Start) -> N
 
 
 @both_signals
+def test_signal_that_became_another_error_during_start_up_unwinds_silently(number: int, start: Start) -> None:
+    program = start("""
+        from scaler_io.lifecycle import main_guard
+        def main():
+            try:
+                print("starting", flush=True)
+                while True:
+                    pass
+            except SystemExit:
+                raise TypeError("expected a message argument")
+        main_guard("program", main)
+    """)
+    assert program.line() == "starting"
+    program.signal(number)
+    program.ends(0)
+
+
+@both_signals
 def test_second_signal_during_start_up_is_immediate(number: int, start: Start) -> None:
     program = start("""
         from scaler_io.lifecycle import main_guard
