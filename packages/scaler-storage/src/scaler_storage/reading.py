@@ -16,6 +16,7 @@ from scaler_protocol.storage import (
     ObjectPart,
     UnpinObjects,
 )
+from scaler_storage.holding import Holding
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord
 from scaler_storage.segments import Moved
 from scaler_storage.state import StorageState, proven
@@ -24,15 +25,15 @@ from scaler_storage.state import StorageState, proven
 class Reading:
     """Parts for peers elsewhere, mappings for those on this host."""
 
-    def __init__(self, state: StorageState, first_pin: int) -> None:
-        self._state = state
+    def __init__(self, state: StorageState, holding: Holding, first_pin: int) -> None:
+        self._state, self._holding = state, holding
         self._next_pin = first_pin
         self.pins: dict[int, tuple[bytes, ObjectRecord]] = {}
         """Who has which object pinned."""
 
     def get(self, peer: bytes, event: GetObject) -> None:
         """Answer with what one part holds of the bytes, now or when they are in memory; with none if none is wanted."""
-        record = self._state.objects.get(event.object)
+        record = self._state.find(event.object)
         self._count(record, first=not event.offset and event.limit > 0)
         if record is None:
             self._state.missing(peer, event)
@@ -56,7 +57,7 @@ class Reading:
         except ObjectRefusedError as refusal:
             self._state.missing(peer, event, refusal)
             return
-        record = self._state.objects.get(event.object)
+        record = self._state.find(event.object)
         if record is not None and record.size != event.size:
             record = None
         self._count(record, first=True)
@@ -71,7 +72,7 @@ class Reading:
         self._state.unknown += record is None
         if record is not None and first:
             self._state.hits += record.here
-            self._state.misses += not record.here
+            self._state.misses += record.ticket > 0
 
     def _answer_part(self, peer: bytes, event: GetObject, record: ObjectRecord) -> None:
         length = max(0, min(event.limit, PART_BYTES - event.offset % PART_BYTES, record.size - event.offset))
@@ -99,7 +100,10 @@ class Reading:
 
     def _wait(self, peer: bytes, event: GetObject | MapObject, record: ObjectRecord) -> None:
         record.waiting.append((peer, event))
-        if len(record.waiting) == 1:
+        if record.host:
+            if not record.asked:
+                self._holding.ask(event.object, record)
+        elif len(record.waiting) == 1:
             self.load(peer, LoadObject(event.object))
 
     def load(self, peer: bytes, event: LoadObject) -> None:
