@@ -246,13 +246,12 @@ def test_a_server_that_is_started_again_is_told_what_is_held(server: Server, pla
     here, elsewhere = place(), place()
     here.agent(), here.agent()
     writer = here.worker()
-    references = [writer.put(pattern(2 * MIB, number)) for number in range(4)]
+    contents = [pattern(2 * MIB, number) for number in range(4)]
+    references = [writer.put(content) for content in contents]
+    reader = elsewhere.worker()
+    reader.open()
     server.restart()
-    wait_until(lambda: server.status().held == 4)
-    assert server.status().bytes == 0
-    assert [elsewhere.worker().get(reference) for reference in references] == [
-        pattern(2 * MIB, number) for number in range(4)
-    ]
+    assert [reader.get(reference) for reference in references] == contents
     assert server.status().brought_ever == 8 * MIB
     wait_until(lambda: not here.held)
 

@@ -32,7 +32,7 @@ from scaler_protocol.storage import (
     SpeakForHost,
 )
 from scaler_storage import reading, writing
-from scaler_storage.core import StorageCore
+from scaler_storage.core import RETURN_SECONDS, StorageCore
 from scaler_storage.holding import ASKING_SECONDS
 from scaler_storage.pool import OVERHEAD_BYTES
 from scaler_storage.segments import MemorySegments
@@ -164,6 +164,27 @@ def test_who_does_not_begin_is_not_waited_for() -> None:
         "",
         "",
     ]
+
+
+def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again() -> None:
+    server, voice, late = Server(), b"1" * 16, b"l" * 16
+    [(_, missing)] = server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
+    assert isinstance(missing, ObjectPart) and not missing.found
+    server.tell(late, PeerJoined(Hello(Role.AGENT, late, 1, peer_incarnation=8), False))
+    assert [server.tell(CLIENT, GetObject(name, 0, limit)) for name in NAMES for limit in (0, PART)] == [[]] * 6
+    server.tell(late, GetObject(NAMES[2], 0, PART))
+    server.tell(late, PeerLost("killed"))
+    server.join(voice)
+    said = server.tell(voice, HoldObject(NAMES[0], SIZE, 1, 77, HOSTS[0], 5))
+    assert [type(message) for _, message in said] == [ObjectPart, BringObject, ObjectStored]
+    said = server.put(WORKER, NAMES[1], b"abcdefg")
+    assert [each.found for peer, each in said if isinstance(each, ObjectPart)] == [True, True]
+    assert server.core.due() == ASKING_SECONDS == RETURN_SECONDS
+    said = server.later(RETURN_SECONDS)
+    assert [(peer, each.found) for peer, each in said if isinstance(each, ObjectPart)] == [(CLIENT, False)] * 2
+    again = PeerJoined(Hello(Role.AGENT, late, 2, peer_incarnation=8), False)
+    assert server.tell(late, again) == [] and len(server.tell(late, GetObject(NAMES[2], 0, PART))) == 1
+    assert server.core.status().unknown == 4
 
 
 def test_hosts_are_told_once_in_a_turn_what_is_deleted() -> None:

@@ -70,6 +70,8 @@ LIFE_SECONDS = 1.0
 """How often it is looked which processes on this host live."""
 WRITING_SECONDS = 10.0
 """How long somebody who is writing may keep others waiting for room."""
+RETURN_SECONDS = 2.0
+"""From the first one who knew an earlier server until nobody else is expected to come back with what he has."""
 _ENDED_LIMIT = 65_536
 """Ended sessions that are remembered."""
 _BIGGEST = 10
@@ -95,7 +97,9 @@ class StorageCore:
         self._state = StorageState(segments, memory_limit, spill_limit)
         self._holding = Holding(self._state)
         self._reading = Reading(self._state, self._holding, incarnation << _COUNT_BITS)
-        self._writing = Writing(self._state, retention_seconds, incarnation << _COUNT_BITS, self._reading.loaded)
+        self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
+        self._followed = False
+        """Whether somebody has come who knew another server here."""
         self._lives: dict[bytes, str] = {}
         """What peers on this host have locked as long as they live."""
         self._fading: set[str] = set()
@@ -176,6 +180,7 @@ class StorageCore:
         elif now >= self._stalled + WRITING_SECONDS:
             self._refuse_waiting(f"what is being written was not finished in {WRITING_SECONDS:g} s")
         self._holding.look()
+        self._reading.expect_no_more()
         self._holding.tell_hosts()
         out, state.out = state.out, []
         return out
@@ -238,7 +243,7 @@ class StorageCore:
         orphans = next(iter(self._state.orphans.values()), None)
         stalled = None if self._stalled is None else self._stalled + WRITING_SECONDS
         look = self._look_at if self._lives else None
-        others = (self._holding.due(), self._state.pager.pool.due())
+        others = (self._holding.due(), self._reading.due(), self._state.pager.pool.due())
         return min((at for at in (orphans, stalled, look, *others) if at is not None), default=None)
 
     def status(self) -> StorageStatus:
@@ -282,6 +287,8 @@ class StorageCore:
         if event.resumed:
             return
         state, hello = self._state, event.hello
+        if hello.peer_incarnation not in (0, self._incarnation) and not self._followed:
+            self._followed, state.return_until = True, state.now + RETURN_SECONDS
         old = state.peers.get(peer)
         if old is not None:
             self._leave(peer, old)

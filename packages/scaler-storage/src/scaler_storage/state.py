@@ -34,6 +34,8 @@ class StorageState:
         """Of each other host the peers that speak for it."""
         self.dropped: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
         """What each host need not hold any more: id, size, session, edition."""
+        self.return_until = 0.0
+        """Until when those who knew an earlier server may still be coming back with what they have."""
         self.held = self.held_bytes = self.brought_ever = 0
         self.refused = 0
         self.hits = self.misses = self.unknown = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, describe
 from scaler_protocol.handshake import Role
@@ -18,6 +17,7 @@ from scaler_protocol.storage import (
     SealObject,
 )
 from scaler_storage.pool import SegmentPool
+from scaler_storage.reading import Reading
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord, ShelfRecord, UploadRecord
 from scaler_storage.state import StorageState, proven
 
@@ -28,12 +28,11 @@ class Writing:
     def __init__(
         self,
         state: StorageState,
+        reading: Reading,
         retention_seconds: float,
         last_edition: int,
-        brought: Callable[[ObjectRecord], None],
     ) -> None:
-        """`brought` is called when an object that was held elsewhere is here."""
-        self._state, self._brought = state, brought
+        self._state, self._reading = state, reading
         self._retention = retention_seconds
         self._edition = last_edition
         self._full_told = False
@@ -249,7 +248,7 @@ class Writing:
         self._state.unhold(name, stored, drop=not upload.edition)
         stored.segment, stored.here, stored.edition = upload.segment, True, edition
         self._state.pager.add(stored)
-        self._brought(stored)
+        self._reading.loaded(stored)
 
     def _add(self, name: bytes, stored: ObjectRecord) -> None:
         state, session = self._state, stored.session
@@ -259,6 +258,7 @@ class Writing:
         if not shelf.owners:
             state.orphans.pop(session, None)
             state.orphans[session] = state.now + self._retention
+        self._reading.added(name)
 
     def drop_upload(self, peer: bytes, record: PeerRecord, name: bytes) -> None:
         """Forget what this peer has written of an object, if anything."""
