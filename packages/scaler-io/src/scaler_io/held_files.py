@@ -43,16 +43,16 @@ class HeldFiles:
     """What is held in a host's cache for the server at an address."""
 
     def __init__(self, directory: Path, address: Address) -> None:
-        self._directory = directory
+        self.directory = directory
         self._server = blake2b(str(address).encode(), digest_size=8).digest()
         self._held = directory / HELD / self._server.hex()
 
     @property
     def host(self) -> bytes:
         """By which the server knows this host, and nobody who can not read the directory; raises OSError."""
-        path = self._directory / TOKEN
+        path = self.directory / TOKEN
         if not path.exists():
-            making = self._directory / f"{TOKEN}.{secrets.token_hex(8)}"
+            making = self.directory / f"{TOKEN}.{secrets.token_hex(8)}"
             making.write_bytes(secrets.token_bytes(_TOKEN_BYTES))
             with contextlib.suppress(FileExistsError):  # somebody else was first
                 os.link(making, path)
@@ -107,7 +107,7 @@ class HeldFiles:
             os.close(descriptor)
 
     def _file(self, held: HeldObject) -> Path:
-        return self._directory / cached_name(held.reference, held.edition)
+        return self.directory / cached_name(held.reference, held.edition)
 
     def _name(self, held: HeldObject) -> Path:
         return self._held / f"{cached_name(held.reference, held.edition)}-{held.session:x}"
