@@ -70,7 +70,8 @@ class HostDirectory:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with contextlib.suppress(OSError):  # others are still here
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(self.path)
+            if _is_lock_of(self._lock, self.path):
+                _remove(self.path)
         os.close(self._lock)
 
 
@@ -78,23 +79,40 @@ def _joined(path: Path) -> tuple[Path, int]:
     """A directory of ours of this name, or of one behind it where that is another's, and our lock there."""
     for place in (path, *(path.with_name(f"{path.name}-{number}") for number in range(1, _NAMES))):
         while True:
-            with contextlib.suppress(FileExistsError):
-                place.mkdir(mode=0o700)
-            found = place.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            try:
+                lock = _shared_lock(place)
+            except FileNotFoundError:  # it was removed meanwhile
+                continue
+            except FileExistsError:
                 break
-            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
-                lock = os.open(place / _LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-                fcntl.flock(lock, fcntl.LOCK_SH)
-                with contextlib.suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(lock), os.lstat(place / _LOCK)):
-                        return place, lock
-                os.close(lock)
+            if _is_lock_of(lock, place):
+                return place, lock
+            os.close(lock)
     raise FileExistsError(f"{path} and names behind it are there, and no directories of this user with mode 0700")
 
 
+def _shared_lock(place: Path) -> int:
+    """Make a directory, unless it is there, and lock it with others; raises FileExistsError if it is not ours."""
+    with contextlib.suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+    found = place.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise FileExistsError(f"{place} is not ours alone")
+    lock = os.open(place / _LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return lock
+
+
+def _is_lock_of(lock: int, path: Path) -> bool:
+    """Whether the open file is the lock in the directory of this name: another one may have taken its place."""
+    try:
+        return os.path.samestat(os.fstat(lock), os.lstat(path / _LOCK))
+    except FileNotFoundError:
+        return False
+
+
 def _remove(path: Path) -> None:
-    """Remove a directory whose lock the caller has alone; a new one of its name may come at once."""
+    """Remove a directory that the caller alone has locked; a new one of its name may come at once."""
     going = path.with_name(f"{_PREFIX}{secrets.token_hex(8)}")
     path.rename(going)
     shutil.rmtree(going, ignore_errors=True)
@@ -120,9 +138,11 @@ def _dead(path: Path) -> Iterator[bool]:
         yield time.time() > path.stat().st_mtime + _MAKING_SECONDS
         return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield _is_lock_of(lock, path)
     finally:
         os.close(lock)

@@ -317,6 +317,7 @@ struct StorageStatus {
   held @23 :UInt64;
   heldBytes @24 :UInt64;
   broughtEver @25 :UInt64;
+  biggestHeld @26 :List(Bool);
 }
 
 struct Message {

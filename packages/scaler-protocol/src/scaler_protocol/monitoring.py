@@ -163,7 +163,7 @@ class StorageStatus:
     `biggest_names` are hashes of ids, which only those may know who may read the objects.
     """
 
-    COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory"),)
+    COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory", "biggest_held"),)
 
     objects: int
     writing: int
@@ -187,6 +187,7 @@ class StorageStatus:
     biggest_sessions: Sequence[int] = ()
     biggest_sizes: Sequence[int] = ()
     biggest_in_memory: Sequence[bool] = ()
+    biggest_held: Sequence[bool] = ()
     hosts: int = 0
     held: int = 0
     held_bytes: int = 0

@@ -275,6 +275,7 @@ class StorageCore:
             biggest_sessions=[record.session for _, record in biggest],
             biggest_sizes=[record.size for _, record in biggest],
             biggest_in_memory=[record.here for _, record in biggest],
+            biggest_held=[bool(record.host) for _, record in biggest],
             hosts=len(state.voices),
             held=state.held,
             held_bytes=state.held_bytes,
