@@ -158,3 +158,36 @@ def test_a_storage_that_is_started_again_learns_what_is_held(far: Far) -> None:
     far.start_storage()
     far.let_go(client)
     ends_well(far, client)
+
+
+@pytest.mark.soak
+def test_what_a_graph_has_lost_with_a_host_is_made_again(far: Far, tmp_path: Path) -> None:
+    first = far.add_cluster(2)
+    client = far.run(
+        HELD
+        + f"""
+    import os, time
+
+    def until(size):
+        while not os.path.exists({str(tmp_path / "go")!r}):
+            time.sleep(0.01)
+        return size
+
+    graph = {{
+        "made": (give, 4 * MIB), "size": (size_of, "made"), "late": (until, 5),
+        "again": (same, "made"), "all": (lambda *values: len(values[0]) + sum(values[1:]), "again", "late", "size"),
+    }}
+    all = client.get(graph, ["all"], block=False)["all"]
+    wait_until(lambda: figures(STORAGE).held == 2, "results on their host")
+    print("held")
+    assert all.result(120) == 8 * MIB + 5
+    """,
+        on=far.near,
+    )
+    far.hear(client, "held")
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    far.add_cluster(1, on=far.near)
+    (tmp_path / "go").touch()
+    ends_well(far, client)
+    far.add_cluster(1)  # what is left on that host goes with the next one there

@@ -30,10 +30,10 @@ class Far:
         """On the address that all know."""
         return self._start(self.near, "storage", "-m", "scaler_storage", STORAGE, "--insecure")
 
-    def add_cluster(self, workers: int, *words: str) -> subprocess.Popen[str]:
+    def add_cluster(self, workers: int, *words: str, on: Host | None = None) -> subprocess.Popen[str]:
         """Returns when its workers are ready."""
         ready = workers + (self.said("cluster").count("] started") if self.clusters else 0)
-        cluster = self._start(self.far, "cluster", "-m", "scaler_worker", SCHEDULER, "-n", str(workers), *words)
+        cluster = self._start(on or self.far, "cluster", "-m", "scaler_worker", SCHEDULER, "-n", str(workers), *words)
         self.clusters.append(cluster)
         wait_until(lambda: self.said("cluster").count("] started") >= ready, f"{ready} workers")
         return cluster
