@@ -17,7 +17,7 @@ from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Role
 from support.faults import Service, Services, wait_until
 from support.gates import SECONDS, Gate, wait_at
-from support.object_tasks import give, same, size_of, weigh
+from support.object_tasks import doubled, give, same, size_of, total, weigh
 from support.processes import free_ports
 from support.storage import WatchedStorage
 
@@ -88,6 +88,28 @@ def test_what_is_held_is_put_again_and_what_is_lost_is_named(client: Client, res
         with pytest.raises(ObjectNotFoundError, match=gone[:16].hex()):
             future.result(SECONDS)
     assert client.map(weigh, [array, sent]) == [array.sum(), sent.sum()]
+
+
+def test_nodes_of_graphs_that_missed_what_others_made_run_again_with_them(client: Client, restart: Restart) -> None:
+    with Gate() as gate:
+        graph = {
+            "lost": (give, 2 * BIG),
+            "deep": (doubled, "lost"),
+            "small": (len, "lost"),
+            "wait": (wait_at, gate.port, 1),
+            "sum": (total, "deep", "small", "wait"),
+            "asked": (total, "lost", "wait"),
+            "last": (total, "asked", "sum", "deep"),
+            "apart": (total, "small", 5),
+        }
+        futures = client.get(graph, ["sum", "asked", "last", "apart"], block=False)
+        assert futures["apart"].result(SECONDS) == 2 * BIG + 5
+        arrival = gate.arrive()
+        restart()
+        arrival.let_go()
+        gate.arrive().let_go()  # what they take runs again, too
+        assert futures["sum"].result(SECONDS) == 6 * BIG + 1
+        assert [futures[name].result(SECONDS) for name in ("asked", "last")] == [2 * BIG + 1, 12 * BIG + 2]
 
 
 def test_it_is_killed_again_and_again(client: Client, restart: Restart) -> None:

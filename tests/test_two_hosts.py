@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,70 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from support.far import MIB, Far
 from support.faults import wait_until
 from support.gates import SECONDS
-from support.networks import Host, Wire, two_hosts
+from support.networks import two_hosts
 from support.processes import descendants
-
-MIB = 1024 * 1024
-SCHEDULER, STORAGE = "tcp://10.77.0.1:2345", "tcp://10.77.0.1:2346"
-
-
-class Far:
-    """A scheduler and its storage on `near`, a cluster on `far`, where the clients of the test are, too."""
-
-    def __init__(self, near: Host, far: Host, wire: Wire, folder: Path) -> None:
-        self.near, self.far, self.wire, self._folder = near, far, wire, folder
-        self._started: list[tuple[str, subprocess.Popen[str]]] = []
-        self.storage = self.start_storage()
-        words = ("--object-storage-address", STORAGE, "--insecure")
-        self._start(near, "scheduler", "-m", "scaler_scheduler", SCHEDULER, *words)
-        wait_until(lambda: "monitor address" in self.said("scheduler"), "a scheduler")
-
-    def start_storage(self) -> subprocess.Popen[str]:
-        """On the address that all know."""
-        return self._start(self.near, "storage", "-m", "scaler_storage", STORAGE, "--insecure")
-
-    def add_cluster(self, workers: int, *words: str) -> subprocess.Popen[str]:
-        """Returns when its workers are ready."""
-        cluster = self._start(self.far, "cluster", "-m", "scaler_worker", SCHEDULER, "-n", str(workers), *words)
-        wait_until(lambda: self.said("cluster").count("] started") >= workers, f"{workers} workers")
-        return cluster
-
-    def run(self, script: str) -> subprocess.Popen[str]:
-        """A client, and whatever it does; its lines are what `said("client")` says."""
-        preamble = f"""
-            from concurrent.futures import as_completed, wait
-            import numpy as np
-            from scaler import Client
-            from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
-            from support.object_tasks import describe_array, give, same, size_of
-            MIB = {MIB}
-            client = Client({SCHEDULER!r}, timeout_seconds=60)
-        """
-        path = self._folder / "client.py"
-        path.write_text(textwrap.dedent(preamble) + textwrap.dedent(script) + "\nclient.disconnect()\nprint('done')\n")
-        return self._start(self.far, "client", str(path))
-
-    def _start(self, host: Host, name: str, *words: str) -> subprocess.Popen[str]:
-        started = host.start(self._folder / f"{name}.log", *words)
-        self._started.append((name, started))
-        return started
-
-    def said(self, name: str) -> str:
-        """All of a program's log."""
-        return (self._folder / f"{name}.log").read_text("utf-8", "replace")
-
-    def close(self) -> None:
-        """End everything; on both hosts nothing is left."""
-        self.wire.mend()
-        for _, process in reversed(self._started):
-            process.terminate()
-        for name, process in self._started:
-            process.communicate(timeout=SECONDS)
-            assert "Traceback" not in self.said(name), self.said(name)
-        assert (self.near.memory, self.far.memory) == ({}, {})
-
 
 Place = Callable[..., Far]
 

@@ -13,13 +13,15 @@ from typing import TypeVar
 
 from scaler_io.directories import OwnDirectory
 from scaler_io.links import Hub, HubEvent, Patience
+from scaler_io.operating import OperatorLink
 from scaler_io.places import MEMORY
 from scaler_io.reception import Reception
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_incarnation
-from scaler_protocol.monitoring import StorageStatus
+from scaler_protocol.messages import Message
+from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.storage import AllocateObject, GetObject, MapObject, PutObject
 from scaler_storage.core import StorageCore
 from scaler_storage.files import FileSegments
@@ -27,6 +29,25 @@ from support.faults import wait_until
 from support.gates import SECONDS
 
 T = TypeVar("T")
+
+
+def figures(address: str) -> StorageStatus:
+    """What a server says of itself."""
+    link = OperatorLink(Address.parse(address), "test")
+    try:
+        link.send(NeedStorageStatus())
+        answers: list[Message] = []
+
+        def answered() -> int:
+            answers.extend(link.turn())
+            return len(answers)
+
+        wait_until(answered, "figures of the storage")
+        [status] = answers
+        assert isinstance(status, StorageStatus)
+        return status
+    finally:
+        link.close()
 
 
 class CountingCore(StorageCore):

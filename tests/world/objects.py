@@ -1,25 +1,31 @@
 """Hosts that differ: an object storage server, processes on its host, which write and map segments, others elsewhere.
 
-The core, the links and the conveyors are real, the network is in memory, and segments are files below a directory of
-the test. Equal seeds give equal histories.
+Those elsewhere share a directory, in which what they make may stay, and agents speak for it. The core, the links and
+the conveyors are real, the network is in memory, and segments are files below a directory of the test. Equal seeds give
+equal histories.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import shutil
 from pathlib import Path
 
 from scaler_io.conveyor import Conveyor
 from scaler_io.effects import Effect
+from scaler_io.held_files import HeldFiles, HeldObject
+from scaler_io.holder import Holder
+from scaler_io.host_cache import HostCache
 from scaler_io.links import Hub, HubEvent, Patience, Uplink
 from scaler_io.mappings import Mappings
 from scaler_io.memory import MemoryDialer, MemoryListener, MemoryNetwork
 from scaler_io.reception import ServiceTurn
 from scaler_io.segments import read_token
-from scaler_io.transfers import Deletion, Download, Transfer, Upload
+from scaler_io.transfers import Deletion, Download, Hold, Transfer, Upload
 from scaler_protocol.addresses import Address
+from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.objects import Reference
 from scaler_protocol.storage import DeleteObjects
@@ -102,11 +108,20 @@ class StorageLife:
 
 
 class ObjectProcess:
-    """A client or worker, on the server's host or elsewhere."""
+    """A client or worker, on the server's host or elsewhere; or an agent that speaks for what is held there."""
 
-    def __init__(self, network: MemoryNetwork, *, here: bool, role: int = Role.AGENT) -> None:
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        *,
+        here: bool,
+        role: int = Role.AGENT,
+        files: HeldFiles | None = None,
+        speaks: bool = False,
+    ) -> None:
         self.here = here
-        self.transfers: list[Upload | Download] = []
+        self.transfers: list[Upload | Download | Hold] = []
+        self._files, self._speaks = files, speaks
         self._network, self._role = network, role
         self._connect()
 
@@ -118,7 +133,13 @@ class ObjectProcess:
         self._mappings = Mappings(lambda: self.shell.wake())
         prove = read_token if self.here else lambda directory: b""
         self._conveyor = Conveyor(
-            self._uplink, str(ADDRESS), TIMEOUT_SECONDS, self._mappings, prove, lambda server: None
+            self._uplink,
+            str(ADDRESS),
+            TIMEOUT_SECONDS,
+            self._mappings,
+            prove,
+            lambda server: None,
+            Holder(self._files) if self._files is not None and self._speaks else None,
         )
         self.shell = network.attach(self._turn, self.dialer)
 
@@ -137,21 +158,61 @@ class ObjectProcess:
     def put(self, name: bytes, content: bytes) -> Upload:
         """Begin to store an object."""
         upload = Upload(Reference(name, len(content)), [memoryview(content)] if content else [], SESSION)
-        self.transfers.append(upload)
-        self._start(upload)
+        self._begin(upload)
         return upload
+
+    def hold(self, name: bytes, content: bytes) -> None:
+        """Begin to have an object stay on this host; where it can not it is put."""
+        files = self._files
+        assert files is not None
+        held = HeldObject(Reference(name, len(content)), self._network.random.randrange(1, 2**63), SESSION)
+        file = HostCache(files.directory, 1 << 30).write(
+            held.reference, held.edition, [memoryview(content)], lambda excess: False
+        )
+        assert file is not None
+        with contextlib.closing(file):
+            files.add(file, held)
+
+        def heard(hold: Hold, error: ScalerError | None) -> None:
+            if not hold.needed:
+                files.drop(held)
+            if isinstance(error, ObjectRefusedError):
+                self.put(name, content)
+
+        self._begin(Hold(held, files.host, heard))
+
+    def give(self, name: bytes) -> None:
+        """Begin to put what is held here."""
+        files = self._files
+        assert files is not None
+        for _, held in files.list():
+            mapping = files.map(held)
+            if held.reference.object == name and mapping is not None:
+                done = functools.partial(_given, files, held)
+                self._begin(Upload(held.reference, [memoryview(mapping)], SESSION, done, held.edition))
+
+    def look_after(self) -> list[tuple[HeldObject, Download]]:
+        """Begin to ask which of what is held here the server knows of."""
+        assert self._files is not None
+        looks = [(held, Download(held.reference, looking=True)) for _, held in self._files.list()]
+        for _, look in looks:
+            self._begin(look)
+        return looks
 
     def get(self, reference: Reference) -> Download:
         """Begin to fetch an object."""
         download = Download(reference)
-        self.transfers.append(download)
-        self._start(download)
+        self._begin(download)
         return download
 
     def delete(self, name: bytes) -> None:
         """Free an object."""
         self._mappings.forget([name])
         self._start(Deletion(DeleteObjects([name], SESSION)))
+
+    def _begin(self, transfer: Upload | Download | Hold) -> None:
+        self.transfers.append(transfer)
+        self._start(transfer)
 
     def _start(self, transfer: Transfer) -> None:
         if self._conveyor.ended is not None:
@@ -181,6 +242,11 @@ class ObjectProcess:
         self.shell.alive = False
 
 
+def _given(files: HeldFiles, held: HeldObject, error: ScalerError | None) -> None:
+    if error is None:
+        files.release(held)
+
+
 class ObjectWorld:
     """A server; a client that owns the session, elsewhere; workers, `here` of them on the server's host."""
 
@@ -189,8 +255,18 @@ class ObjectWorld:
         self._folder, self._limit = folder, limit
         self.storage = StorageLife(self.network, folder, limit)
         self.owner = ObjectProcess(self.network, here=False, role=Role.CLIENT)
-        self.workers = [ObjectProcess(self.network, here=number < here) for number in range(here + elsewhere)]
+        directory = folder / "elsewhere"
+        directory.mkdir()
+        self.files = HeldFiles(directory, ADDRESS)
+        self.workers = [self._worker(number < here) for number in range(here + elsewhere)]
+        self.agents = [self._agent() for _ in range(2)]
         self.run(0.1)
+
+    def _worker(self, here: bool) -> ObjectProcess:
+        return ObjectProcess(self.network, here=here, files=None if here else self.files)
+
+    def _agent(self) -> ObjectProcess:
+        return ObjectProcess(self.network, here=False, files=self.files, speaks=True)
 
     def run(self, seconds: float) -> None:
         """Let time pass."""
@@ -202,9 +278,11 @@ class ObjectWorld:
         return [self.owner, *self.workers]
 
     @property
-    def under_way(self) -> list[Upload | Download]:
+    def under_way(self) -> list[Upload | Download | Hold]:
         """What has not ended."""
-        return [each for process in self.processes for each in process.transfers if not each.over.is_set()]
+        return [
+            each for process in [*self.processes, *self.agents] for each in process.transfers if not each.over.is_set()
+        ]
 
     def restart_storage(self, seconds: float = 0.0) -> None:
         """Kill the server, and start another one after a while."""
@@ -224,7 +302,12 @@ class ObjectWorld:
         """Kill it, and start another one on its host."""
         here = self.workers[number].here
         self.workers[number].kill()
-        self.workers[number] = ObjectProcess(self.network, here=here)
+        self.workers[number] = self._worker(here)
+
+    def kill_agent(self, number: int) -> None:
+        """Kill it, and start another one."""
+        self.agents[number].kill()
+        self.agents[number] = self._agent()
 
     def finish(self, seconds: float = BOUND_SECONDS) -> None:
         """Until every transfer has ended."""
@@ -236,6 +319,15 @@ class ObjectWorld:
             process.forget()
             process.leave()
         self.run(CLIENT_GRACE_SECONDS + RETENTION_SECONDS + 2 * RECYCLE_SECONDS)
+        looks = self.agents[0].look_after()
+        self.finish()
+        for held, look in looks:
+            assert isinstance(look.error, ObjectNotFoundError), look.error
+            self.files.drop(held)
+        assert [path for path in self.files.directory.glob("*-*") if path.stat().st_nlink > 1] == []
+        for agent in self.agents:
+            agent.leave()
+        self.run(1.0)
         status = self.storage.core.status()
         assert (status.objects, status.writing, status.bytes, status.pinned_bytes, status.peers) == (0, 0, 0, 0, 0)
         assert self.storage.files == [] and self.storage.checked.errors == []

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from scaler_client.repeats import REPEATS_LIMIT
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Status
 
@@ -26,6 +27,8 @@ class Plan:
     kills_worker: int = 0
     """So many first runs kill their worker, at their end."""
     kills_host: int = 0
+    misses: int = 0
+    """So many first runs miss an object, whoever asks for them."""
     children: tuple[Plan, ...] = ()
     tells: bool = True
     """Whether the wait for the children is announced; if not, the agent has to guess."""
@@ -46,6 +49,8 @@ class Plan:
     def fate(self, retries: int = 0) -> int:
         """The status in which it ends if nothing else goes wrong."""
         if max(self.kills_worker, self.kills_host) >= LOST_RUNS:
+            return Status.FAILED
+        if self.misses > REPEATS_LIMIT:
             return Status.FAILED
         if self.raises > retries:
             return Status.RAISED

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from scaler_client.repeats import REPEATS_LIMIT
+from scaler_protocol.errors import ObjectNotFoundError
+from scaler_protocol.messages import Status
 from world.callers import WorldFuture
 from world.cluster import World
 from world.plans import Plan
@@ -57,6 +60,51 @@ def test_a_restarted_scheduler_is_told_again(seed: int, away: float) -> None:
     world.restart_scheduler(away)
     world.finish(60.0)
     world.check_as_expected(futures)
+    world.rest(10.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("misses", [1, REPEATS_LIMIT, REPEATS_LIMIT + 1])
+@pytest.mark.parametrize("away", [None, 0.2])
+def test_nodes_that_miss_an_object_run_again_with_what_they_take(seed: int, misses: int, away: float | None) -> None:
+    world = World(seed, hosts=[2, 1])
+    random = Random(seed)
+    needs = [random.sample(range(at), min(at, random.randint(0, 3))) for at in range(40)]
+    missing = random.randrange(40)
+    plans = [Plan(random.uniform(0.001, 0.03), f"n{at}", misses=misses * (at == missing)) for at in range(40)]
+    taken = {need for each in needs for need in each}
+    asked = [at for at in range(40) if at not in taken or random.random() < 0.1]
+    futures = world.client.graph(plans, needs, asked)
+    bystander = world.client.submit(Plan(value="apart"))
+    if away is not None:
+        world.run(0.05 + 0.05 * seed)
+        world.restart_scheduler(away)
+    world.finish(60.0)
+    world.check_as_expected([*futures, *bystander])
+    failed = [future for future in futures if future.status == Status.FAILED]
+    assert all(isinstance(future.error, ObjectNotFoundError) for future in failed)
+    assert bool(failed) == (misses > REPEATS_LIMIT)
+    world.rest(10.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_graph_that_rests_is_cancelled(seed: int) -> None:
+    world = World(seed, hosts=[2])
+    plans = [Plan(0.01, "a"), Plan(0.01, "b", misses=1), Plan(5.0, "long"), Plan(0.01, "c")]
+    missing, long, last = world.client.graph(plans, [[], [0], [], [1]], [1, 2, 3])
+    world.run(0.5)
+    assert world.executions(missing) and missing.status is None and last.status is None
+    if seed == 0:
+        world.client.cancel(long)
+    elif seed == 1:
+        world.client.cancel(missing, long, last)
+    else:
+        world.client.cancel(missing)
+    world.finish(60.0)
+    world.check_as_expected([last] if seed == 0 else [])
+    ended = [(Status.VALUE, Status.CANCELLED), (Status.CANCELLED, Status.CANCELLED), (Status.CANCELLED, Status.VALUE)]
+    for future, status in zip((missing, long), ended[seed], strict=True):
+        assert future.status == status
     world.rest(10.0)
 
 

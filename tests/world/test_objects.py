@@ -156,9 +156,71 @@ def test_a_killed_client_takes_its_objects_along(world: ObjectWorld) -> None:
     assert isinstance(late.error, ObjectRefusedError)
 
 
+def held_by(world: ObjectWorld, number: int, name: bytes, letter: int) -> Reference:
+    """What a worker elsewhere has made, and only its host has."""
+    world.workers[number].hold(name, content(letter, SIZES[-1]))
+    world.finish()
+    status = world.storage.core.status()
+    assert status.held and not status.bytes and not status.brought_ever
+    return Reference(name, SIZES[-1])
+
+
+def test_what_stays_elsewhere_is_brought_to_whoever_wants_it(world: ObjectWorld) -> None:
+    reference = held_by(world, 1, NAMES[0], 1)
+    downloads = [reader.get(reference) for reader in world.processes]
+    world.finish()
+    for download in downloads:
+        check(download, 1)
+    status = world.storage.core.status()
+    assert (status.held, status.brought_ever) == (0, SIZES[-1]) and not world.files.list()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_agent_that_falls_while_it_brings_is_succeeded(world: ObjectWorld, stopped: bool) -> None:
+    reference = held_by(world, 1, NAMES[0], 1)
+    for agent in world.agents:
+        for connection in agent.dialer.connections[-1:]:
+            connection.stall(1.0)
+    got = world.owner.get(reference)
+    world.run(0.01)
+    if stopped:
+        world.agents[0].shell.stop()
+    else:
+        world.agents[0].kill()
+    world.finish()
+    check(got, 1)
+    if stopped:
+        world.agents[0].shell.resume()
+    else:
+        world.agents[0] = world.agents[1]
+
+
+def test_a_host_whose_agents_are_gone_is_not_found_and_comes_back(world: ObjectWorld) -> None:
+    reference = held_by(world, 1, NAMES[0], 1)
+    for agent in world.agents:
+        agent.shell.stop(3 * AGENT_GRACE_SECONDS)
+        world.cut(agent)
+    got = world.owner.get(reference)
+    world.finish(2 * AGENT_GRACE_SECONDS)
+    assert isinstance(got.error, ObjectNotFoundError)
+    world.run(3 * AGENT_GRACE_SECONDS)
+    again = world.owner.get(reference)
+    world.finish()
+    check(again, 1)
+
+
+def test_a_new_storage_learns_what_stays_elsewhere(world: ObjectWorld) -> None:
+    reference = held_by(world, 1, NAMES[0], 1)
+    world.restart_storage(1.0)
+    got = world.owner.get(reference)
+    world.finish()
+    check(got, 1)
+
+
 # --- anything -------------------------------------------------------------------------------------------------------
 
 workers = st.integers(0, 3)
+elsewhere, agents = st.integers(2, 3), st.integers(0, 1)
 names = st.integers(0, len(NAMES) - 1)
 moments = st.sampled_from([0.0, 0.0003, 0.001, 0.003, 0.3, 4.0, 12.0])
 
@@ -183,6 +245,23 @@ class AnyObjectFaults(RuleBasedStateMachine):
     def get(self, who: int, which: int, seconds: float) -> None:
         self.world.workers[who].get(Reference(NAMES[which], self.sizes[which]))
         self.world.run(seconds)
+
+    @rule(who=elsewhere, which=names.filter(lambda which: SIZES[which % len(SIZES)] >= SHARED_BYTES), seconds=moments)
+    def hold(self, who: int, which: int, seconds: float) -> None:
+        self.letters = self.letters % 250 + 1
+        self.world.workers[who].hold(NAMES[which], content(self.letters, self.sizes[which]))
+        self.world.run(seconds)
+
+    @rule(who=elsewhere, which=names)
+    def give(self, who: int, which: int) -> None:
+        self.world.workers[who].give(NAMES[which])
+
+    @rule(who=agents, seconds=moments, stopped=st.booleans())
+    def fell_an_agent(self, who: int, seconds: float, stopped: bool) -> None:
+        if stopped:
+            self.world.agents[who].shell.stop(seconds)
+        else:
+            self.world.kill_agent(who)
 
     @rule(which=names)
     def delete(self, which: int) -> None:
@@ -231,12 +310,12 @@ class AnyObjectFaults(RuleBasedStateMachine):
             return
         with self.folder:
             self.world.finish()
-            for worker in self.world.workers:
-                self.judge(worker)
+            for process in self.world.processes:
+                self.judge(process)
             self.world.close()
 
 
 TestAnyObjectFaults = AnyObjectFaults.TestCase
 TestAnyObjectFaults.settings = settings(
-    max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

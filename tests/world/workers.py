@@ -9,6 +9,7 @@ from typing import Protocol
 
 from scaler_io.links import LinkUp
 from scaler_io.memory import MemoryNetwork
+from scaler_protocol.errors import ObjectNotFoundError, describe
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.profiles import PROFILE
@@ -236,6 +237,9 @@ class SimulatedWorker:
         raised = failed or execution.attempt <= plan.raises
         execution.ended, execution.how = now, "raised" if raised else "value"
         status, payload = (Status.RAISED, b"raised") if raised else (Status.VALUE, plan.result(inputs))
+        missed = sum(each.task == execution.task for each in self._host.history)
+        if not raised and missed <= plan.misses:
+            raised, status, payload = True, Status.FAILED, describe(ObjectNotFoundError("object ab is not there"))
         micros = round(plan.seconds * 1e6)
         profile = PROFILE.pack(micros, micros, 0, 1000 + self.number, self.number, execution.attempt)
         self.now, self._children = None, []

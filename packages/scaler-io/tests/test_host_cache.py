@@ -20,7 +20,9 @@ from pathlib import Path
 import pytest
 
 from scaler_io import objects, traffic
-from scaler_io.host_cache import CachedFile, HostCache
+from scaler_io.held_files import HeldFiles
+from scaler_io.holder import Holder
+from scaler_io.host_cache import HELD, TOKEN, CachedFile, HostCache
 from scaler_io.objects import ObjectConnection
 from scaler_io.transfers import Download
 from scaler_protocol.addresses import Address
@@ -270,13 +272,21 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
     def connected(address: Address, cache: Path | None = None, **others: float) -> ObjectConnection:
         shared = HostCache(cache, int(others.get("limit", 1 << 40))) if cache is not None else None
         timeout = others.get("timeout", DEADLINE)
-        made = ObjectConnection(address, session=1, role=Role.AGENT, timeout_seconds=timeout, cache=shared)
+        holder = Holder(HeldFiles(cache, address)) if cache is not None and "speaks" in others else None
+        made = ObjectConnection(
+            address, session=1, role=Role.AGENT, timeout_seconds=timeout, cache=shared, holder=holder
+        )
         connections.append(made)
         return made
 
     yield connected
     for connection in connections:
         connection.close()
+
+
+def files(cache: Path) -> list[str]:
+    """Of objects."""
+    return [path.name for path in cache.iterdir() if path.name not in (HELD, TOKEN)]
 
 
 def pattern(size: int, seed: int = 0) -> bytes:
@@ -349,20 +359,22 @@ def test_threads_too(meter: Meter, connect: Connect, tmp_path: Path) -> None:
 
 
 def test_what_a_host_has_made_it_does_not_fetch(meter: Meter, connect: Connect, tmp_path: Path) -> None:
+    connect(meter.address, tmp_path, speaks=True).open()
     writer, reader = connect(meter.address, tmp_path), connect(meter.address, tmp_path)
     content = pattern(8 * MIB)
     reference = writer.put([content[: 3 * MIB + 7], b"", content[3 * MIB + 7 :]])
     assert reader.get(reference) == content and meter.carried < MIB
-    again = connect(meter.server).put(pattern(8 * MIB, 1), name=reference.object)  # others were first
-    assert again == reference and connect(meter.address, tmp_path).get(reference) == content
+    again = connect(meter.server).put(pattern(8 * MIB, 1), name=reference.object)  # it takes the place of what is held
+    assert again == reference and connect(meter.address, tmp_path).get(reference) == pattern(8 * MIB, 1)
     assert connect(meter.address, tmp_path, limit=MIB).put(content).size == 8 * MIB
-    assert len(list(tmp_path.iterdir())) == 1
+    wait_until(lambda: len(files(tmp_path)) == 1)
 
 
 def test_who_is_not_the_first_writer_keeps_nothing(meter: Meter, connect: Connect, tmp_path: Path) -> None:
+    connect(meter.address, tmp_path, speaks=True).open()
     reference = connect(meter.server).put(pattern(2 * MIB, 1))
     connect(meter.address, tmp_path).put(pattern(2 * MIB, 2), name=reference.object)
-    assert not list(tmp_path.iterdir())
+    assert not files(tmp_path)
     assert connect(meter.address, tmp_path).get(reference) == pattern(2 * MIB, 1)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from scaler_io.directories import OwnDirectory
+from scaler_io.directories import HostDirectory, OwnDirectory
 from scaler_io.places import allowed_bytes, default_place, free_bytes
 
 
@@ -78,3 +80,57 @@ def test_a_lock_is_never_seen_before_it_is_held(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(fcntl, "flock", watched)
     with OwnDirectory(tmp_path) as own:
         assert seen == [False] and (own.path / "lock").exists()
+
+
+def test_a_directory_of_a_host_ends_with_the_last_of_its_programs(tmp_path: Path) -> None:
+    with HostDirectory(tmp_path / "new") as first:
+        (first.path / "held").mkdir()
+        (first.path / "held" / "file").touch()
+        with HostDirectory(tmp_path / "new") as second, OwnDirectory(tmp_path / "new") as own:
+            assert second.path == first.path != own.path and first.path.stat().st_mode & 0o777 == 0o700
+        assert (first.path / "held" / "file").exists() and not own.path.exists()
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_a_directory_of_a_host_is_taken_up_by_who_comes_next(tmp_path: Path) -> None:
+    script = "import os, sys; from pathlib import Path; from scaler_io.directories import HostDirectory as H\n"
+    script += "with H(Path(sys.argv[1])) as made: (made.path / 'file').touch(); os.kill(os.getpid(), 9)"
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False).returncode == -9
+    with HostDirectory(tmp_path) as taken:
+        assert [path.name for path in taken.path.iterdir() if path.name != "lock"] == ["file"]
+    assert not list(tmp_path.iterdir())
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    with OwnDirectory(tmp_path) as own:
+        assert list(tmp_path.iterdir()) == [own.path]
+
+
+def test_a_directory_of_a_host_is_never_somebody_elses(tmp_path: Path) -> None:
+    with HostDirectory(tmp_path) as made:
+        name = made.path.name
+    (tmp_path / name).mkdir(mode=0o755)
+    (tmp_path / f"{name}-1").symlink_to(tmp_path)
+    with HostDirectory(tmp_path) as other:
+        assert other.path.name == f"{name}-2"
+    for number in range(2, 8):
+        (tmp_path / f"{name}-{number}").touch()
+    with pytest.raises(FileExistsError, match="no directories of this user with mode 0700"):
+        HostDirectory(tmp_path)
+
+
+def test_programs_that_come_and_go_at_once_share_one_directory_of_a_host(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from scaler_io.directories import HostDirectory
+for number in range(60):
+    with HostDirectory(Path(sys.argv[1])) as made:
+        own = made.path / f"{sys.argv[2]}-{number}"
+        own.touch()
+        with HostDirectory(Path(sys.argv[1])) as again:
+            assert again.path == made.path and own.exists()
+"""
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    running = [subprocess.Popen([*words, str(number)]) for number in range(4)]
+    assert [process.wait(60) for process in running] == [0] * 4
+    assert not list(tmp_path.iterdir())

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from conftest import Publications
 
 STORAGE = StorageStatus(
-    3, 1, 2, 4, 1 << 20, 1 << 30, 5, 100, 2048, 0, 1, 4096, 9000, 8000, 30, 10, 2, 1,
-    ("aa", "bb"), (7, 8), (500, 4096), (True, False),
+    4, 1, 2, 4, 1 << 20, 1 << 30, 5, 100, 2048, 0, 1, 4096, 9000, 8000, 30, 10, 2, 1,
+    ("aa", "bb", "cc"), (7, 8, 8), (500, 4096, 2048), (True, False, False), (False, False, True), 1, 1, 2048, 512,
 )  # fmt: skip
 EMPTY = MonitorModel(tasks=10)
 
@@ -39,14 +39,15 @@ def test_objects_in_numbers_and_the_biggest(publications: Publications) -> None:
     shown = cluster_views.object_figures(model)
     assert tuple(shown) == cluster_views.OBJECT_FIGURES
     assert (shown["objects"], shown["hit rate"], shown["on disk"], shown["in memory"]) == (
-        "3",
+        "4",
         "75.0%",
         "1 (4.0k)",
         "1.0m",
     )
+    assert (shown["held elsewhere"], shown["other hosts"], shown["brought from there"]) == ("1 (2.0k)", "1", "512b")
     page = cluster_views.biggest_objects(model, PageRequest(order="size"))
     assert [(row["object"], row["size"], row["where"]) for row in page.rows] == [
-        ("bb", "4.0k", "disk"), ("aa", "500b", "memory"),
+        ("bb", "4.0k", "disk"), ("cc", "2.0k", "another host"), ("aa", "500b", "memory"),
     ]  # fmt: skip
     assert cluster_views.object_figures(EMPTY) == {} and cluster_views.biggest_objects(EMPTY, PageRequest()).total == 0
 

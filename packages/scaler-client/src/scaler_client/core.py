@@ -169,8 +169,11 @@ class ClientCore:
         """Storage has again what it had lost: run these once more."""
         self._repeats.take(tasks)
         if again := [task for task in tasks if task in self._outstanding]:
-            self._send(Release(again))  # how they ended does not count
-            self._need_tasks(NeedTasks(again), 0.0)
+            nodes = self._graphs.lost(again)
+            self._outstanding.update(nodes)
+            self._send(Release([*self._released, *again]))  # how they ended does not count
+            self._released, self._release_at = [], None
+            self._need_tasks(NeedTasks([*again, *nodes]), 0.0)
 
     def give_up(self, tasks: Sequence[int]) -> None:
         """There is no storage: these end as they had."""
@@ -179,6 +182,7 @@ class ClientCore:
             if (call := self._outstanding.pop(task, None)) is not None:
                 self._used -= call.weight
                 self._end({task: call}, Status.FAILED, payload)
+        self._graphs_ended(tasks)
 
     def await_sweep(self) -> None:
         """Stock was taken: what there was is known, or garbage, once all that is under way now has ended."""
@@ -268,13 +272,15 @@ class ClientCore:
         return unsent
 
     def _graphs_ended(self, tasks: Iterable[int]) -> None:
-        """Where nothing of a graph is wanted any more, its other nodes are forgotten, or stopped."""
+        """Of graphs of which nothing is wanted any more other nodes are forgotten, or stopped; some go on once more."""
         for graph in self._graphs.ended(tasks):
             if graph.told_again:
                 self._cancelled += graph.tasks
             else:
                 for task in graph.tasks:
                     self._outstanding.pop(task, None)
+        if rested := self._graphs.rested():
+            self._out.append(Mend(rested))
 
     def _drop_cancelled(self) -> None:
         for graph in self._graphs.ended(self._cancelled):
@@ -294,6 +300,7 @@ class ClientCore:
         self._cancelled = []
         if unsent and gone:
             self._waiting = deque(call for call in self._waiting if call.task_id not in gone)
+        self._graphs_ended(())
         if sent:
             self._replies.append(Cancel(sent))
 
@@ -348,10 +355,10 @@ class ClientCore:
     def _done(self, message: Done, now: float) -> None:
         if self._asked:
             self._stop_asking(message.tasks)
-        pop, held = self._outstanding.pop, self._repeats.hold(message, self._outstanding, self._graphs)
+        pop, held = self._outstanding.pop, self._repeats.hold(message, self._outstanding)
         calls = [None if held and task in held else pop(task, None) for task in message.tasks]
-        if held:
-            self._out.append(Mend(held))
+        if held and (plain := self._graphs.rest(held)):
+            self._out.append(Mend(plain))
         freed = 0
         for call in calls:
             if call is not None:
@@ -360,7 +367,7 @@ class ClientCore:
         outcomes = Deliver.of(message, calls)
         if self._graphs:
             outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
-            self._graphs_ended(message.tasks)
+            self._graphs_ended(task for task in message.tasks if task not in held)
         self._out.append(outcomes)
         released = [task for task in message.tasks if task not in held] if held else message.tasks
         if released and not self._released:

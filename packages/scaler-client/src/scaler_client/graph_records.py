@@ -2,7 +2,7 @@
 
 A graph is sent in pieces, each a Submit. The outcomes of its inner nodes stay with the scheduler. Only after a restart,
 when the nodes that nobody holds are sent once more as tasks like any others, they come here, and are kept for nodes
-that take them.
+that take them. So it is with nodes that missed an object, and all that they take.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from scaler_client.records import CallAgain, CallGroup, Deliver, Dependency, OutstandingCall
+from scaler_client.stored import StoredPayload
 from scaler_protocol.messages import Status
 
 F = TypeVar("F", bound=tuple[BaseException, Any])
@@ -33,6 +34,10 @@ class GraphTasks:
     """The requested nodes that have failed."""
     loans: dict[int, Dependency] = field(default_factory=dict)
     """Requested nodes that others take: objects of theirs are needed here."""
+    pieces: list[GraphPiece] = field(default_factory=list)
+    """All that was handed over, while something of it is wanted."""
+    resting: set[int] = field(default_factory=set)
+    """Requested nodes that missed an object, and are run again when all others have ended."""
     told_again: bool = False
     watched: bool = False
     ended: int = 0
@@ -41,6 +46,22 @@ class GraphTasks:
     def need(self, task: int) -> Dependency:
         """One of its tasks as a need of another one."""
         return self.loans.get(task) or NodeNeed(self, task)
+
+    def lost(self, task: int) -> dict[int, GraphPiece]:
+        """The inner nodes that are to be run again for a requested one: all it takes whose values are not here."""
+        found: dict[int, GraphPiece] = {}
+        stack = [need.task_id for need in self.asked[task].needs_of(task)]
+        while stack:
+            need = stack.pop()
+            if need not in self.tasks or need in self.loans or need in found:
+                continue
+            status, payload = self.kept.get(need, (Status.FAILED, b""))
+            if status == Status.VALUE and type(payload) is not StoredPayload:
+                continue
+            self.kept.pop(need, None)
+            piece = found[need] = self.pieces[bisect_right(self.pieces, need, key=_first) - 1]
+            stack += [further.task_id for further in piece.needs_of(need)]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +148,7 @@ class GraphTable:
 
     def __init__(self) -> None:
         self._graphs: dict[int, GraphTasks] = {}
+        self._resting: dict[GraphTasks, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._graphs)
@@ -136,6 +158,7 @@ class GraphTable:
 
     def add(self, piece: GraphPiece) -> None:
         """A piece is submitted."""
+        piece.graph.pieces.append(piece)
         for task in piece.asked:
             self._graphs[task] = piece.graph
 
@@ -145,8 +168,37 @@ class GraphTable:
         for task in tasks:
             graph = self._graphs.pop(task, None)
             if graph is not None and graph.asked.pop(task, None) is not None and not graph.asked:
+                graph.pieces.clear()
                 over.append(graph)
         return over
+
+    def rest(self, tasks: Iterable[int]) -> list[int]:
+        """These missed an object; returns those that are no nodes, and can be run again at once."""
+        others = []
+        for task in tasks:
+            if (graph := self._graphs.get(task)) is None:
+                others.append(task)
+            else:
+                graph.resting.add(task)
+                self._resting[graph] = None
+        return others
+
+    def rested(self) -> list[int]:
+        """The requested nodes to be run again by now: of their graphs nothing is under way any more."""
+        tasks: list[int] = []
+        for graph in [graph for graph in self._resting if graph.asked.keys() <= graph.resting]:
+            del self._resting[graph]
+            tasks += graph.asked
+            graph.resting.clear()
+        return tasks
+
+    def lost(self, tasks: Iterable[int]) -> dict[int, GraphPiece]:
+        """The inner nodes that are to be run again, too."""
+        found: dict[int, GraphPiece] = {}
+        for task in tasks:
+            if (graph := self._graphs.get(task)) is not None:
+                found.update(graph.lost(task))
+        return found
 
     @staticmethod
     def count(calls: Iterable[OutstandingCall | None]) -> None:
@@ -163,7 +215,7 @@ class GraphTable:
         explained = list(outcomes.results)
         for position, (task, status) in enumerate(zip(outcomes.tasks, statuses, strict=True)):
             graph = self._graphs.get(task)
-            if graph is not None and status in (Status.RAISED, Status.FAILED):
+            if graph is not None and outcomes.calls[position] is not None and status in (Status.RAISED, Status.FAILED):
                 graph.failed.add(task)
                 payload = explained[position] = FailurePayload(explained[position])
                 payload.path = _Path(graph, task)
@@ -171,7 +223,14 @@ class GraphTable:
 
     def clear(self) -> None:
         """Nothing is wanted any more."""
+        for graph in self._graphs.values():
+            graph.pieces.clear()
         self._graphs.clear()
+        self._resting.clear()
+
+
+def _first(piece: GraphPiece) -> int:
+    return piece.first
 
 
 class _Path:

@@ -1,12 +1,13 @@
 """Repeats: tasks that failed because an object of theirs was not to be had, and are run again. Pure, no IO.
 
 Storage that is started again has lost everything; what this process still holds is put there once more. Until that is
-done the outcome is held back here, and its task counts as under way.
+done the outcome is held back here, and its task counts as under way. A requested node of a graph goes with all that it
+takes (`graph_records`): an inner one that failed has failed those that take it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from scaler_client.graph_records import GraphPiece
@@ -25,8 +26,8 @@ class Repeats:
         self._counts: dict[int, int] = {}
         self._held: dict[int, bytes] = {}
 
-    def hold(self, done: Done, known: Mapping[int, OutstandingCall], graphs: Container[int]) -> Sequence[int]:
-        """The tasks of an outcome, of those that are known, that are to be run again; nodes of graphs are not."""
+    def hold(self, done: Done, known: Mapping[int, OutstandingCall]) -> Sequence[int]:
+        """The tasks of an outcome, of those that are known, that are to be run again; inner nodes go with others."""
         if Status.FAILED not in done.statuses:
             self.forget(done.tasks)
             return ()
@@ -35,7 +36,7 @@ class Repeats:
             count = self._counts.pop(task, 0)
             if status != Status.FAILED or count >= REPEATS_LIMIT or not _is_loss(payload):
                 continue
-            if task in known and task not in graphs and not isinstance(known[task], GraphPiece):
+            if task in known and not isinstance(known[task], GraphPiece):
                 self._counts[task] = count + 1
                 self._held[task] = bytes(payload)
                 held.append(task)

@@ -12,7 +12,7 @@ from scaler_client.stored import StoredObject, StoredPayload
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
-from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError, StorageLostError
+from scaler_protocol.errors import ObjectRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.objects import OBJECT_ID_BYTES, Reference, new_object_id
 
@@ -127,8 +127,7 @@ class ClientStorage:
         What can not be made again is told to whoever wants it, by the server.
         """
         connection = self._connection()
-        with contextlib.suppress(ObjectNotFoundError):
-            connection.get(Reference(new_object_id(), 0))  # whoever answers is the server of now
+        connection.list()  # whoever answers is the server of now
         with self._mending:
             if self._server in (0, connection.server):
                 return

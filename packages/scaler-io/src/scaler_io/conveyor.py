@@ -16,10 +16,13 @@ No thread, no socket, no clock: scaler_io.traffic is its shell. Of IO there is w
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
+from scaler_io.holder import Holder
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, Uplink, UplinkEvent
 from scaler_io.locks import Life
 from scaler_io.mappings import Mappings
@@ -29,7 +32,9 @@ from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.storage import (
+    BringObject,
     DeleteObjects,
+    DropObjects,
     HostProof,
     ObjectAllocated,
     ObjectList,
@@ -38,6 +43,7 @@ from scaler_protocol.storage import (
     ObjectStored,
 )
 
+LOGGER: Final = logging.getLogger("scaler")
 WINDOW_BYTES = 8 * PART_BYTES
 AHEAD_SECONDS = 0.25
 """How long what is on the way may take: heartbeats and small objects of this connection wait behind it."""
@@ -62,7 +68,7 @@ class Conveyor:
     """All transfers of one connection, until it has `ended`.
 
     `prove` gives the token of a directory on our host; `welcomed` is told of each incarnation of a server that knows
-    nothing of us.
+    nothing of us; a `holder` speaks for our host where that is not the server's.
     """
 
     def __init__(
@@ -73,11 +79,14 @@ class Conveyor:
         mappings: Mappings,
         prove: Callable[[str], bytes],
         welcomed: Callable[[int], object],
+        holder: Holder | None = None,
     ) -> None:
         self.ended: ScalerError | None = None
         """Why nothing is taken any more, if so."""
         self._uplink, self._server, self._timeout = uplink, server, timeout_seconds
-        self._mappings, self._prove, self._welcomed = mappings, prove, welcomed
+        self.near: bool | None = None
+        """Whether the server is on our host; None before it has said anything."""
+        self._mappings, self._prove, self._welcomed, self._holder = mappings, prove, welcomed, holder
         self._lost = ""
         """Why there has been no server for longer than the timeout, if so."""
         self._up = False
@@ -108,7 +117,7 @@ class Conveyor:
             self._up, self._lost = True, ""
             if not event.resumed:
                 self._arrive(event.welcome)
-                self._ask_again()
+                self._ask_again(self._announce())
         elif isinstance(event, LinkDown):
             self._up = False
         elif isinstance(event, LinkLost):
@@ -116,6 +125,14 @@ class Conveyor:
         elif isinstance(event, LinkRefused):
             reasons = "; ".join(event.reasons)
             self.end(HandshakeRefusedError(f"object storage server {self._server} refused us: {reasons}"))
+        elif isinstance(event, BringObject) and self._holder is not None:
+            answer = self._holder.bring(event)
+            if isinstance(answer, Transfer):
+                self._turns.append(answer)
+            else:
+                self._uplink.send(answer)
+        elif isinstance(event, DropObjects) and self._holder is not None:
+            self._holder.drop(event)
 
     def ask(self, now: float) -> None:
         """Give pins back, and every transfer its turn, as long as the window is open."""
@@ -170,12 +187,25 @@ class Conveyor:
         """We begin anew with a server; if it is on this host it is to know."""
         token = self._prove(welcome.segment_directory)
         self._directory = welcome.segment_directory if token else ""
+        self.near = bool(token)
         self._end_life()
         if token:
             with contextlib.suppress(OSError):  # it may be full, or the server be gone again
                 self._life = Life(self._directory)
             self._uplink.send(HostProof(token, self._life.name if self._life is not None else ""))
         self._welcomed(welcome.incarnation)
+
+    def _announce(self) -> list[Transfer]:
+        """What is held on our host comes before everything that may be about it."""
+        if self._holder is None or self.near:
+            return []
+        try:
+            voice, holds = self._holder.announce()
+        except OSError as error:
+            LOGGER.warning("nothing is held on this host: %s", error)
+            return []
+        self._uplink.send(voice)
+        return holds
 
     def _end_life(self) -> None:
         if self._life is not None:
@@ -218,7 +248,7 @@ class Conveyor:
     def _refuse(self, transfer: Transfer, error: ScalerError) -> None:
         """A transfer is over; the parts of a failed upload are of no use."""
         transfer.finish(type(error)(f"{error} (object storage server {self._server})", **error.details))
-        if isinstance(transfer, Upload):
+        if isinstance(transfer, Upload) and not transfer.edition:
             self._turns.append(Deletion(DeleteObjects([transfer.reference.object], transfer.session)))
 
     def give_up(self, now: float) -> ScalerError | None:
@@ -234,13 +264,16 @@ class Conveyor:
                 _fail(transfer, error)
         return None if waiting else error
 
-    def _ask_again(self) -> None:
-        live = dict.fromkeys(self._live())
+    def _ask_again(self, first: list[Transfer]) -> None:
+        live = dict.fromkeys((*first, *self._live()))
         self._asked.clear()
         self._copies.clear()
         self._on_the_way = 0
         for transfer in live:
-            transfer.restart()
+            if isinstance(transfer, Upload) and transfer.edition:
+                _fail(transfer, StorageLostError("the server that knew it to be held here is gone"))
+            else:
+                transfer.restart()
         self._turns = deque(live)
 
     def _live(self) -> list[Transfer]:

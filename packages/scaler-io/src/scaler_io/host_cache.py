@@ -9,7 +9,8 @@ old name is another file), and its size; it has all bytes when it has that size.
 
 Room is what names say. Who begins a file counts all of them, removes what nobody has locked, unused for longest first,
 and where that is not enough does without: so there is no lock around it all that a stopped process could keep.
-A mapping keeps its file's lock until it is gone, also from processes that were forked with it.
+A mapping keeps its file's lock until it is gone, also from processes that were forked with it. What is held
+(scaler_io.held_files) stays until it is not any more.
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scaler_io.locks import try_lock
 from scaler_protocol.objects import Reference
 
+HELD = "held"
+"""The directory of second names (scaler_io.held_files): a file that has one stays."""
+TOKEN = "token"
+Give = Callable[[int], bool]
+"""Lets go of about so many bytes that are held; False where that can not be."""
 UNUSED_SECONDS = 30.0
 """What nobody has needed for so long is given up."""
 
@@ -55,6 +62,10 @@ class CachedFile:
     def hold(self) -> bool:
         """Lock it, alone to append to it or, when it is complete, with others to map it; does not wait."""
         return try_lock(self._descriptor, exclusively=not self.complete)
+
+    def share(self) -> None:
+        """Let others map what is complete."""
+        try_lock(self._descriptor, exclusively=False)
 
     def append(self, offset: int, part: bytes | memoryview) -> None:
         """Write where `filled` ends; raises OSError where there is no memory, or it is closed."""
@@ -97,11 +108,11 @@ class HostCache:
     """The files in a directory, whose sizes are together at most `limit` bytes."""
 
     def __init__(self, directory: Path, limit: int) -> None:
-        self._directory, self._limit = directory, limit
+        self.directory, self._limit = directory, limit
 
     def open(self, reference: Reference, edition: int) -> CachedFile | None:
         """The file of an object, new if need be; None where there can be none."""
-        path = self._directory / f"{reference.object.hex()}-{edition:x}-{reference.size}"
+        path = self.directory / cached_name(reference, edition)
         if reference.size > self._limit:
             return None
         try:
@@ -109,8 +120,15 @@ class HostCache:
         except OSError:
             return None
 
-    def make_room(self, file: CachedFile) -> bool:
+    def make_room(self, file: CachedFile, give: Give | None = None) -> bool:
         """Remove others until all are within the limit, or say that they are not."""
+        excess = self._make_room(file)
+        if excess > 0 and give is not None and give(excess):
+            excess = self._make_room(file)
+        return excess <= 0
+
+    def _make_room(self, file: CachedFile) -> int:
+        """The bytes that are still too many."""
         found = sorted(self._found(), key=lambda each: each.used)
         excess = sum(each.size for each in found) - self._limit
         for each in found:
@@ -118,7 +136,26 @@ class HostCache:
                 break
             if each.path != file._path and _removed(each.path):
                 excess -= each.size
-        return excess <= 0
+        return excess
+
+    def write(self, reference: Reference, edition: int, buffers: Sequence[memoryview], give: Give) -> CachedFile | None:
+        """A new file that holds these, and is locked; None where there is no room, or somebody else writes it."""
+        file = self.open(reference, edition)
+        if file is None:
+            return None
+        written = False
+        try:
+            if file.hold() and not file.complete and self.make_room(file, give):
+                for buffer in buffers:
+                    file.append(file.filled, buffer)
+                written = file.complete
+        except OSError:
+            written = False
+        finally:
+            if not written:
+                file.remove()
+                file.close()
+        return file if written else None
 
     def trim(self, unused_seconds: float = UNUSED_SECONDS) -> None:
         """Remove what nobody has needed for so long."""
@@ -129,7 +166,7 @@ class HostCache:
 
     def _found(self) -> list[_Found]:
         found = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as entries:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
             for entry in entries:
                 _, _, size = entry.name.rpartition("-")
                 if size.isdigit():
@@ -138,8 +175,13 @@ class HostCache:
         return found
 
 
+def cached_name(reference: Reference, edition: int) -> str:
+    """The name of its file."""
+    return f"{reference.object.hex()}-{edition:x}-{reference.size}"
+
+
 def _removed(path: Path) -> bool:
-    """Whether the file is gone now: not while anybody uses it."""
+    """Whether the file is gone now: not while anybody uses it, or it is held."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -148,9 +190,10 @@ def _removed(path: Path) -> bool:
         if not try_lock(descriptor, exclusively=True):
             return False
         # By its name, which another one may have had removed, and given to a new file, since it was opened.
-        if os.fstat(descriptor).st_nlink:
+        links = os.fstat(descriptor).st_nlink
+        if links == 1:
             os.unlink(path)
-        return True
+        return links < 2
     except FileNotFoundError:
         return True
     finally:

@@ -17,11 +17,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from scaler_io.held_files import HeldFiles, HeldObject, new_edition
+from scaler_io.holder import Holder
 from scaler_io.host_cache import CachedFile, HostCache
 from scaler_io.traffic import Traffic
-from scaler_io.transfers import Buffer, Deletion, Done, Download, Growth, Listing, Transfer, Upload
+from scaler_io.transfers import Buffer, Deletion, Done, Download, Growth, Hold, Listing, Transfer, Upload
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError
+from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError, ObjectRefusedError, ScalerError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_protocol.objects import SHARED_BYTES, Reference, new_object_id
@@ -54,13 +56,17 @@ class ObjectConnection:
         name: str = "",
         renewed: Callable[[], object] | None = None,
         cache: HostCache | None = None,
+        holder: Holder | None = None,
     ) -> None:
         """Nobody owns the session at the server who has not its `key`: forks have it, and nobody else is told.
 
-        `renewed` is called, on a thread that it must not hold up, when the server is another one than before.
+        `renewed` is called, on a thread that it must not hold up, when the server is another one than before. Where
+        that is on another host this one shares a `cache`, in which what is put stays, and a `holder` speaks for it.
         """
         self.address = address
         self._cache = cache
+        self._held = HeldFiles(cache.directory, address) if cache is not None else None
+        self._holder = holder
         self.session = session
         self.server = 0
         """The incarnation of the server that welcomed us last."""
@@ -108,7 +114,11 @@ class ObjectConnection:
         Nothing may change the buffers before this returns. Raises ObjectRefusedError, of which StorageFullError is one.
         """
         buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
-        return self._put([self._upload(buffers, session, name)])[0]
+        views = _views(buffers)
+        held = HeldObject(_reference(views, name), new_edition(), session or self.session)
+        if not self._stays(held, views):
+            self._put([Upload(held.reference, views, held.session)])
+        return held.reference
 
     def put_soon(
         self, payload: Buffer | Sequence[Buffer], *, session: int = 0, name: bytes = b"", done: Done
@@ -118,19 +128,15 @@ class ObjectConnection:
         Until then nothing may change the buffers. `done` must not block.
         """
         buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
-        upload = self._upload(buffers, session, name, done)
+        views = _views(buffers)
+        upload = Upload(_reference(views, name), views, session or self.session, done)
         self._start(upload)
         return upload.reference
 
     def put_each(self, payloads: Sequence[Buffer], *, session: int = 0) -> list[Reference]:
         """Store every one of these as an object, or, where that fails, none; otherwise as `put`."""
-        return self._put([self._upload([payload], session) for payload in payloads])
-
-    def _upload(self, buffers: Sequence[Buffer], session: int, name: bytes = b"", done: Done | None = None) -> Upload:
-        views = [memoryview(buffer) for buffer in buffers]
-        views = [view.cast("B") for view in views if view.nbytes]
-        reference = Reference(name or new_object_id(), sum(map(len, views)))
-        return Upload(reference, views, session or self.session, done)
+        each = map(_views, ([payload] for payload in payloads))
+        return self._put([Upload(_reference(views), views, session or self.session) for views in each])
 
     def _put(self, uploads: Sequence[Upload]) -> list[Reference]:
         references = [upload.reference for upload in uploads]
@@ -139,8 +145,6 @@ class ObjectConnection:
                 self._start(upload)
             for upload in uploads:
                 self._await(upload)
-                if self._cache is not None:
-                    upload.keep_in(self._cache)
         except BaseException:
             for upload in uploads:
                 upload.over.set()
@@ -208,7 +212,7 @@ class ObjectConnection:
 
     def _grow(self, cache: HostCache, file: CachedFile, reference: Reference, edition: int) -> bool:
         """Fetch what is missing in a file; False where that can not be."""
-        if not cache.make_room(file):
+        if not cache.make_room(file, self._give):
             return False
         growth = Growth(reference, edition, file)
         try:
@@ -217,6 +221,61 @@ class ObjectConnection:
             file.remove()
             raise
         return growth.whole
+
+    def _stays(self, held: HeldObject, views: Sequence[memoryview]) -> bool:
+        """Whether an object stands on this host from now on, and a server elsewhere knows that."""
+        cache, files = self._cache, self._held
+        if cache is None or files is None or held.reference.size < SHARED_BYTES or self.is_near():
+            return False
+        file = cache.write(held.reference, held.edition, views, self._give)
+        if file is None:
+            return False
+        hold = Hold(held, b"")
+        try:
+            with contextlib.closing(file):
+                files.add(file, held)
+                hold = Hold(held, files.host)
+                self._run(hold)
+        except (ObjectRefusedError, OSError):
+            return False  # nobody speaks for this host: it is to be put
+        finally:
+            if not hold.needed:
+                files.drop(held)
+        return True
+
+    def _give(self, excess: int) -> bool:
+        """Put about so many bytes of what is held where everybody finds it, longest unused first."""
+        files = self._held
+        assert files is not None
+        with files.giving() as ours:
+            for _, held in files.list() if ours else ():
+                mapping = files.map(held)
+                if excess <= 0 or mapping is None:
+                    continue
+                try:
+                    self._run(Upload(held.reference, [memoryview(mapping)], held.session, edition=held.edition))
+                except ScalerError:  # it is full, or begins anew: all of it stays here
+                    return False
+                files.release(held)
+                excess -= held.reference.size
+        return excess <= 0
+
+    def is_near(self) -> bool:
+        """Whether the server is on this host; connects where that is not known. Raises StorageLostError."""
+        traffic = self._traffic
+        if traffic is None or traffic.near is None:
+            self.open()
+            traffic = self._traffic
+        return traffic is not None and bool(traffic.near)
+
+    def has(self, reference: Reference, edition: int) -> bool:
+        """Whether the server knows an object as this edition; raises StorageLostError."""
+        download = Download(reference, looking=True)
+        try:
+            self._run(download)
+        except ObjectNotFoundError:
+            return False
+        return download.edition == edition
 
     def list(self) -> Sequence[bytes]:
         """The ids of all complete objects of our session."""
@@ -281,8 +340,17 @@ class ObjectConnection:
                     host=platform.node(),
                     pid=os.getpid(),
                 )
-                self._traffic = Traffic(self.address, hello, self._timeout, self._welcomed)
+                self._traffic = Traffic(self.address, hello, self._timeout, self._welcomed, self._holder)
                 self._traffic.start(transfer)
+
+
+def _views(buffers: Sequence[Buffer]) -> Sequence[memoryview]:
+    views = [memoryview(buffer) for buffer in buffers]
+    return [view.cast("B") for view in views if view.nbytes]
+
+
+def _reference(views: Sequence[memoryview], name: bytes = b"") -> Reference:
+    return Reference(name or new_object_id(), sum(map(len, views)))
 
 
 _CONNECTIONS: Final[weakref.WeakSet[ObjectConnection]] = weakref.WeakSet()

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from scaler_io.conveyor import Conveyor
+from scaler_io.holder import Holder
 from scaler_io.links import Uplink
 from scaler_io.mappings import Mappings
 from scaler_io.segments import read_token
@@ -28,7 +29,12 @@ class Traffic:
     """The thread that owns the connection of one process, until it is closed or the server is lost."""
 
     def __init__(
-        self, address: Address, hello: Hello, timeout_seconds: float, welcomed: Callable[[int], object]
+        self,
+        address: Address,
+        hello: Hello,
+        timeout_seconds: float,
+        welcomed: Callable[[int], object],
+        holder: Holder | None = None,
     ) -> None:
         """`welcomed` is told, on the thread, which incarnation of a server it is that knows nothing of us."""
         self._address = address
@@ -41,7 +47,9 @@ class Traffic:
         self._arrivals: deque[Transfer] = deque()
         self._closing = False
         self.mappings = Mappings(self._signal)
-        self._conveyor = Conveyor(self._uplink, str(address), timeout_seconds, self.mappings, read_token, welcomed)
+        self._conveyor = Conveyor(
+            self._uplink, str(address), timeout_seconds, self.mappings, read_token, welcomed, holder
+        )
         self._thread = threading.Thread(target=self._run, name="scaler-objects", daemon=True)
         self._thread.start()
 
@@ -59,6 +67,11 @@ class Traffic:
     def ended(self) -> bool:
         """Whether nothing is taken any more."""
         return self._conveyor.ended is not None
+
+    @property
+    def near(self) -> bool | None:
+        """Whether the server is on this host, if that is known."""
+        return self._conveyor.near
 
     def close(self) -> None:
         """Say what is waiting to be said, fail what waits for an answer, leave."""

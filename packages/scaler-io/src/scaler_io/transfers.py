@@ -6,7 +6,6 @@ they travel in parts.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import mmap
 import threading
@@ -16,7 +15,8 @@ from io import BytesIO
 from itertools import accumulate
 from typing import Final
 
-from scaler_io.host_cache import CachedFile, HostCache
+from scaler_io.held_files import HeldObject
+from scaler_io.host_cache import CachedFile
 from scaler_io.segments import SegmentWriter, map_segment
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
 from scaler_protocol.messages import Message
@@ -26,6 +26,7 @@ from scaler_protocol.storage import (
     AllocateObject,
     DeleteObjects,
     GetObject,
+    HoldObject,
     ListObjects,
     MapObject,
     ObjectAllocated,
@@ -91,22 +92,26 @@ class Transfer:
 
 
 class Upload(Transfer):
-    """An object to the server; `done` hears of its end, unless it is abandoned."""
+    """An object to the server, with an `edition` where it is held here; `done` hears of its end, unless abandoned."""
 
     def __init__(
-        self, reference: Reference, buffers: Sequence[memoryview], session: int, done: Done | None = None
+        self,
+        reference: Reference,
+        buffers: Sequence[memoryview],
+        session: int,
+        done: Done | None = None,
+        edition: int = 0,
     ) -> None:
         super().__init__(reference, part_count(reference.size))
-        self.session = session
+        self.session, self.edition = session, edition
         self._buffers = buffers
         self._ends = list(accumulate(map(len, buffers)))
         self._done = done
         self._directory = self._segment = ""
         self._writer: SegmentWriter | None = None
-        self._edition = 0
 
     def begin(self, directory: str) -> None:
-        self._directory = directory if self.reference.size >= SHARED_BYTES else ""
+        self._directory = directory if self.reference.size >= SHARED_BYTES and not self.edition else ""
         self.count = 2 if self._directory else part_count(self.reference.size)
 
     @property
@@ -150,7 +155,7 @@ class Upload(Transfer):
             return AllocateObject(self.reference.object, self.reference.size, self.session, number)
         parts = Payloads.cut(self._part(index * PART_BYTES, self.span(index)), [self.span(index)])
         name, size = self.reference.object, self.reference.size
-        return PutObject(name, size, parts, index * PART_BYTES, self.session, number)
+        return PutObject(name, size, parts, index * PART_BYTES, self.session, number, self.edition)
 
     def _part(self, start: int, length: int) -> memoryview | bytes:
         """Bytes of the buffers as if they were one; copied only where they are not in one."""
@@ -170,25 +175,6 @@ class Upload(Transfer):
             raise ProtocolError(f"{type(message).__name__} is no answer to PutObject")
         if message.error:
             raise restore(message.error.encode())
-        self._edition = message.edition
-
-    def keep_in(self, cache: HostCache) -> None:
-        """Leave what was sent elsewhere to others of this host, too, where there is room."""
-        if self._directory or not self._edition or self.reference.size < SHARED_BYTES:
-            return
-        file = cache.open(self.reference, self._edition)
-        if file is None:
-            return
-        with contextlib.closing(file):
-            if not file.hold() or file.complete:
-                return
-            try:
-                if not cache.make_room(file):
-                    raise OSError("it has no room")
-                for end, buffer in zip(self._ends, self._buffers, strict=True):
-                    file.append(end - len(buffer), buffer)
-            except OSError:
-                file.remove()
 
     def _allocated(self, message: Message) -> None:
         if not isinstance(message, ObjectAllocated):
@@ -296,6 +282,38 @@ class Growth(Download):
             self._into.append(index * PART_BYTES, part)
         except OSError:
             self.finish()
+
+
+class Hold(Transfer):
+    """To say that an object is held on our host; `heard` is told when the server has said how that is."""
+
+    def __init__(
+        self, held: HeldObject, host: bytes, heard: Callable[[Hold, ScalerError | None], object] | None = None
+    ) -> None:
+        super().__init__(held.reference, 1)
+        self.held, self._host, self._heard = held, host, heard
+        self.needed = False
+        """Whether the server has it from nobody else."""
+
+    def request(self, index: int, number: int) -> Message:
+        held = self.held
+        return HoldObject(held.reference.object, held.reference.size, held.session, held.edition, self._host, number)
+
+    def cost(self, index: int) -> int:
+        return 0
+
+    def answer(self, index: int, message: Message) -> None:
+        if not isinstance(message, ObjectStored):
+            raise ProtocolError(f"{type(message).__name__} is no answer to HoldObject")
+        if message.error:
+            raise restore(message.error.encode())
+        self.needed = message.edition == self.held.edition
+
+    def finish(self, error: ScalerError | None = None) -> None:
+        if not self.over.is_set():
+            super().finish(error)
+            if self._heard is not None:
+                self._heard(self, error)
 
 
 class Listing(Transfer):

@@ -163,6 +163,7 @@ struct PutObject {
   size @3 :UInt64;
   offset @4 :UInt64;
   partsLengths @5 :List(UInt32);
+  edition @6 :UInt64;
 }
 struct GetObject { request @0 :UInt64; object @1 :Data; offset @2 :UInt64; limit @3 :UInt32; }
 struct DeleteObjects { objects @0 :List(Data); session @1 :UInt32; }
@@ -193,6 +194,22 @@ struct ObjectMapped {
   error @5 :Text;
 }
 struct UnpinObjects { pins @0 :List(UInt64); lent @1 :List(UInt64); }
+struct SpeakForHost { host @0 :Data; }
+struct HoldObject {
+  request @0 :UInt64;
+  object @1 :Data;
+  session @2 :UInt32;
+  size @3 :UInt64;
+  edition @4 :UInt64;
+  host @5 :Data;
+}
+struct BringObject { object @0 :Data; session @1 :UInt32; size @2 :UInt64; edition @3 :UInt64; }
+struct DropObjects {
+  objects @0 :List(Data);
+  sessions @1 :List(UInt32);
+  sizes @2 :List(UInt64);
+  editions @3 :List(UInt64);
+}
 
 # Published for monitors, see docs/protocol.md.
 struct MonitorStatus {
@@ -296,6 +313,11 @@ struct StorageStatus {
   biggestSessions @19 :List(UInt32);
   biggestSizes @20 :List(UInt64);
   biggestInMemory @21 :List(Bool);
+  hosts @22 :UInt64;
+  held @23 :UInt64;
+  heldBytes @24 :UInt64;
+  broughtEver @25 :UInt64;
+  biggestHeld @26 :List(Bool);
 }
 
 struct Message {
@@ -348,5 +370,9 @@ struct Message {
     resized @45 :Resized;
     listObjects @46 :ListObjects;
     objectList @47 :ObjectList;
+    speakForHost @48 :SpeakForHost;
+    holdObject @49 :HoldObject;
+    bringObject @50 :BringObject;
+    dropObjects @51 :DropObjects;
   }
 }

@@ -158,11 +158,12 @@ class StorageStatus:
 
     `bytes` is what the memory limit counts: complete objects in memory, objects being written, deleted ones that are
     still mapped. `recyclable_bytes` is memory that waits for the next object. `hits` and `misses` are reads of objects
-    in memory and on disk, `unknown` those of objects that are not there. The biggest are those among the 20,000 newest;
+    in memory and on disk, `unknown` those of objects that are not there. `held` are objects that only other `hosts`
+    have, `brought_ever` bytes of such that were brought from there. The biggest are those among the 20,000 newest;
     `biggest_names` are hashes of ids, which only those may know who may read the objects.
     """
 
-    COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory"),)
+    COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory", "biggest_held"),)
 
     objects: int
     writing: int
@@ -186,6 +187,11 @@ class StorageStatus:
     biggest_sessions: Sequence[int] = ()
     biggest_sizes: Sequence[int] = ()
     biggest_in_memory: Sequence[bool] = ()
+    biggest_held: Sequence[bool] = ()
+    hosts: int = 0
+    held: int = 0
+    held_bytes: int = 0
+    brought_ever: int = 0
 
 
 MonitorMessage = MonitorStatus | TaskEvents | StorageStatus

@@ -1,13 +1,15 @@
 """The messages between object storage and those who use it.
 
-Peers on the storage's host write and map its segments by themselves; all others send and get parts. With ListObjects a
-session learns what object storage has of it, to free what nobody knows of.
+Peers on the storage's host write and map its segments by themselves; all others send and get parts. Other hosts hold
+what their workers have made, and are asked for it when somebody elsewhere wants it. With ListObjects a session learns
+what object storage has of it, to free what nobody knows of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from scaler_protocol.payloads import NONE, Payloads
 
@@ -16,7 +18,10 @@ from scaler_protocol.payloads import NONE, Payloads
 
 @dataclass(frozen=True, slots=True)
 class PutObject:
-    """One part (see `scaler_protocol.objects`) of an object of `size` bytes, at `offset`; answered by ObjectStored."""
+    """One part (see `scaler_protocol.objects`) of an object of `size` bytes, at `offset`; answered by ObjectStored.
+
+    With an `edition` it is that which the sender's host holds: refused where the server does not know it as such.
+    """
 
     object: bytes
     size: int
@@ -24,6 +29,7 @@ class PutObject:
     offset: int = 0
     session: int = 0
     request: int = 0
+    edition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +149,50 @@ class UnpinObjects:
     lent: Sequence[int] = ()
 
 
+# --- hosts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakForHost:
+    """The sender can be asked for what is held on its host, which is known by what is in a file there."""
+
+    host: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HoldObject:
+    """An object stands on `host` and nowhere else, as an edition that its writer has numbered; ObjectStored answers."""
+
+    object: bytes
+    size: int
+    session: int
+    edition: int
+    host: bytes
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BringObject:
+    """An object that the receiver's host holds is wanted elsewhere: to be put, with its edition."""
+
+    object: bytes
+    size: int
+    session: int
+    edition: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropObjects:
+    """To a host: these editions need not be held any more. From a host: they are not to be had there any more."""
+
+    COLUMNS: ClassVar = (("objects", "sizes", "sessions", "editions"),)
+
+    objects: Sequence[bytes]
+    sizes: Sequence[int]
+    sessions: Sequence[int]
+    editions: Sequence[int]
+
+
 # --- stock ----------------------------------------------------------------------------------------------------------
 
 
@@ -164,5 +214,5 @@ class ObjectList:
 StorageMessage = (
     PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
     | HostProof | AllocateObject | ObjectAllocated | SealObject | MapObject | ObjectMapped | UnpinObjects
-    | ListObjects | ObjectList
+    | ListObjects | ObjectList | SpeakForHost | HoldObject | BringObject | DropObjects
 )  # fmt: skip

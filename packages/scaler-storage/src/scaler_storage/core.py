@@ -17,9 +17,10 @@ Clients come when they have, or are told of, a first object; objects of a sessio
 all are freed `retention_seconds` after the last one was written.
 
 Memory is bounded: scaler_storage.pager spills what is not mapped, and requests that need room wait in a queue for it,
-or are refused where there can be none. A mapped segment is pinned: the bytes under it do not change until the pin is
-given back. Segments that a lost or careless peer may still use are never used again. A peer on this host may hold a
-lock as long as it lives: once that is free, what the peer was doing ends, whether or not its connection is gone.
+or are refused where there can be none. What other hosts have made may stay there (scaler_storage.holding). A mapped
+segment is pinned: the bytes under it do not change until the pin is given back. Segments that a lost or careless peer
+may still use are never used again. A peer on this host may hold a lock as long as it lives: once that is free, what the
+peer was doing ends, whether or not its connection is gone.
 
 Invariants (`check`): what the pager's do; every upload has a known writer; every object stands on the shelf of exactly
 its session; every pin has a known peer; the orphaned sessions are those without an owner, the one that is due first in
@@ -46,14 +47,18 @@ from scaler_protocol.objects import part_count
 from scaler_protocol.storage import (
     AllocateObject,
     DeleteObjects,
+    DropObjects,
     GetObject,
+    HoldObject,
     HostProof,
     ListObjects,
     MapObject,
     PutObject,
     SealObject,
+    SpeakForHost,
     UnpinObjects,
 )
+from scaler_storage.holding import Holding
 from scaler_storage.reading import Reading
 from scaler_storage.records import LoadObject, PeerRecord, ShelfRecord
 from scaler_storage.segments import Segments
@@ -65,6 +70,8 @@ LIFE_SECONDS = 1.0
 """How often it is looked which processes on this host live."""
 WRITING_SECONDS = 10.0
 """How long somebody who is writing may keep others waiting for room."""
+RETURN_SECONDS = 2.0
+"""From the first one who knew an earlier server until nobody else is expected to come back with what he has."""
 _ENDED_LIMIT = 65_536
 """Ended sessions that are remembered."""
 _BIGGEST = 10
@@ -88,8 +95,11 @@ class StorageCore:
         self._incarnation = incarnation
         self._segments = segments
         self._state = StorageState(segments, memory_limit, spill_limit)
-        self._writing = Writing(self._state, retention_seconds, incarnation << _COUNT_BITS)
-        self._reading = Reading(self._state, incarnation << _COUNT_BITS)
+        self._holding = Holding(self._state)
+        self._reading = Reading(self._state, self._holding, incarnation << _COUNT_BITS)
+        self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
+        self._followed = False
+        """Whether somebody has come who knew another server here."""
         self._lives: dict[bytes, str] = {}
         """What peers on this host have locked as long as they live."""
         self._fading: set[str] = set()
@@ -110,6 +120,9 @@ class StorageCore:
             UnpinObjects: self._reading.unpin,
             NeedStorageStatus: lambda peer, event: self._state.send(peer, self.status()),
             ListObjects: self._reading.list,
+            SpeakForHost: self._holding.speak,
+            HoldObject: self._writing.hold,
+            DropObjects: self._holding.dropped,
         }
 
     def admit(self, hello: Hello) -> Welcome | Refused:
@@ -166,6 +179,9 @@ class StorageCore:
             self._stalled = now
         elif now >= self._stalled + WRITING_SECONDS:
             self._refuse_waiting(f"what is being written was not finished in {WRITING_SECONDS:g} s")
+        self._holding.look()
+        self._reading.expect_no_more()
+        self._holding.tell_hosts()
         out, state.out = state.out, []
         return out
 
@@ -223,12 +239,12 @@ class StorageCore:
         state.tried()
 
     def due(self) -> float | None:
-        """When orphans or unneeded memory are freed, waiting for room has an end, or the living are looked at."""
+        """When orphans or unneeded memory are freed, waiting has an end, or the living are looked at."""
         orphans = next(iter(self._state.orphans.values()), None)
         stalled = None if self._stalled is None else self._stalled + WRITING_SECONDS
         look = self._look_at if self._lives else None
-        times = [at for at in (orphans, stalled, look, self._state.pager.pool.due()) if at is not None]
-        return min(times, default=None)
+        others = (self._holding.due(), self._reading.due(), self._state.pager.pool.due())
+        return min((at for at in (orphans, stalled, look, *others) if at is not None), default=None)
 
     def status(self) -> StorageStatus:
         """The totals of this moment."""
@@ -259,6 +275,11 @@ class StorageCore:
             biggest_sessions=[record.session for _, record in biggest],
             biggest_sizes=[record.size for _, record in biggest],
             biggest_in_memory=[record.here for _, record in biggest],
+            biggest_held=[bool(record.host) for _, record in biggest],
+            hosts=len(state.voices),
+            held=state.held,
+            held_bytes=state.held_bytes,
+            brought_ever=state.brought_ever,
         )
 
     # --- peers ------------------------------------------------------------------------------------------------------
@@ -267,6 +288,8 @@ class StorageCore:
         if event.resumed:
             return
         state, hello = self._state, event.hello
+        if hello.peer_incarnation not in (0, self._incarnation) and not self._followed:
+            self._followed, state.return_until = True, state.now + RETURN_SECONDS
         old = state.peers.get(peer)
         if old is not None:
             self._leave(peer, old)
@@ -294,6 +317,7 @@ class StorageCore:
             self._writing.drop_upload(peer, record, name)
         self._writing.forget_requests(peer)
         self._reading.leave(record)
+        self._holding.leave(peer, record)
 
     def _prove(self, peer: bytes, event: HostProof) -> None:
         if not self._segments.directory or not hmac.compare_digest(event.token, self._segments.token):
@@ -329,7 +353,8 @@ class StorageCore:
         state = self._state
         pinned = {record for _, record in self._reading.pins.values()}
         writing = [upload.segment for upload in state.uploads.values()]
-        state.pager.check(list(state.objects.values()), pinned, writing)
+        state.pager.check([record for record in state.objects.values() if not record.host], pinned, writing)
+        self._holding.check()
         on_shelves = {(name, session) for session, shelf in state.shelves.items() for name in shelf.objects}
         assert on_shelves == {(name, record.session) for name, record in state.objects.items()}
         assert all(shelf.owners or shelf.objects for shelf in state.shelves.values())

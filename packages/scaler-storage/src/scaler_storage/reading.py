@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from scaler_protocol.errors import ObjectRefusedError, StorageFullError
 from scaler_protocol.objects import PART_BYTES
@@ -16,6 +17,7 @@ from scaler_protocol.storage import (
     ObjectPart,
     UnpinObjects,
 )
+from scaler_storage.holding import Holding
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord
 from scaler_storage.segments import Moved
 from scaler_storage.state import StorageState, proven
@@ -24,18 +26,20 @@ from scaler_storage.state import StorageState, proven
 class Reading:
     """Parts for peers elsewhere, mappings for those on this host."""
 
-    def __init__(self, state: StorageState, first_pin: int) -> None:
-        self._state = state
+    def __init__(self, state: StorageState, holding: Holding, first_pin: int) -> None:
+        self._state, self._holding = state, holding
         self._next_pin = first_pin
+        self._expected: dict[bytes, list[tuple[bytes, GetObject | MapObject]]] = {}
+        """Who wants what may be put or announced once more."""
         self.pins: dict[int, tuple[bytes, ObjectRecord]] = {}
         """Who has which object pinned."""
 
     def get(self, peer: bytes, event: GetObject) -> None:
         """Answer with what one part holds of the bytes, now or when they are in memory; with none if none is wanted."""
-        record = self._state.objects.get(event.object)
+        record = self._state.find(event.object)
         self._count(record, first=not event.offset and event.limit > 0)
         if record is None:
-            self._state.missing(peer, event)
+            self._miss(peer, event)
         elif not event.limit:
             self._state.pager.touch(record)
             self._state.send(peer, _part(event, record, b""))
@@ -56,22 +60,53 @@ class Reading:
         except ObjectRefusedError as refusal:
             self._state.missing(peer, event, refusal)
             return
-        record = self._state.objects.get(event.object)
+        record = self._state.find(event.object)
         if record is not None and record.size != event.size:
             record = None
         self._count(record, first=True)
         if record is None:
-            self._state.missing(peer, event)
+            self._miss(peer, event)
         elif not record.here:
             self._wait(peer, event, record)
         else:
             self._answer_mapping(peer, event, record)
 
+    def _miss(self, peer: bytes, event: GetObject | MapObject) -> None:
+        """There is no such object; or not yet, as the server was started again a moment ago."""
+        if self._state.now < self._state.return_until:
+            self._expected.setdefault(event.object, []).append((peer, event))
+        else:
+            self._state.unknown += 1
+            self._state.missing(peer, event)
+
+    def added(self, name: bytes) -> None:
+        """Answer who has expected an object."""
+        self._answer_again(self._expected.pop(name, ()))
+
+    def expect_no_more(self) -> None:
+        """Who still is expected to come back does not, after a while."""
+        if self._expected and self._state.now >= self._state.return_until:
+            expected, self._expected = self._expected, {}
+            for waiting in expected.values():
+                self._answer_again(waiting)
+
+    def _answer_again(self, waiting: Iterable[tuple[bytes, GetObject | MapObject]]) -> None:
+        for peer, event in waiting:
+            if peer not in self._state.peers:
+                continue
+            if isinstance(event, MapObject):
+                self.map(peer, event)
+            else:
+                self.get(peer, event)
+
+    def due(self) -> float | None:
+        """When nobody is expected any more."""
+        return self._state.return_until if self._expected else None
+
     def _count(self, record: ObjectRecord | None, *, first: bool) -> None:
-        self._state.unknown += record is None
         if record is not None and first:
             self._state.hits += record.here
-            self._state.misses += not record.here
+            self._state.misses += record.ticket > 0
 
     def _answer_part(self, peer: bytes, event: GetObject, record: ObjectRecord) -> None:
         length = max(0, min(event.limit, PART_BYTES - event.offset % PART_BYTES, record.size - event.offset))
@@ -99,7 +134,10 @@ class Reading:
 
     def _wait(self, peer: bytes, event: GetObject | MapObject, record: ObjectRecord) -> None:
         record.waiting.append((peer, event))
-        if len(record.waiting) == 1:
+        if record.host:
+            if not record.asked:
+                self._holding.ask(event.object, record)
+        elif len(record.waiting) == 1:
             self.load(peer, LoadObject(event.object))
 
     def load(self, peer: bytes, event: LoadObject) -> None:

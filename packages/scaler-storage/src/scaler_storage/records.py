@@ -16,6 +16,8 @@ class PeerRecord:
     session: int
     local: bool = False
     """Whether it has proven to be on this host."""
+    host: bytes = b""
+    """The other host that it speaks for, if any."""
     uploads: set[bytes] = field(default_factory=set)
     pins: set[int] = field(default_factory=set)
 
@@ -33,6 +35,10 @@ class ObjectRecord:
     ticket: int = 0
     """Of its copy on disk, or on the way there or back; 0: none."""
     pins: int = 0
+    host: bytes = b""
+    """The one that holds it, where its bytes are nowhere else."""
+    asked: bytes = b""
+    """The peer that is to bring it from there."""
     freed: bool = False
     """Whether it has no name any more, only readers."""
     waiting: list[tuple[bytes, GetObject | MapObject]] = field(default_factory=list)
@@ -48,6 +54,8 @@ class UploadRecord:
     segment: Segment
     missing: int
     allocated: bool = False
+    edition: int = 0
+    """Of the held object that is being brought; 0: a new writing."""
     parts: set[int] = field(default_factory=set)
 
 

@@ -30,6 +30,13 @@ class StorageState:
         self.ended: dict[int, None] = {}
         self.queue: deque[tuple[bytes, RoomEvent]] = deque()
         """Requests that wait for room, in their order, and who made them."""
+        self.voices: dict[bytes, dict[bytes, None]] = {}
+        """Of each other host the peers that speak for it."""
+        self.dropped: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
+        """What each host need not hold any more: id, size, session, edition."""
+        self.return_until = 0.0
+        """Until when those who knew an earlier server may still be coming back with what they have."""
+        self.held = self.held_bytes = self.brought_ever = 0
         self.refused = 0
         self.hits = self.misses = self.unknown = 0
         self.out: list[Effect] = []
@@ -80,6 +87,26 @@ class StorageState:
             raise ObjectRefusedError(f"session {session} has ended")
         return session
 
+    def find(self, name: bytes) -> ObjectRecord | None:
+        """An object that can be read."""
+        record = self.objects.get(name)
+        return record if record is not None and (not record.host or record.host in self.voices) else None
+
+    def hold(self, record: ObjectRecord, host: bytes, edition: int) -> None:
+        """An object stands on another host, and nowhere else."""
+        record.host, record.edition = host, edition
+        self.held += 1
+        self.held_bytes += record.size
+
+    def unhold(self, name: bytes, record: ObjectRecord, *, drop: bool) -> None:
+        """An object does not stand on another host alone any more; with `drop` it need not be there at all."""
+        if drop:
+            row = name, record.size, record.session, record.edition
+            self.dropped.setdefault(record.host, []).append(row)
+        record.host = record.asked = b""
+        self.held -= 1
+        self.held_bytes -= record.size
+
     def free(self, name: bytes, why: ScalerError | None = None) -> None:
         """An object is no more; who waits for it hears so, or `why`."""
         record = self.objects.pop(name)
@@ -88,6 +115,8 @@ class StorageState:
         if not shelf.objects and not shelf.owners:
             del self.shelves[record.session]
             self.orphans.pop(record.session, None)
+        if record.host:
+            self.unhold(name, record, drop=True)
         self.pager.drop(record, self.now)
         self.refuse_readers(record, why)
 

@@ -7,8 +7,17 @@ import logging
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, describe
 from scaler_protocol.handshake import Role
 from scaler_protocol.objects import OBJECT_ID_BYTES, PART_BYTES, part_count
-from scaler_protocol.storage import AllocateObject, DeleteObjects, ObjectAllocated, ObjectStored, PutObject, SealObject
+from scaler_protocol.storage import (
+    AllocateObject,
+    DeleteObjects,
+    HoldObject,
+    ObjectAllocated,
+    ObjectStored,
+    PutObject,
+    SealObject,
+)
 from scaler_storage.pool import SegmentPool
+from scaler_storage.reading import Reading
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord, ShelfRecord, UploadRecord
 from scaler_storage.state import StorageState, proven
 
@@ -16,8 +25,14 @@ from scaler_storage.state import StorageState, proven
 class Writing:
     """Uploads, whole objects, and their end."""
 
-    def __init__(self, state: StorageState, retention_seconds: float, last_edition: int) -> None:
-        self._state = state
+    def __init__(
+        self,
+        state: StorageState,
+        reading: Reading,
+        retention_seconds: float,
+        last_edition: int,
+    ) -> None:
+        self._state, self._reading = state, reading
         self._retention = retention_seconds
         self._edition = last_edition
         self._full_told = False
@@ -41,7 +56,8 @@ class Writing:
         try:
             proven(record, event)
             session = self._check(record, name, event.size, event.session)
-            if name not in self._state.objects:
+            stored = self._state.objects.get(name)
+            if stored is None or stored.host:
                 upload = self._begin(peer, record, event, session)
                 if upload is None:
                     return
@@ -58,6 +74,10 @@ class Writing:
             self._state.log(logging.WARNING, f"storage is full: {refusal}; see --memory-limit and --spill-directory")
         self.drop_upload(peer, self._state.peers[peer], event.object)
         self._state.refused += 1
+        stored = self._state.objects.get(event.object)
+        if stored is not None and stored.asked == peer:
+            stored.asked = b""
+            self._state.refuse_readers(stored, refusal)
         kind = ObjectStored if isinstance(event, PutObject) else ObjectAllocated
         self._state.send(peer, kind(event.object, request=event.request, error=describe(refusal).decode()))
 
@@ -78,6 +98,34 @@ class Writing:
             self._state.refused += 1
             error = describe(refusal).decode()
         self._state.send(peer, ObjectStored(event.object, event.request, error, edition))
+
+    def hold(self, peer: bytes, event: HoldObject) -> None:
+        """An object stands on another host."""
+        edition, error = 0, ""
+        try:
+            if event.host not in self._state.voices or not event.edition:
+                raise ObjectRefusedError(f"object {event.object.hex()}: nobody speaks for the host that holds it")
+            session = self._check(self._state.peers[peer], event.object, event.size, event.session)
+            edition = self._hold(event, session)
+        except ObjectRefusedError as refusal:
+            self._state.refused += 1
+            error = describe(refusal).decode()
+        self._state.send(peer, ObjectStored(event.object, event.request, error, edition))
+
+    def _hold(self, event: HoldObject, session: int) -> int:
+        """The edition that is held there from now on; 0 where the object is stored or held otherwise."""
+        state, name = self._state, event.object
+        stored = state.objects.get(name)
+        if stored is None:
+            record = ObjectRecord(session, event.size, None, here=False)
+            state.hold(record, event.host, event.edition)
+            self._add(name, record)
+        elif (stored.host, stored.edition) != (event.host, event.edition):
+            if not stored.host or stored.host in state.voices:
+                return 0
+            state.unhold(name, stored, drop=True)
+            state.hold(stored, event.host, event.edition)
+        return event.edition
 
     def delete(self, peer: bytes, event: DeleteObjects) -> None:
         """Free objects of a session and what this peer is writing of them; raises ProtocolError for another's."""
@@ -133,7 +181,10 @@ class Writing:
                 f"object {name.hex()}: {len(part):,} bytes at {event.offset:,} are no part of one of {size:,} bytes"
             )
         session = self._check(record, name, size, event.session)
-        if name in state.objects:
+        stored = state.objects.get(name)
+        if event.edition and (stored is None or stored.edition != event.edition):
+            raise ObjectRefusedError(f"object {name.hex()} is not held in this edition")
+        if stored is not None and not stored.host:
             self.drop_upload(peer, record, name)
             return 0
         upload = state.uploads.get((peer, name))
@@ -161,7 +212,8 @@ class Writing:
         if segment is None:
             return None
         allocated = isinstance(event, AllocateObject)
-        upload = UploadRecord(session, event.size, segment, part_count(event.size), allocated)
+        edition = event.edition if isinstance(event, PutObject) else 0
+        upload = UploadRecord(session, event.size, segment, part_count(event.size), allocated, edition)
         self._state.uploads[peer, event.object] = upload
         record.uploads.add(event.object)
         self._arrives(upload, 1)
@@ -171,21 +223,42 @@ class Writing:
 
     def _complete(self, peer: bytes, record: PeerRecord, name: bytes, upload: UploadRecord) -> int:
         """The first complete copy becomes the object; returns its edition, 0 for any other."""
-        state, session = self._state, upload.session
-        if name in state.objects:
+        state = self._state
+        stored = state.objects.get(name)
+        if stored is not None and not stored.host:
             self.drop_upload(peer, record, name)
             return 0
         del state.uploads[peer, name]
         record.uploads.discard(name)
-        self._edition += 1
-        state.objects[name] = stored = ObjectRecord(session, upload.size, upload.segment, self._edition)
-        state.pager.add(stored)
+        if not upload.edition:
+            self._edition += 1
+        edition = upload.edition or self._edition
+        if stored is not None:
+            self._bring(name, stored, upload, edition)
+        else:
+            stored = ObjectRecord(upload.session, upload.size, upload.segment, edition)
+            state.pager.add(stored)
+            self._add(name, stored)
+        return edition
+
+    def _bring(self, name: bytes, stored: ObjectRecord, upload: UploadRecord, edition: int) -> None:
+        """What another host held is here, or has been written anew."""
+        if upload.edition:
+            self._state.brought_ever += upload.size
+        self._state.unhold(name, stored, drop=not upload.edition)
+        stored.segment, stored.here, stored.edition = upload.segment, True, edition
+        self._state.pager.add(stored)
+        self._reading.loaded(stored)
+
+    def _add(self, name: bytes, stored: ObjectRecord) -> None:
+        state, session = self._state, stored.session
+        state.objects[name] = stored
         shelf = state.shelves.setdefault(session, ShelfRecord())
         shelf.objects.add(name)
         if not shelf.owners:
             state.orphans.pop(session, None)
             state.orphans[session] = state.now + self._retention
-        return self._edition
+        self._reading.added(name)
 
     def drop_upload(self, peer: bytes, record: PeerRecord, name: bytes) -> None:
         """Forget what this peer has written of an object, if anything."""

@@ -47,6 +47,7 @@ def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
 OBJECT_FIGURES = (
     "objects", "in memory", "memory limit", "being written", "mapped", "on disk", "went to disk", "came back",
     "hit rate", "reads from memory", "reads from disk", "unknown reads", "waiting for room", "refused", "recyclable",
+    "held elsewhere", "other hosts", "brought from there",
 )  # fmt: skip
 """What the page of objects shows in numbers."""
 
@@ -73,7 +74,14 @@ def object_figures(model: MonitorModel) -> dict[str, str]:
         "waiting for room": f"{storage.waiting:,}",
         "refused": f"{storage.refused:,}",
         "recyclable": size(storage.recyclable_bytes),
+        "held elsewhere": f"{storage.held:,} ({size(storage.held_bytes)})",
+        "other hosts": f"{storage.hosts:,}",
+        "brought from there": size(storage.brought_ever),
     }
+
+
+def _place(here: bool, held: bool) -> str:
+    return "memory" if here else "another host" if held else "disk"
 
 
 def biggest_objects(model: MonitorModel, request: PageRequest) -> TablePage:
@@ -82,10 +90,10 @@ def biggest_objects(model: MonitorModel, request: PageRequest) -> TablePage:
     if storage is None:
         return TablePage([], 0)
     rows: list[Row] = [
-        {"object": name, "client": f"{session:x}", "size": count, "where": "memory" if here else "disk"}
-        for name, session, count, here in zip(
+        {"object": name, "client": f"{session:x}", "size": count, "where": _place(here, held)}
+        for name, session, count, here, held in zip(
             storage.biggest_names, storage.biggest_sessions, storage.biggest_sizes, storage.biggest_in_memory,
-            strict=True,
+            storage.biggest_held, strict=True,
         )
     ]  # fmt: skip
     page = page_of(rows, request, ("object", "client", "where"))

@@ -49,16 +49,15 @@ class Agent:
         self._template = forking.template
         self._channels: dict[int, WorkerChannel] = {}
         self._swept: set[int] = set()
-        self._figures = host.HostFigures()
+        self._figures, self._epoch = host.HostFigures(), (0, True)
         self._filenos: tuple[int, ...] = ()
-        self._epoch = (0, True)
+        self.connected = asyncio.Event()
         self._settling = self._sweeping = self._was_up = self._answered = False
-        self._due_at = math.inf
+        self._due_at, self._files = math.inf, 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._folder = tempfile.TemporaryDirectory(prefix="scaler-")
-        self._files = 0
         self._perform: dict[type, Callable[[Any], None]] = {
             events.SendToScheduler: lambda effect: dialer.uplink.send(effect.message),
             events.Relay: self._relay,
@@ -112,6 +111,7 @@ class Agent:
             if isinstance(event, LinkUp):
                 self._was_up = True
                 self._forking.words.storage = event.welcome.storage_address
+                self.connected.set()
                 LOGGER.info("connected to the scheduler")
             elif isinstance(event, LinkDown) and self._was_up:
                 self._was_up = False

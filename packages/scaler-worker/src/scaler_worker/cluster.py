@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import platform
@@ -25,6 +26,7 @@ from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_worker.agent import Agent
 from scaler_worker.agent_core import AgentCore
 from scaler_worker.config import ClusterConfig
+from scaler_worker.host_voice import HostVoice
 from scaler_worker.records import AgentConfig
 from scaler_worker.template_link import Forking
 
@@ -80,18 +82,27 @@ async def work(
     agent = Agent(core, dialer, forking, config.heartbeat_interval_seconds, is_foreign)
     running = loop.create_task(agent.run())
     running.add_done_callback(lambda ended: stop.set())
-    trimming = loop.create_task(_trim(HostCache(Path(forking.config.object_cache), forking.config.object_cache_limit)))
+    cache, storage = forking.config.object_cache, forking.config.object_storage_address
+    voice = HostVoice(
+        HostCache(Path(cache), forking.config.object_cache_limit), lambda: storage or forking.words.storage, name
+    )
+    looking = loop.create_task(_look_after(voice, agent.connected))
     await stop.wait()
     agent.stop(0, "stopping")
-    trimming.cancel()
+    looking.cancel()
+    await asyncio.to_thread(voice.close)
     return await running
 
 
-async def _trim(cache: HostCache) -> None:
-    """Give up what the workers have not needed for long; in a thread, as the memory of big files takes long to free."""
+async def _look_after(voice: HostVoice, connected: asyncio.Event) -> None:
+    """Have what this host has of objects looked after, now and then and with each scheduler that may name a storage."""
+    await connected.wait()
     while True:
-        await asyncio.sleep(UNUSED_SECONDS / 2)
-        await asyncio.to_thread(cache.trim)
+        connected.clear()
+        # In a thread: the memory of big files takes long to free, and the server may be out of reach.
+        await asyncio.to_thread(voice.look_after)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(connected.wait(), UNUSED_SECONDS / 2)
 
 
 def _hello(config: ClusterConfig, name: str, host: str) -> Hello:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaler_io.directories import OwnDirectory
+from scaler_io.directories import HostDirectory
 from scaler_io.places import allowed_bytes, default_place, free_bytes
 from scaler_worker.config import ClusterConfig, WorkerConfig
 from scaler_worker.preload import Preload
@@ -115,8 +115,8 @@ class Forking:
     def begin(cls, config: ClusterConfig) -> Iterator[Forking]:
         """Fork the template; this process must have no threads and no sockets yet.
 
-        The workers' cache of objects exists until the end. Raises ValueError where the preload is not written as it
-        should be.
+        The host's cache of objects exists until the last one of its agents ends. Raises ValueError where the preload is
+        not written as it should be.
         """
         if config.preload is not None:
             Preload.parse(config.preload)
@@ -125,7 +125,7 @@ class Forking:
             limit = int(CACHE_SHARE * allowed_bytes())
         place = default_place(limit)
         # Locked as long as this process or one that is forked from it lives.
-        with OwnDirectory(place) as cache:
+        with HostDirectory(place) as cache:
             worker_config = WorkerConfig(
                 config.preload,
                 config.garbage_collect_interval_seconds,
