@@ -37,10 +37,11 @@ class Far:
         """On the address that all know."""
         return self._start(self.near, "storage", "-m", "scaler_storage", STORAGE, "--insecure")
 
-    def add_cluster(self, workers: int, *words: str) -> subprocess.Popen[str]:
+    def add_cluster(self, workers: int, *, near: bool = False) -> subprocess.Popen[str]:
         """Returns when its workers are ready."""
-        cluster = self._start(self.far, "cluster", "-m", "scaler_worker", SCHEDULER, "-n", str(workers), *words)
-        wait_until(lambda: self.said("cluster").count("] started") >= workers, f"{workers} workers")
+        host, name = (self.near, "near cluster") if near else (self.far, "cluster")
+        cluster = self._start(host, name, "-m", "scaler_worker", SCHEDULER, "-n", str(workers))
+        wait_until(lambda: self.said(name).count("] started") >= workers, f"{workers} workers")
         return cluster
 
     def run(self, script: str) -> subprocess.Popen[str]:
@@ -50,7 +51,7 @@ class Far:
             import numpy as np
             from scaler import Client
             from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
-            from support.object_tasks import describe_array, give, same, size_of
+            from support.object_tasks import describe_array, give, longer, same, size_of
             MIB = {MIB}
             client = Client({SCHEDULER!r}, timeout_seconds=60)
         """
@@ -116,6 +117,26 @@ def test_a_host_fetches_once(place: Place) -> None:
     fetched = far.wire.carried[far.near.address]
     assert 56 * MIB < fetched < 60 * MIB  # the array once, a result for the client; its taker found it
     assert sum(far.far.memory.values()) < 70 * MIB
+
+
+def test_nodes_of_a_graph_run_where_their_inputs_are(place: Place) -> None:
+    far = place()
+    far.add_cluster(2)
+    far.add_cluster(2, near=True)
+    # Each layer begins at once, when the one before has ended: all workers are free for all of its nodes.
+    client = far.run("""
+        graph = {("x", 0, at): (give, 4 * MIB + at) for at in range(4)}
+        for layer in range(8):
+            for at in range(4):
+                graph["size", layer, at] = (size_of, ("x", layer, at))
+                graph["x", layer + 1, at] = (longer, ("x", layer, at), ("all", layer))
+            graph["all", layer] = (max, *(("size", layer, at) for at in range(4)))
+        keys = [("size", 7, at) for at in range(4)]
+        assert client.get(graph, keys) == {key: 4 * MIB + key[2] + 7 for key in keys}
+    """)
+    ends_well(client, far)
+    assert far.wire.carried[far.far.address] > 8 * 2 * 4 * MIB, "each host has made two of each layer"
+    assert far.wire.carried[far.near.address] < 4 * MIB, "and has taken nothing from the other one"
 
 
 @pytest.mark.parametrize(("rate", "size", "small"), [(8, 48, 10), pytest.param(40, 600, 30, marks=pytest.mark.soak)])

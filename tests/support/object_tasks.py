@@ -38,6 +38,11 @@ def doubled(value: bytes) -> bytes:
     return value * 2
 
 
+def longer(value: bytes, *others: object) -> bytes:
+    """One byte more."""
+    return value + b"1"
+
+
 def size_of(value: bytes) -> int:
     """How many bytes."""
     return len(value)
