@@ -47,6 +47,10 @@ class GraphFlight:
         self.keys = [("n", i) for i in (*range(0, 1200, 100), *range(1194, 1200))]
         self.futures = client.get(graph, self.keys, block=False)
 
+    def numbers(self) -> set[int]:
+        """The nodes that have run."""
+        return set(map(int, self.file.read_text("ascii").split()))
+
     def ran(self) -> int:
         """How many runs there were."""
         return len(self.file.read_text("ascii").split())
@@ -91,6 +95,8 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
             for flight in flights:
                 flight.land()
             assert client.get({"x": (abs, -1)}, ["x"]) == {"x": 1}
+            for flight in flights:
+                assert flight.ran() == len(flight.numbers()), "what agents have kept, or the client, is not run again"
 
 
 def test_the_client_is_killed(tmp_path: Path) -> None:

@@ -277,9 +277,12 @@ class ClientCore:
                     self._outstanding.pop(task, None)
 
     def _drop_cancelled(self) -> None:
+        told_again = self._graphs.told_again(self._cancelled)
         for graph in self._graphs.ended(self._cancelled):
             self._cancelled += graph.tasks
             self._waiting = deque(call for call in self._waiting if getattr(call, "graph", None) is not graph)
+        for graph in told_again:  # whose nodes the scheduler has as tasks like any others
+            self._cancelled += graph.unneeded(self._outstanding, self._unsent() - self._asked.keys())
         self._stop_asking(self._cancelled)
         self._repeats.forget(self._cancelled)
         unsent, gone, sent = set(self._waiting), set(), []
@@ -319,8 +322,7 @@ class ClientCore:
             self._functions.forget()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
             self._stop_asking(list(self._asked))
-            unsent = self._unsent()
-            self._send(Resume(wanted=[task for task in self._outstanding if task not in unsent]))
+            self._send(Resume(wanted=self._graphs.resume(self._outstanding, self._unsent())))
             self._out.append(TakeStock())
         self._was_up = True
 
@@ -372,7 +374,7 @@ class ClientCore:
             self._replies.append(answer)
 
     def _need_tasks(self, message: NeedTasks, now: float) -> None:
-        for task in message.tasks:
+        for task in self._graphs.repeat(message.tasks, self._outstanding):
             call = self._outstanding.get(task)
             if call is not None and task not in self._asked:
                 # Nobody holds it, so it waits once more, and its part of the credit is free.
