@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import CancelledError, wait
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -265,8 +267,26 @@ def test_a_node_that_is_cancelled_wherever_it_stands(client: Client, gate: Gate,
     arrival.wait_gone()
 
 
+def test_nodes_that_are_out_of_time_wherever_they_stand(tmp_path: Path, gate: Gate) -> None:
+    with ExitStack() as stack:
+        impatient = LocalCluster(tmp_path / "log", n_workers=len(NEEDS), task_timeout_seconds=2.0)
+        stack.callback(impatient.end)
+        client = stack.enter_context(Client(impatient.address))
+        graphs = {key: client.get(sums(**{key: (wait_at, gate.port, 0)}), list(NEEDS), block=False) for key in NEEDS}
+        arrivals = [gate.arrive() for _ in NEEDS]
+        for key, futures in graphs.items():
+            for lost in depend_on(key):
+                error = futures[lost].exception(SECONDS)
+                assert isinstance(error, TaskTimeoutError)
+                notes = getattr(error, "__notes__", [])
+                assert lost == key or any(f"{lost!r} → " in line and line.endswith(f"→ {key!r}") for line in notes)
+            check_the_rest(futures, depend_on(key))
+        for arrival in arrivals:
+            arrival.wait_gone()
+
+
 @pytest.mark.parametrize("key", NEEDS)
-def test_a_node_that_is_out_of_time_wherever_it_stands(client: Client, gate: Gate, key: str) -> None:
+def test_a_future_that_is_out_of_time_wherever_it_is_taken(client: Client, gate: Gate, key: str) -> None:
     late = client.submit_verbose(wait_at, (gate.port, 0), {}, task_timeout_seconds=0.05)
     futures = client.get(sums(**{key: (add, late, 1)}), list(NEEDS), block=False)
     for lost in depend_on(key):
