@@ -96,8 +96,11 @@ def test_only_what_depends_on_a_failed_node_fails(client: Client) -> None:
         error = futures[key].exception(SECONDS)
         assert isinstance(error, ValueError) and "no such thing" in str(error)
         assert any(path in line for line in getattr(error, "__notes__", ())), key
-    with pytest.raises(ValueError, match="no such thing"):
+    with pytest.raises(ValueError, match="no such thing") as caught:
         client.get(graph, ["apart", "last"])
+    assert "in a graph: 'last' → 'after' → 'bad'" in getattr(caught.value, "__notes__", ()), (
+        "inner nodes are named, too"
+    )
     assert client.get(graph, ["apart"]) == {"apart": 256}
 
 

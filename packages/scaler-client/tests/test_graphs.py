@@ -175,8 +175,10 @@ def test_a_path_leads_to_the_node_that_failed() -> None:
     graph: Graph = {"a": (gather,), "b": (gather, (gather, "a")), "c": (gather, "b"), "d": (gather, "c", "b")}
     found = plan(graph, ["d"])
     places = {key: at for at, key in enumerate(found.keys)}
-    assert found.path(places["d"], [places["a"]]) == ["d", "c", "b", "a"]
-    assert found.path(places["d"], range(len(found.keys))) == ["d", "c", "b", "a"], (
-        "those that share its fate are no end"
-    )
-    assert found.path(places["d"], []) == ["d"]
+    everything = range(len(found.keys))
+    for failed in ([places["a"]], [places["a"], places["d"]], everything):
+        assert found.path(places["d"], found.ways(failed)) == ["d", "c", "b", "a"], (
+            "those that share its fate are no end"
+        )
+    assert found.path(places["d"], found.ways([])) == ["d"]
+    assert found.path(places["b"], found.ways([places["d"]])) == ["b"]

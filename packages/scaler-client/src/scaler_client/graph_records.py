@@ -27,14 +27,14 @@ class GraphTasks:
     """One graph: its nodes are consecutive tasks, each after those it needs."""
 
     tasks: range
-    path: Callable[[int, Iterable[int]], str]
-    """How a task depends on one of these, in words; empty where it does not."""
+    path: Callable[[int, set[int]], str]
+    """How a task depends on these, which have failed, in words."""
     asked: dict[int, OutstandingCall] = field(default_factory=dict)
     """The requested nodes that have not ended."""
     kept: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Outcomes of inner nodes: failures, and values after a restart."""
     failed: set[int] = field(default_factory=set)
-    """The requested nodes that have failed."""
+    """The nodes that are known to have failed; it only grows."""
     loans: dict[int, Dependency] = field(default_factory=dict)
     """Requested nodes that others take: objects of theirs are needed here."""
     arrived: int = 0
@@ -171,6 +171,8 @@ class GraphPiece:
     def take(self, task: int, status: int, payload: bytes) -> bool:
         """Note the outcome of an inner node; nobody waits for it here."""
         self.graph.kept[task] = (status, payload)
+        if status != Status.VALUE:
+            self.graph.failed.add(task)
         return False
 
 
@@ -264,8 +266,7 @@ class _Path:
         self._graph, self._task = graph, task
 
     def __call__(self) -> str:
-        inner = [task for task, (status, _) in self._graph.kept.items() if status != Status.VALUE]
-        return self._graph.path(self._task, [*inner, *self._graph.failed])
+        return self._graph.path(self._task, self._graph.failed)
 
 
 def noted(failure: F, payload: bytes) -> F:

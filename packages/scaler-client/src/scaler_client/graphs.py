@@ -10,7 +10,7 @@ Calls are ordered (`scaler_client.graph_order`) so that whoever runs them in thi
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from graphlib import CycleError
@@ -78,25 +78,26 @@ class GraphPlan:
     shapes: dict[int, tuple[NodeInput, ...]] = field(default_factory=dict)
     """The arguments of calls that take so many nodes and nothing else; they share them."""
 
-    def path(self, place: int, failed: Iterable[int]) -> list[Hashable]:
-        """The keys on a way from a call to where the failure came from, itself first; or only itself.
-
-        That is one of the `failed` which none of its needs is.
-        """
-        targets, seen = set(failed), {place}
-        way = [(place, iter(self.needs[place]))]
-        while way:
-            if way[-1][0] in targets and targets.isdisjoint(self.needs[way[-1][0]]):
-                keys = dict.fromkeys(self.keys[at] for at, _ in way)
-                return list(keys)
-            for need in way[-1][1]:
-                if need not in seen:
-                    seen.add(need)
-                    way.append((need, iter(self.needs[need])))
+    def ways(self, failed: Container[int]) -> dict[int, int]:
+        """For each call that failed, or depends on one: which of its needs the failure came by, or itself."""
+        ways: dict[int, int] = {}
+        for place, needs in enumerate(self.needs):
+            for need in needs:
+                if need in ways:
+                    ways[place] = need
                     break
             else:
-                way.pop()
-        return [self.keys[place]]
+                if place in failed:
+                    ways[place] = place
+        return ways
+
+    def path(self, place: int, ways: Mapping[int, int]) -> list[Hashable]:
+        """The keys on the way from a call to where its failure came from, itself first; or only itself."""
+        keys: dict[Hashable, None] = {self.keys[place]: None}
+        while (before := ways.get(place, place)) != place:
+            place = before
+            keys[self.keys[place]] = None
+        return list(keys)
 
 
 def is_call(node: object) -> bool:
