@@ -220,6 +220,8 @@ def test_faults_in_the_middle_of_chains(seed: int, fault: str) -> None:
     world.finish(60.0)
     if fault not in ("cancel", "leave"):
         world.check_as_expected(futures)
+    if fault in ("scheduler", "cut"):
+        check_nothing_ran_twice(world)
     world.rest(10.0)
 
 
