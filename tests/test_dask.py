@@ -65,6 +65,41 @@ def test_frames(schedule: Callable[..., Any]) -> None:
     assert lazy[lazy.value > 10].value.mean().compute(scheduler=schedule) == frame[frame.value > 10].value.mean()
 
 
+def test_the_array_example_of_dask(schedule: Callable[..., Any]) -> None:
+    da = pytest.importorskip("dask.array")
+    x = da.random.default_rng(1).random((1000, 1000), chunks=(250, 250))
+    y = x + x.T
+    z = y[::2, 500:].mean(axis=1)
+    lazy = [z, y.std(axis=0), da.histogram(x, bins=5, range=(0, 1))[0], x.rechunk((100, 1000)).cumsum(axis=0)]
+    with dask.config.set(scheduler=schedule):
+        found = dask.compute(*lazy)
+    for one, other in zip(found, dask.compute(*lazy, scheduler="sync"), strict=True):
+        assert (one == other).all()
+
+
+def test_the_dataframe_example_of_dask(schedule: Callable[..., Any]) -> None:
+    datasets = pytest.importorskip("dask.datasets")
+    pd = pytest.importorskip("pandas")
+    frame = datasets.timeseries(start="2000-01-01", end="2000-01-05", freq="10min", seed=1)
+    means = frame.groupby("name").agg({"x": "mean", "y": "max"})
+    lazy = [
+        frame[frame.y > 0].groupby("name").x.std(),
+        frame[["x", "y"]].resample("6h").mean(),
+        frame.x.rolling(20).mean(),
+        frame.set_index("name").x.count(),
+        frame.merge(means.reset_index(), on="name", suffixes=("", "_of_name")).x_of_name.sum(),
+        frame.nlargest(5, "x"),
+    ]
+    with dask.config.set(scheduler=schedule):
+        found = dask.compute(*lazy)
+    for one, other in zip(found, dask.compute(*lazy, scheduler="sync"), strict=True):
+        if isinstance(one, pd.DataFrame | pd.Series):
+            one, other = one.sort_index(), other.sort_index()
+            assert one.equals(other)
+        else:
+            assert one == pytest.approx(other)
+
+
 def test_graphs_of_dask_by_hand(schedule: Callable[..., Any]) -> None:
     graph = {"a": 1, "b": (max, ["a", 5]), "c": "b", "d": (sum, [["b", "c"], ["a"]][0]), ("t", 0): (max, "a", 3)}
     assert schedule(graph, [["d", "a"], [[("t", 0)], "c"], "c"]) == [[10, 1], [[3], 5], 5]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 import pytest
 
 from scaler import Client
-from support.fault_tasks import noted_total
-from support.faults import Services, template_of, wait_until
+from support.fault_tasks import noted_block, noted_total
+from support.faults import Service, Services, template_of, wait_until
 from support.gates import SECONDS
-from support.processes import descendants
+from support.processes import descendants, free_ports
 
 LEAVE_IN_THE_MIDDLE = """
 import sys, time
@@ -46,6 +47,10 @@ class GraphFlight:
             self.values.append((i + sum(self.values[need] for need in needs)) % 100_003)
         self.keys = [("n", i) for i in (*range(0, 1200, 100), *range(1194, 1200))]
         self.futures = client.get(graph, self.keys, block=False)
+
+    def numbers(self) -> set[int]:
+        """The nodes that have run."""
+        return set(map(int, self.file.read_text("ascii").split()))
 
     def ran(self) -> int:
         """How many runs there were."""
@@ -91,6 +96,35 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
             for flight in flights:
                 flight.land()
             assert client.get({"x": (abs, -1)}, ["x"]) == {"x": 1}
+            for flight in flights:
+                assert flight.ran() == len(flight.numbers()), "what agents have kept, or the client, is not run again"
+
+
+def test_big_values_outlive_the_scheduler_where_storage_does(tmp_path: Path) -> None:
+    address, file = f"tcp://127.0.0.1:{free_ports(1)}", tmp_path / "runs"
+    file.touch()
+    storage = Service(tmp_path / "storage.log", "scaler_storage", address)
+    graph: dict[Any, Any] = {"file": str(file)}
+    expected: list[int] = []
+    for number in range(400):
+        needs = [number - 4, number - 5] if number > 4 else []
+        graph["n", number] = (noted_block, "file", number, *(("n", need) for need in needs))
+        expected.append((number + sum(expected[need] for need in needs)) % 100_003)
+    with ExitStack() as stack:
+        stack.callback(storage.kill)
+        with Services(tmp_path, "--object-storage-address", address) as services, Client(services.address) as client:
+            services.add_agent(2)
+            futures = client.get(graph, [("n", 60), ("n", 399)], block=False)
+            wait_until(lambda: len(file.read_text("ascii").split()) > 120, "120 nodes ran")
+            services.scheduler.kill()
+            services.start_scheduler()
+            for key, future in futures.items():
+                assert future.result(SECONDS) == expected[key[1]].to_bytes(8, "big") * 10_000
+            del futures, future
+        storage.process.terminate()
+        assert storage.process.wait(SECONDS) == 0 and "leave 0 objects" in storage.said()
+    runs = file.read_text("ascii").split()
+    assert len(runs) == len(set(runs)), "what agents have kept is not run again"
 
 
 def test_the_client_is_killed(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from scaler import Client
 from scaler_protocol.errors import TaskTimeoutError
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
-from support.tasks import add, explode, pause_and_add, sizes, square, total
+from support.tasks import add, explode, pair, pause_and_add, sizes, square, total
 
 
 @st.composite
@@ -94,8 +96,11 @@ def test_only_what_depends_on_a_failed_node_fails(client: Client) -> None:
         error = futures[key].exception(SECONDS)
         assert isinstance(error, ValueError) and "no such thing" in str(error)
         assert any(path in line for line in getattr(error, "__notes__", ())), key
-    with pytest.raises(ValueError, match="no such thing"):
+    with pytest.raises(ValueError, match="no such thing") as caught:
         client.get(graph, ["apart", "last"])
+    assert "in a graph: 'last' → 'after' → 'bad'" in getattr(caught.value, "__notes__", ()), (
+        "inner nodes are named, too"
+    )
     assert client.get(graph, ["apart"]) == {"apart": 256}
 
 
@@ -112,27 +117,70 @@ def test_a_future_that_failed_fails_what_takes_it(client: Client) -> None:
 def test_what_nobody_needs_any_more_is_stopped(client: Client, gate: Gate) -> None:
     graph = {
         "wait": (wait_at, gate.port, 1),
-        "text": "fails beside it",
+        "text": (wait_at, gate.port, 12345),
         "bad": (explode, "text"),
         "both": (add, "wait", "bad"),
     }
     futures = client.get(graph, ["both"], block=False)
+    waiting, failing = sorted((gate.arrive(), gate.arrive()), key=lambda arrival: len(arrival.value))
+    failing.let_go()
     assert isinstance(futures["both"].exception(SECONDS), ValueError)
-    assert client.map(square, range(8)) == [i * i for i in range(8)], "both workers are free"
-    other = client.get({"wait": (wait_at, gate.port, 2), "more": (add, "wait", 1)}, ["more"], block=False)
-    other["more"].cancel()
+    waiting.wait_gone()
+
+
+def test_a_sibling_of_a_failed_node_goes_on_where_somebody_needs_it(client: Client, gate: Gate) -> None:
+    graph = {
+        "wait": (wait_at, gate.port, 1),
+        "text": "fails beside it",
+        "bad": (explode, "text"),
+        "both": (add, "wait", "bad"),
+        "other": (add, "wait", 1),
+    }
+    futures = client.get(graph, ["both", "other"], block=False)
+    arrival = gate.arrive()
+    assert isinstance(futures["both"].exception(SECONDS), ValueError)
+    arrival.let_go()
+    assert futures["other"].result(SECONDS) == 2
+
+
+def test_the_last_key_that_needs_a_node_stops_it_when_it_is_cancelled(client: Client, gate: Gate) -> None:
+    graph = {
+        "shared": (wait_at, gate.port, 1),
+        "own": (wait_at, gate.port, 12345),
+        "inner": (add, "shared", 1),
+        "a": (pair, "inner", "own"),
+        "b": (add, "inner", 2),
+        "c": (add, "shared", 3),
+    }
+    futures = client.get(graph, ["a", "b", "c"], block=False)
+    shared, own = sorted((gate.arrive(), gate.arrive()), key=lambda arrival: len(arrival.value))
+    assert futures["a"].cancel()
+    own.wait_gone()
+    assert futures["b"].cancel()
+    assert client.submit(square, 3).result(SECONDS) == 9, "the scheduler knows by now"
+    shared.let_go()
+    assert futures["c"].result(SECONDS) == 4
+    again = client.get(graph, ["b", "c"], block=False)
+    shared = gate.arrive()
+    assert again["b"].cancel() and again["c"].cancel()
+    shared.wait_gone()
     with pytest.raises(CancelledError):
-        other["more"].result(SECONDS)
-    assert client.map(square, range(8)) == [i * i for i in range(8)]
+        again["c"].result(SECONDS)
 
 
-def test_one_key_is_cancelled_and_another_goes_on(client: Client, gate: Gate) -> None:
-    graph = {"w": (wait_at, gate.port, 3), "a": (add, "w", 1), "b": (add, "w", 2)}
-    futures = client.get(graph, ["a", "b"], block=False)
-    futures["a"].cancel()
-    gate.arrive().let_go()
-    assert futures["b"].result(SECONDS) == 5
-    assert futures["a"].cancelled()
+def test_whatever_takes_a_cancelled_node_is_cancelled_at_once(client: Client, gate: Gate) -> None:
+    graph = {"wait": (wait_at, gate.port, 1), "a": (add, "wait", 1), "b": (add, "a", 1), "c": (add, "wait", 5)}
+    futures = client.get(graph, ["a", "b", "c"], block=False)
+    arrival = gate.arrive()
+    inside = client.get(
+        {"held": futures["a"], "more": (square, "held"), "most": (square, "more")}, ["most"], block=False
+    )
+    takers = [futures["b"], client.submit(square, futures["a"]), inside["most"]]
+    assert futures["a"].cancel()
+    assert wait(takers, SECONDS).not_done == set()
+    assert all(taker.cancelled() for taker in takers) and not futures["c"].done()
+    arrival.let_go()
+    assert futures["c"].result(SECONDS) == 6
 
 
 def test_requested_nodes_that_others_take(client: Client) -> None:
@@ -222,8 +270,26 @@ def test_a_node_that_is_cancelled_wherever_it_stands(client: Client, gate: Gate,
     arrival.wait_gone()
 
 
+def test_nodes_that_are_out_of_time_wherever_they_stand(tmp_path: Path, gate: Gate) -> None:
+    with ExitStack() as stack:
+        impatient = LocalCluster(tmp_path / "log", n_workers=len(NEEDS), task_timeout_seconds=2.0)
+        stack.callback(impatient.end)
+        client = stack.enter_context(Client(impatient.address))
+        graphs = {key: client.get(sums(**{key: (wait_at, gate.port, 0)}), list(NEEDS), block=False) for key in NEEDS}
+        arrivals = [gate.arrive() for _ in NEEDS]
+        for key, futures in graphs.items():
+            for lost in depend_on(key):
+                error = futures[lost].exception(SECONDS)
+                assert isinstance(error, TaskTimeoutError)
+                notes = getattr(error, "__notes__", [])
+                assert lost == key or any(f"{lost!r} → " in line and line.endswith(f"→ {key!r}") for line in notes)
+            check_the_rest(futures, depend_on(key))
+        for arrival in arrivals:
+            arrival.wait_gone()
+
+
 @pytest.mark.parametrize("key", NEEDS)
-def test_a_node_that_is_out_of_time_wherever_it_stands(client: Client, gate: Gate, key: str) -> None:
+def test_a_future_that_is_out_of_time_wherever_it_is_taken(client: Client, gate: Gate, key: str) -> None:
     late = client.submit_verbose(wait_at, (gate.port, 0), {}, task_timeout_seconds=0.05)
     futures = client.get(sums(**{key: (add, late, 1)}), list(NEEDS), block=False)
     for lost in depend_on(key):

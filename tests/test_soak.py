@@ -14,7 +14,7 @@ import pytest
 
 from scaler import Client, ScalerFuture, SchedulerClusterCombo
 from support.fault_tasks import bulky, nested_sum, wait_a_moment
-from support.faults import parent_of, resident, wait_until
+from support.faults import Services, parent_of, resident, wait_until
 from support.gates import SECONDS
 from support.processes import command_line, descendants, listener_of
 from support.tasks import add, explode, last_digits
@@ -186,3 +186,25 @@ def test_a_graph_of_a_million_nodes() -> None:
         assert list(found.values()) == values[: -asked - 1 : -1]
         assert peak - before < 1500 * nodes, f"{(peak - before) / nodes:.0f} bytes per node"
         assert client.map(add, [1], [2]) == [3]
+
+
+# --- a very large graph ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_a_graph_of_a_million_nodes_takes_little_memory(tmp_path: Path) -> None:
+    width, layers = 10_000, 100
+    draw, graph, values = random.Random(1), dict[Any, Any](), list[int]()
+    for number in range(width * layers):
+        first = (number // width - 1) * width
+        needs = draw.sample(range(first, first + width), 2 + number % 2) if first >= 0 else []
+        graph["n", number] = (last_digits, number, *(("n", need) for need in needs))
+        values.append((number + sum(values[need] for need in needs)) % 1000)
+    keys = [("n", number) for number in range(width * (layers - 1), width * layers)]
+    with Services(tmp_path) as services:
+        services.add_agent(2)
+        with Client(services.address) as client:
+            before, _ = resident(services.scheduler.pid)
+            assert client.get(graph, keys) == {key: values[key[1]] for key in keys}
+            _, peak = resident(services.scheduler.pid)
+    assert peak - before < 1500 * len(graph)

@@ -58,6 +58,26 @@ def test_a_host_fetches_once(place: Place) -> None:
     assert sum(far.far.memory.values()) < 70 * MIB
 
 
+def test_nodes_of_a_graph_run_where_their_inputs_are(place: Place) -> None:
+    far = place()
+    far.add_cluster(2)
+    far.add_cluster(2, on=far.near)
+    # Each layer begins at once, when the one before has ended: all workers are free for all of its nodes.
+    client = far.run("""
+        graph = {("x", 0, at): (give, 4 * MIB + at) for at in range(4)}
+        for layer in range(8):
+            for at in range(4):
+                graph["size", layer, at] = (size_and_cluster, ("x", layer, at))
+                graph["x", layer + 1, at] = (longer, ("x", layer, at), ("all", layer))
+            graph["all", layer] = (max, *(("size", layer, at) for at in range(4)))
+        found = client.get(graph, [("size", 7, at) for at in range(4)]).values()
+        assert sorted(size for size, cluster in found) == [4 * MIB + at + 7 for at in range(4)]
+        assert sorted(Counter(cluster for size, cluster in found).values()) == [2, 2], "each host has made two"
+    """)
+    ends_well(client, far)
+    assert all(carried < 4 * MIB for carried in far.wire.carried.values()), "and has taken nothing from the other one"
+
+
 @pytest.mark.parametrize(("rate", "size", "small"), [(8, 48, 10), pytest.param(40, 600, 30, marks=pytest.mark.soak)])
 def test_a_big_object_on_a_slow_wire_starves_nobody(place: Place, rate: int, size: int, small: int) -> None:
     far = place(delay=0.01)

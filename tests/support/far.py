@@ -41,12 +41,13 @@ class Far:
     def run(self, script: str, *, on: Host | None = None) -> subprocess.Popen[str]:
         """A client, on `far` unless it is said where, and what it does; its lines are what `said("client")` says."""
         preamble = f"""
+            from collections import Counter
             from concurrent.futures import as_completed, wait
             import numpy as np
             from scaler import Client
             from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
             from support.faults import wait_until
-            from support.object_tasks import describe_array, give, same, size_of
+            from support.object_tasks import describe_array, give, longer, same, size_and_cluster, size_of
             from support.storage import figures
             MIB, STORAGE = {MIB}, {STORAGE!r}
             client = Client({SCHEDULER!r}, timeout_seconds=60)

@@ -1,7 +1,7 @@
 """Two hosts in namespaces of their own, and a wire between them that delays, loses and breaks.
 
-Each host is a process that holds a network namespace and a `/dev/shm` of its own; the wire is a TUN device on either
-side, and a thread that carries packets. Nothing has a name outside, so nothing is left, however the test ends.
+Each host is a process that holds a network namespace, a `/dev/shm` and a name of its own; the wire is a TUN device on
+either side, and a thread that carries packets. Nothing has a name outside, so nothing is left, however the test ends.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"1"], [tun])
 
 
 class Host:
-    """A network and a memory of its own."""
+    """A network, a memory and a name of its own."""
 
     def __init__(self, address: str) -> None:
         self.address, self.wire = address, -1
-        script = "mount -t tmpfs -o size=100% tmpfs /dev/shm && ip link set lo up && echo ready && exec cat"
+        named = f"hostname {address.replace('.', '-')}"
+        script = f"{named} && mount -t tmpfs -o size=100% tmpfs /dev/shm && ip link set lo up && echo ready && exec cat"
         self._holder = subprocess.Popen(
-            ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
+            ["unshare", "--net", "--mount", "--uts", "--propagation", "private", "sh", "-c", script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -55,7 +56,7 @@ class Host:
         assert self._holder.stdout is not None
         if (said := self._holder.stdout.readline()) != "ready\n":
             self._skip(f"a namespace can not be made here: {said.strip()}")
-        self._inside = ("nsenter", f"--target={self._holder.pid}", "--net", "--mount")
+        self._inside = ("nsenter", f"--target={self._holder.pid}", "--net", "--mount", "--uts")
         ours, theirs = socket.socketpair()
         with ours, theirs:
             words = (*self._inside, sys.executable, "-c", _OPEN_TUN, str(theirs.fileno()))
@@ -192,7 +193,7 @@ def two_hosts() -> Iterator[tuple[Host, Host, Wire]]:
     """Two hosts and the wire between them; skips the test where there can be none."""
     if os.geteuid():
         pytest.skip("only root may make network namespaces")
-    for needed in ("unshare", "nsenter", "ip", "mount"):
+    for needed in ("unshare", "nsenter", "ip", "mount", "hostname"):
         if shutil.which(needed) is None:
             pytest.skip(f"network namespaces need the program {needed}")
     if not os.path.exists("/dev/net/tun"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from concurrent.futures import wait
 from typing import Any
@@ -38,9 +39,19 @@ def doubled(value: bytes) -> bytes:
     return value * 2
 
 
+def longer(value: bytes, *others: object) -> bytes:
+    """One byte more."""
+    return value + b"1"
+
+
 def size_of(value: bytes) -> int:
     """How many bytes."""
     return len(value)
+
+
+def size_and_cluster(value: bytes) -> tuple[int, int]:
+    """How many bytes, and what the workers of one agent have in common: their parent."""
+    return len(value), os.getppid()
 
 
 def explode_big(size: int) -> None:

@@ -18,6 +18,11 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+def pair(a: Any, b: Any) -> tuple[Any, Any]:
+    """Both."""
+    return a, b
+
+
 def square(value: int) -> int:
     """The square."""
     return value * value

@@ -13,6 +13,7 @@ from scaler_protocol.messages import Status
 from world.callers import WorldFuture
 from world.cluster import World
 from world.plans import Plan
+from world.test_restart import check_nothing_ran_twice
 
 SEEDS = range(3)
 
@@ -60,6 +61,52 @@ def test_a_restarted_scheduler_is_told_again(seed: int, away: float) -> None:
     world.restart_scheduler(away)
     world.finish(60.0)
     world.check_as_expected(futures)
+    check_nothing_ran_twice(world)
+    world.rest(10.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("lost", [False, True])
+def test_after_a_restart_runs_what_is_needed_and_held_by_nobody(seed: int, lost: bool) -> None:
+    world = World(seed, hosts=[2, 1])
+    # Chains, a cancelled one among them, and a node in the middle of each that is asked for.
+    needs = [[at - 1] if at % 20 else [] for at in range(80)]
+    futures = world.client.graph(
+        [Plan(0.02, f"n{at}") for at in range(80)], needs, [*range(9, 80, 20), *range(19, 80, 20)]
+    )
+    world.run(0.05 + 0.07 * seed)
+    world.client.cancel(futures[4])
+    world.run(0.1)
+    first = min(execution.task for execution in world.history)
+    delivered = {future.task_id - first for future in futures if future.status == Status.VALUE}
+    ran = len(world.history)
+    world.restart_scheduler()
+    if lost:
+        world.hosts[1].kill()
+    world.finish(60.0)
+    world.check_as_expected(futures)
+    after = {execution.task - first for execution in world.history[ran:]}
+    assert not [at for at in after for end in delivered if at // 20 == end // 20 and at <= end], "they were there"
+    assert not after & set(range(10, 20)), "nobody wanted these"
+    if not lost:
+        check_nothing_ran_twice(world)
+    world.rest(10.0)
+
+
+def test_after_a_restart_a_cancelled_key_takes_along_what_only_it_needed() -> None:
+    world = World(hosts=[2])
+    needs = [[at - 1] if at % 200 else [] for at in range(400)]
+    futures = world.client.graph([Plan(0.05, f"n{at}") for at in range(400)], needs, [199, 399])
+    world.run(0.5)
+    world.restart_scheduler()
+    ran = len(world.history)
+    world.until(lambda: len(world.history) > ran + 20, 20.0)
+    world.client.cancel(futures[0])
+    world.run(0.2)
+    first, ran = min(execution.task for execution in world.history), len(world.history)
+    world.finish(60.0)
+    world.check_as_expected(futures)
+    assert all(execution.task - first >= 200 for execution in world.history[ran:])
     world.rest(10.0)
 
 
@@ -220,6 +267,8 @@ def test_faults_in_the_middle_of_chains(seed: int, fault: str) -> None:
     world.finish(60.0)
     if fault not in ("cancel", "leave"):
         world.check_as_expected(futures)
+    if fault in ("scheduler", "cut"):
+        check_nothing_ran_twice(world)
     world.rest(10.0)
 
 

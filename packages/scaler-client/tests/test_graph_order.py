@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from graphlib import CycleError
 from itertools import pairwise
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from scaler_client import graph_order
 from scaler_client.graph_order import depth_first, heights, plain_heights
+from scaler_client.graphs import plan
 
 Needs = list[list[int]]
 
@@ -63,6 +65,25 @@ def test_a_walk_and_algebra_find_the_same_graphs_cyclic(case: tuple[Needs, list[
         cycle = error.args[1]
         assert found is None and cycle[0] == cycle[-1]
         assert all(need in needs[call] for call, need in pairwise(cycle)), "each needs the next one"
+
+
+@settings(deadline=None)
+@given(st.one_of(graphs(cycles=False), graphs(cycles=True)), st.data())
+def test_both_ways_plan_the_same(case: tuple[Needs, list[int]], data: st.DataObject) -> None:
+    pytest.importorskip("scaler_client.graph_algebra")
+    needs, names = case
+    graph = {name: (max, *(names[need] for need in needs[at])) for at, name in enumerate(names)}
+    keys = data.draw(st.lists(st.sampled_from(names), unique=True)) if names else []
+    found: list[object] = []
+    for least in (1, sys.maxsize):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(graph_order, "ALGEBRA_CALLS", least)
+            try:
+                planned = plan(graph, keys)
+                found.append((planned.keys, planned.needs, planned.takers, planned.places))
+            except CycleError as error:
+                found.append(error.args)
+    assert found[0] == found[1]
 
 
 def wide(calls: int, width: int) -> Needs:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scaler_protocol.messages import Done, Group, Inputs, Status, Submit
+from scaler_protocol.messages import Done, Group, Inputs, Run, Status, Submit
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
@@ -86,6 +86,74 @@ def test_a_task_goes_to_an_idle_worker_beside_its_input_but_waits_for_none(drive
     driver.feed(client, _input(second, source))
     assert second in driver.runs(y) and not driver.runs(x)  # both workers of x are busy, and none is to be idle
     assert other
+
+
+def graph(driver: SchedulerDriver, client: bytes, needs: list[list[int]], asked: list[int], at: int = 1) -> list[int]:
+    """Nodes that take the results of those at these places; its tasks."""
+    first = (client[0] << 32) + at
+    places = [need for each in needs for need in each]
+    message = Submit(
+        [Group(FUNCTION)],
+        [first + place for place in range(len(needs))],
+        Payloads([b"call"] * len(needs)),
+        dependents=[place for place, each in enumerate(needs) for _ in each],
+        needs=[first + need for need in places],
+        functions=[FUNCTION],
+        names=["f"],
+        bodies=Payloads([b"body"]),
+        takers=[places.count(place) for place in range(len(needs))],
+        inner=[place for place in range(len(needs)) if place not in asked],
+        graph=first,
+        graph_size=len(needs),
+    )
+    driver.feed(client, message)
+    return list(message.tasks)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_nodes_of_a_graph_follow_their_inputs_with_the_chains_that_they_begin(
+    driver: SchedulerDriver, crossed: bool
+) -> None:
+    client, x, y = driver.client(), driver.agent(b"x"), driver.agent(b"y")
+    first, second = (1, 0) if crossed else (0, 1)
+    tasks = graph(driver, client, [[], [], [first], [2], [3], [second], [5], [6]], [4, 7])
+    ran = {agent: driver.runs(agent) for agent in (x, y)}
+    where = {task: agent for agent, runs in ran.items() for task in runs}
+    assert where == {tasks[0]: where[tasks[0]], tasks[1]: where[tasks[1]]} and len(set(where.values())) == 2
+    for agent in (x, y):  # in one turn
+        driver.core.handle(agent, _done(ran[agent]), driver.now)
+    driver.settle()
+    for source, chain in ((first, tasks[2:5]), (second, tasks[5:8])):
+        (run,) = driver.take(where[tasks[source]], Run)
+        assert list(run.tasks) == chain and list(run.inputs_awaited) == [1, 2] and list(run.inputs_stored) == [0]
+
+
+@pytest.mark.parametrize("plain_first", [False, True])
+def test_a_chain_changes_places_with_a_task_that_may_be_anywhere(driver: SchedulerDriver, plain_first: bool) -> None:
+    client, x = driver.client(), driver.agent(b"x")
+    source, *chain = graph(driver, client, [[], [0], [1], [2]], [3])
+    runs = {x: driver.runs(x)}
+    y = driver.agent(b"y")
+    [busy] = graph(driver, client, [[]], [0], at=50)
+    runs[y] = driver.runs(y)
+    assert (list(runs[x]), list(runs[y])) == ([source], [busy])
+    plain = [graph(driver, client, [[]], [0], at=at)[0] for at in (60, 70)]
+    for agent in (y, x) if plain_first else (x, y):
+        driver.core.handle(agent, _done(runs[agent]), driver.now)
+    driver.settle()
+    given = {agent: list(driver.runs(agent)) for agent in (x, y)}
+    at = given[x].index(chain[0])
+    assert given[x][at : at + len(chain)] == chain and sorted(given[x] + given[y]) == sorted(chain + plain)
+
+
+def test_nodes_with_inputs_on_one_host_keep_no_other_worker_idle(driver: SchedulerDriver) -> None:
+    client, x = driver.client(), driver.agent(b"x", workers=2)
+    tasks = graph(driver, client, [[], [], [0], [0, 1], [1]], [2, 3, 4])
+    runs = driver.runs(x)
+    y = driver.agent(b"y", workers=1)
+    driver.feed(x, _done(runs))
+    there, elsewhere = driver.runs(x), driver.runs(y)
+    assert {*there, *elsewhere} == set(tasks[2:]) and len(elsewhere) == 1
 
 
 def _input(task: int, need: int) -> Inputs:

@@ -106,6 +106,29 @@ def test_a_cancelled_key_stops_what_only_it_needed(driver: SchedulerDriver) -> N
     assert list(driver.runs(agent)) == [FIRST + 4]
 
 
+def test_a_node_that_keys_share_is_stopped_with_the_last_of_them(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=4)
+    driver.feed(client, piece(5, [(1, 0), (2, 1), (3, 1), (4, 0)], [2, 2, 0, 0, 0], [2, 3, 4]))
+    runs = driver.runs(agent)
+    for key in (2, 4):
+        driver.feed(client, messages.Cancel((FIRST + key,)))
+        assert not driver.take(agent, messages.Withdraw)
+    driver.feed(client, messages.Cancel((FIRST + 3,)))
+    assert [tuple(w.runs) for w in driver.take(agent, messages.Withdraw)] == [(runs[FIRST],)]
+    assert not driver.core.state.sessions[client[0]].tasks, "an id leaked"
+
+
+def test_a_sibling_of_a_failed_node_is_stopped_unless_a_key_needs_it(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=4)
+    driver.feed(client, piece(5, [(3, 0), (3, 1), (3, 2), (4, 1)], [1, 2, 1, 0, 0], [3, 4]))
+    runs = driver.runs(agent)
+    driver.done(agent, {FIRST: runs[FIRST]}, Status.RAISED, b"error")
+    assert [tuple(w.runs) for w in driver.take(agent, messages.Withdraw)] == [(runs[FIRST + 2],)]
+    driver.done(agent, {FIRST + 1: runs[FIRST + 1]})
+    driver.done(agent, driver.runs(agent))
+    assert driver.outcomes(client)[FIRST + 4] == (Status.VALUE, b"r")
+
+
 def test_ready_nodes_go_before_others_that_wait(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent()
     driver.feed(client, piece(4, [(1, 0)], [1, 0, 0, 0], [1, 2, 3]))

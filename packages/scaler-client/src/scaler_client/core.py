@@ -169,11 +169,10 @@ class ClientCore:
         """Storage has again what it had lost: run these once more."""
         self._repeats.take(tasks)
         if again := [task for task in tasks if task in self._outstanding]:
-            nodes = self._graphs.lost(again)
-            self._outstanding.update(nodes)
+            self._outstanding.update(nodes := self._graphs.lost(again))
             self._send(Release([*self._released, *again]))  # how they ended does not count
             self._released, self._release_at = [], None
-            self._need_tasks(NeedTasks([*again, *nodes]), 0.0)
+            self._send_again([*again, *nodes])
 
     def give_up(self, tasks: Sequence[int]) -> None:
         """There is no storage: these end as they had."""
@@ -283,9 +282,12 @@ class ClientCore:
             self._out.append(Mend(rested))
 
     def _drop_cancelled(self) -> None:
+        told_again = self._graphs.told_again(self._cancelled)
         for graph in self._graphs.ended(self._cancelled):
             self._cancelled += graph.tasks
             self._waiting = deque(call for call in self._waiting if getattr(call, "graph", None) is not graph)
+        for graph in told_again:  # whose nodes the scheduler has as tasks like any others
+            self._cancelled += graph.unneeded(self._outstanding, self._unsent() - self._asked.keys())
         self._stop_asking(self._cancelled)
         self._repeats.forget(self._cancelled)
         unsent, gone, sent = set(self._waiting), set(), []
@@ -326,8 +328,7 @@ class ClientCore:
             self._functions.forget()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
             self._stop_asking(list(self._asked))
-            unsent = self._unsent()
-            self._send(Resume(wanted=[task for task in self._outstanding if task not in unsent]))
+            self._send(Resume(wanted=self._graphs.resume(self._outstanding, self._unsent())))
             self._out.append(TakeStock())
         self._was_up = True
 
@@ -379,15 +380,14 @@ class ClientCore:
             self._replies.append(answer)
 
     def _need_tasks(self, message: NeedTasks, now: float) -> None:
-        for task in message.tasks:
+        self._send_again(self._graphs.repeat(message.tasks, self._outstanding))
+
+    def _send_again(self, tasks: Iterable[int]) -> None:
+        """Nobody holds these: they wait once more, and their part of the credit is free."""
+        for task in tasks:
             call = self._outstanding.get(task)
             if call is not None and task not in self._asked:
-                # Nobody holds it, so it waits once more, and its part of the credit is free.
-                again = (
-                    call.again(task)
-                    if isinstance(call, GraphPiece)
-                    else CallAgain(task, call.group, call.weight, call.call_of(task), call.needs_of(task))
-                )
+                again = call.again(task) if isinstance(call, GraphPiece) else CallAgain.of(call, task)
                 self._asked[task] = again
                 self._waiting.append(again)
                 self._used -= call.weight

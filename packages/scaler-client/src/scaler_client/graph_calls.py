@@ -70,6 +70,8 @@ class GraphSubmission:
         self._renewed = renewed
         self._data: dict[DataNode, Any] = {}
         self._shapes: dict[int, bytes] = {}
+        self._ways: tuple[int, dict[int, int]] = 0, {}
+        """How many failures were known when it was worked out, and by which way they came."""
         self.futures: dict[Hashable, ScalerFuture[Any]] = {}
         """The requested calls."""
 
@@ -270,8 +272,11 @@ class GraphSubmission:
             futures[key] = future
         return futures
 
-    def _describe(self, task: int, failed: Any) -> str:
-        path = self._plan.path(task - self._first, [other - self._first for other in failed])
+    def _describe(self, task: int, failed: set[int]) -> str:
+        if len(failed) > self._ways[0]:  # one pass over the graph for all that look at their failures
+            known = failed.copy()
+            self._ways = len(known), self._plan.ways({other - self._first for other in known})
+        path = self._plan.path(task - self._first, self._ways[1])
         return f"in a graph: {spell(path)}" if len(path) > 1 else f"in a graph: node {path[0]!r}"
 
 

@@ -1,14 +1,18 @@
 """What the core keeps of a graph until its requested nodes have ended. Pure, no IO.
 
 A graph is sent in pieces, each a Submit. The outcomes of its inner nodes stay with the scheduler. Only after a restart,
-when the nodes that nobody holds are sent once more as tasks like any others, they come here, and are kept for nodes
-that take them. So it is with nodes that missed an object, and all that they take.
+when nodes that nobody holds are sent once more as tasks like any others, they come here, and are kept for nodes that
+take them. So it is with nodes that missed an object, and all that they take.
+
+A scheduler that was started again is asked for what can still be of use: what the requested nodes that have not ended
+take, and so on, as far as nothing is known here. Of what it finds nowhere only those nodes are sent again that are
+*wanted*: requested themselves, or taken by one that is sent again. What agents have kept makes all below it unwanted.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -24,14 +28,14 @@ class GraphTasks:
     """One graph: its nodes are consecutive tasks, each after those it needs."""
 
     tasks: range
-    path: Callable[[int, Iterable[int]], str]
-    """How a task depends on one of these, in words; empty where it does not."""
+    path: Callable[[int, set[int]], str]
+    """How a task depends on these, which have failed, in words."""
     asked: dict[int, OutstandingCall] = field(default_factory=dict)
     """The requested nodes that have not ended."""
     kept: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Outcomes of inner nodes: failures, and values after a restart."""
     failed: set[int] = field(default_factory=set)
-    """The requested nodes that have failed."""
+    """The nodes that are known to have failed; it only grows."""
     loans: dict[int, Dependency] = field(default_factory=dict)
     """Requested nodes that others take: objects of theirs are needed here."""
     pieces: list[GraphPiece] = field(default_factory=list)
@@ -39,6 +43,10 @@ class GraphTasks:
     resting: set[int] = field(default_factory=set)
     """Requested nodes that missed an object, and are run again when all others have ended."""
     told_again: bool = False
+    wanted: set[int] = field(default_factory=set)
+    """After a restart: nodes that are sent again should nobody hold them."""
+    lacking: set[int] = field(default_factory=set)
+    """After a restart: nodes that nobody holds, and that were not sent again."""
     watched: bool = False
     ended: int = 0
     """Inner nodes that have a value, where it is watched."""
@@ -49,6 +57,7 @@ class GraphTasks:
 
     def lost(self, task: int) -> dict[int, GraphPiece]:
         """The inner nodes that are to be run again for a requested one: all it takes whose values are not here."""
+        self.told_again = True
         found: dict[int, GraphPiece] = {}
         stack = [need.task_id for need in self.asked[task].needs_of(task)]
         while stack:
@@ -62,6 +71,55 @@ class GraphTasks:
             piece = found[need] = self.pieces[bisect_right(self.pieces, need, key=_first) - 1]
             stack += [further.task_id for further in piece.needs_of(need)]
         return found
+
+    @property
+    def arriving(self) -> bool:
+        """Whether more of it is to be handed over."""
+        return sum(len(piece.calls) for piece in self.pieces) < len(self.tasks)
+
+    def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> set[int]:
+        """The scheduler is another one: the nodes that it need not look for. Those that are unsent it will be sent."""
+        self.told_again = True
+        self.lacking.clear()
+        self.resting.clear()
+        if self.arriving:
+            self.wanted = set(self.tasks)
+        else:
+            self.wanted = {*self.asked, *self._missing(filter(unsent.__contains__, self.tasks), outstanding)}
+        return self.unneeded(outstanding, unsent)
+
+    def unneeded(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> set[int]:
+        """The nodes without which all can be had that is asked for, and all that is still to be sent."""
+        if self.arriving:  # who knows what the rest of them take
+            return set()
+        reached = found = {*self.asked, *filter(unsent.__contains__, self.tasks)}
+        while found:
+            found = self._missing(found, outstanding) - reached
+            reached |= found
+        return {task for task in self.tasks if task not in reached}
+
+    def repeat(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
+        """Nobody holds these nodes: those of them, and of the others that nobody holds, that are to be sent again."""
+        self.lacking.update(tasks)
+        again: set[int] = set()
+        found = self.lacking & self.wanted
+        while found:
+            self.lacking -= found
+            again |= found
+            missing = self._missing(found, outstanding)
+            self.wanted |= missing
+            found = missing & self.lacking
+        return sorted(again)
+
+    def _missing(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> set[int]:
+        """The nodes that these take, and whose outcomes are not here."""
+        return {
+            need.task_id
+            for task in tasks
+            if (call := outstanding.get(task)) is not None
+            for need in call.needs_of(task)
+            if need.task_id in self.tasks and need.outcome() is None
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +191,14 @@ class GraphPiece:
 
     def again(self, task: int) -> CallAgain:
         """One of its tasks, which nobody holds."""
-        self.graph.told_again = True
         group = list(self.groups)[self.numbers[task - self.first]]
         return CallAgain(task, group, 0, self.call_of(task), self.needs_of(task))
 
     def take(self, task: int, status: int, payload: bytes) -> bool:
         """Note the outcome of an inner node; nobody waits for it here."""
         self.graph.kept[task] = (status, payload)
+        if status != Status.VALUE:
+            self.graph.failed.add(task)
         return False
 
 
@@ -200,6 +259,34 @@ class GraphTable:
                 found.update(graph.lost(task))
         return found
 
+    def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> list[int]:
+        """The scheduler is another one: the tasks that it is to look for."""
+        spare: set[int] = set()
+        pieces = {call for call in outstanding.values() if isinstance(call, GraphPiece)}
+        for graph in {*self._graphs.values(), *(piece.graph for piece in pieces)}:
+            spare |= graph.resume(outstanding, unsent)
+        return [task for task in outstanding if task not in unsent and task not in spare]
+
+    def told_again(self, tasks: Iterable[int]) -> set[GraphTasks]:
+        """The graphs of these requested nodes that another scheduler has been told of."""
+        graphs = {graph for task in tasks if (graph := self._graphs.get(task)) is not None}
+        return {graph for graph in graphs if graph.told_again}
+
+    def repeat(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
+        """Nobody holds these tasks: those, of graphs and others, that are to be sent again."""
+        again: list[int] = []
+        nodes: dict[GraphTasks, list[int]] = {}
+        for task in tasks:
+            call = outstanding.get(task)
+            graph = call.graph if isinstance(call, GraphPiece) else self._graphs.get(task)
+            if graph is None:
+                again.append(task)
+            else:
+                nodes.setdefault(graph, []).append(task)
+        for graph, lacking in nodes.items():
+            again += graph.repeat(lacking, outstanding)
+        return again
+
     @staticmethod
     def count(calls: Iterable[OutstandingCall | None]) -> None:
         """These nodes have a value."""
@@ -242,8 +329,7 @@ class _Path:
         self._graph, self._task = graph, task
 
     def __call__(self) -> str:
-        inner = [task for task, (status, _) in self._graph.kept.items() if status != Status.VALUE]
-        return self._graph.path(self._task, [*inner, *self._graph.failed])
+        return self._graph.path(self._task, self._graph.failed)
 
 
 def noted(failure: F, payload: bytes) -> F:

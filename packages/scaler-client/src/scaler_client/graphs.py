@@ -10,11 +10,12 @@ Calls are ordered (`scaler_client.graph_order`) so that whoever runs them in thi
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from graphlib import CycleError
 from itertools import chain, islice
+from reprlib import Repr
 from typing import Any, Final
 
 from scaler_client.graph_order import depth_first, heights
@@ -22,12 +23,19 @@ from scaler_client.task_context import load_nth_input
 
 _COMPARED = 10_000
 """Keys among which the nearest one is looked for."""
+_LONGEST: Final = 200
+"""Characters of text and of keys that are compared, or shown in messages: what is longer may be a whole document."""
 _NOTHING: Final = object()
 _DATA: Final = -1
 _NO_KEY: Final = -2
 """In the place of the number of a call, for a node that is data and for what is no node."""
 _NAMED = 10
 """Keys that a path or a cycle spells out."""
+
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _LONGEST
+_shown = _SHORT.repr
 
 
 class NodeInput:
@@ -70,25 +78,26 @@ class GraphPlan:
     shapes: dict[int, tuple[NodeInput, ...]] = field(default_factory=dict)
     """The arguments of calls that take so many nodes and nothing else; they share them."""
 
-    def path(self, place: int, failed: Iterable[int]) -> list[Hashable]:
-        """The keys on a way from a call to where the failure came from, itself first; or only itself.
-
-        That is one of the `failed` which none of its needs is.
-        """
-        targets, seen = set(failed), {place}
-        way = [(place, iter(self.needs[place]))]
-        while way:
-            if way[-1][0] in targets and targets.isdisjoint(self.needs[way[-1][0]]):
-                keys = dict.fromkeys(self.keys[at] for at, _ in way)
-                return list(keys)
-            for need in way[-1][1]:
-                if need not in seen:
-                    seen.add(need)
-                    way.append((need, iter(self.needs[need])))
+    def ways(self, failed: Container[int]) -> dict[int, int]:
+        """For each call that failed, or depends on one: which of its needs the failure came by, or itself."""
+        ways: dict[int, int] = {}
+        for place, needs in enumerate(self.needs):
+            for need in needs:
+                if need in ways:
+                    ways[place] = need
                     break
             else:
-                way.pop()
-        return [self.keys[place]]
+                if place in failed:
+                    ways[place] = place
+        return ways
+
+    def path(self, place: int, ways: Mapping[int, int]) -> list[Hashable]:
+        """The keys on the way from a call to where its failure came from, itself first; or only itself."""
+        keys: dict[Hashable, None] = {self.keys[place]: None}
+        while (before := ways.get(place, place)) != place:
+            place = before
+            keys[self.keys[place]] = None
+        return list(keys)
 
 
 def is_call(node: object) -> bool:
@@ -165,10 +174,10 @@ class _Planner:
         wanted: dict[Hashable, int] = {}
         for key in keys:
             if key in wanted:
-                raise KeyError(f"key {key!r} is asked for twice")
+                raise KeyError(f"key {_shown(key)} is asked for twice")
             wanted[key] = number = self._numbers[key]
             if number == _NO_KEY:
-                raise KeyError(f"key {key!r} is not in the graph{self._nearest(key)}")
+                raise KeyError(f"key {_shown(key)} is not in the graph{self._nearest(key)}")
         self._read()
         data = {key: self._numbers.data[key] for key, number in wanted.items() if number == _DATA}
         return self._ordered({key: number for key, number in wanted.items() if number >= 0}, data)
@@ -201,7 +210,7 @@ class _Planner:
             return self._numbers.data[value]
         if isinstance(value, str):
             remedy = "; text that is no key goes into a node of its own"
-            where = f"node {self._numbers.names[taker]!r} takes {value!r}"
+            where = f"node {_shown(self._numbers.names[taker])} takes {_shown(value)}"
             raise KeyError(f"{where}, which is not in the graph{self._nearest(value)}{remedy}")
         if type(value) is list:
             return [self._argument(taker, needs, item) for item in value]
@@ -250,14 +259,16 @@ class _Planner:
     def _nearest(self, key: Hashable) -> str:
         import difflib
 
-        names = [name for name in islice(self._graph, _COMPARED) if isinstance(name, str)]
-        found = difflib.get_close_matches(key, names, 1) if isinstance(key, str) else []
+        if not isinstance(key, str) or len(key) > _LONGEST:
+            return ""
+        names = [name for name in islice(self._graph, _COMPARED) if isinstance(name, str) and len(name) <= _LONGEST]
+        found = difflib.get_close_matches(key, names, 1)
         return f"; the nearest key is {found[0]!r}" if found else ""
 
 
 def spell(keys: list[Hashable]) -> str:
     """Keys one after the other, the middle of many left out."""
-    words = [repr(key) for key in keys]
+    words = [_shown(key) for key in keys]
     if len(words) > _NAMED:
         half: Final = _NAMED // 2
         words[half:-half] = [f"… {len(words) - 2 * half} more …"]

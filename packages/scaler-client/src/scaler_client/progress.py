@@ -39,5 +39,13 @@ class ProgressBar:
             self._refresh()
 
     def _refresh(self) -> None:
-        self._bar.n, self._bar.total = self._count()
-        self._bar.refresh()
+        bar = self._bar
+        if bar.disable:
+            return
+        done, total = self._count()
+        if total != bar.total:
+            begun = bar.start_t
+            bar.reset(total)  # a widget takes it from nowhere else
+            bar.start_t = begun
+        bar.n = done
+        bar.refresh()

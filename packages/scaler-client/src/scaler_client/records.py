@@ -82,6 +82,11 @@ class CallAgain:
     call: bytes
     needs: Sequence[Dependency]
 
+    @classmethod
+    def of(cls, call: OutstandingCall, task: int) -> CallAgain:
+        """One task of a call."""
+        return cls(task, call.group, call.weight, call.call_of(task), call.needs_of(task))
+
     def call_of(self, task: int) -> bytes:
         """The payload."""
         return self.call

@@ -150,7 +150,7 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
         code = 130
     except Exception as error:
         if _received and signal.getsignal(signal.SIGTERM) is _on_early_signal:
-            # What became of our SystemExit: where an import fails for a moment, the interpreter makes a TypeError of it.
+            # What became of our SystemExit: an import that fails for a moment makes a TypeError of it.
             code = 0
             raise SystemExit(0) from None
         foreseen = _exit_code(error)

@@ -3,7 +3,7 @@
 What was decided for one turn is improved: a task that was given to an agent of another host than the one with most
 bytes of its inputs goes to an idle worker of that host, or changes places with a task that has no reason to be there.
 So it is never a question of whether or when a task runs, only of where; whose turn it is, and how full agents are,
-stays as it was.
+stays as it was. A chain (`scaler_scheduler.chains`) goes where its first task goes.
 
 An input is where it was made, and where it has been needed since. Objects below LOCAL_BYTES travel faster than they
 are looked for. Tasks without inputs cost nothing here but a glance, and not that while there are no big results, or
@@ -13,7 +13,7 @@ only one host.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from scaler_protocol.objects import OBJECT_ID_BYTES, SHARED_BYTES, Reference
 from scaler_scheduler.records import AgentRecord, TaskRecord
@@ -80,7 +80,7 @@ class Locality:
         found = []
         for agent, tasks in given.items():
             for task in tasks:
-                if task.extra is not None and task.extra.inputs:
+                if task.extra is not None and task.extra.inputs and not task.extra.lacking:
                     held = self._held(task.extra.inputs)
                     if held and held[agent.host] < max(held.values()):
                         found.append((agent, task, held))
@@ -101,7 +101,7 @@ class Locality:
             turn.strangers[agent] = [
                 task
                 for task in turn.given.get(agent, ())
-                if task.extra is None or not self._held(task.extra.inputs)[agent.host]
+                if task.extra is None or not (task.extra.lacking or self._held(task.extra.inputs)[agent.host])
             ]
         strangers = turn.strangers[agent]
         while strangers and strangers[-1] in turn.moved:
@@ -149,8 +149,21 @@ class _Turn:
     def finish(self) -> set[AgentRecord]:
         """Make it so; returns the agents that it concerns."""
         changed = self._instead.keys() | self._more.keys()
+        chains = {chain[0]: chain for agent in changed for chain in _chains(self.given.get(agent, ()))}
         for agent in changed:
             instead = self._instead.get(agent, {})
-            kept = (instead.get(task, task) for task in self.given.get(agent, ()))
-            self.given[agent] = [task for task in kept if task is not None] + self._more.get(agent, [])
+            kept = [instead.get(task, task) for task in self.given.get(agent, ()) if task in chains]
+            kept += self._more.get(agent, ())
+            self.given[agent] = [task for first in kept if first is not None for task in chains[first]]
         return set(changed)
+
+
+def _chains(tasks: Iterable[TaskRecord]) -> list[list[TaskRecord]]:
+    """Each task with those behind it that lack its result, or that of one of these."""
+    chains: list[list[TaskRecord]] = []
+    for task in tasks:
+        if task.extra is not None and task.extra.lacking:
+            chains[-1].append(task)
+        else:
+            chains.append([task])
+    return chains
