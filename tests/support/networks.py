@@ -1,7 +1,9 @@
 """Two hosts in namespaces of their own, and a wire between them that delays, loses and breaks.
 
-Each host is a process that holds a network namespace, a `/dev/shm` and a name of its own; the wire is a TUN device on
-either side, and a thread that carries packets. Nothing has a name outside, so nothing is left, however the test ends.
+Each host is a process that holds a network namespace, a `/dev/shm` and a name of its own; the wire is a veth pair on
+either side, whose far end nobody but a raw socket uses, and a thread that carries frames from one to the other.
+(netem would do it in the kernel, but is not everywhere.) Nothing has a name outside, so nothing is left, however the
+test ends.
 """
 
 from __future__ import annotations
@@ -26,16 +28,20 @@ import pytest
 from support.faults import TESTS, wait_until
 from support.gates import SECONDS
 
-_TUNSETIFF = 0x400454CA
-_TUN_WITHOUT_HEADERS = 0x1001
 _PACKET_BYTES = 16_000
 _QUEUE_SECONDS = 0.2
 """What would wait for longer at the beginning of a slow wire is lost."""
-_OPEN_TUN = f"""
-import fcntl, os, socket, struct, sys
-tun = os.open("/dev/net/tun", os.O_RDWR)
-fcntl.ioctl(tun, {_TUNSETIFF}, struct.pack("16sH", b"wire", {_TUN_WITHOUT_HEADERS}))
-socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"1"], [tun])
+_OPEN_END = """
+import array, fcntl, socket, struct, sys
+end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+SIOCETHTOOL, ETHTOOL_STXCSUM, SO_RCVBUFFORCE, SOL_PACKET, PACKET_IGNORE_OUTGOING = 0x8946, 0x17, 33, 263, 23
+# What nobody computes for a veth is to be right when it comes out of the other one: checksums, and segments.
+value = array.array("I", [ETHTOOL_STXCSUM, 0])
+fcntl.ioctl(end, SIOCETHTOOL, struct.pack("16sP", b"wire", value.buffer_info()[0]))
+end.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+end.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+end.bind(("end", 0))
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"1"], [end.fileno()])
 """
 
 
@@ -57,23 +63,27 @@ class Host:
         if (said := self._holder.stdout.readline()) != "ready\n":
             self._skip(f"a namespace can not be made here: {said.strip()}")
         self._inside = ("nsenter", f"--target={self._holder.pid}", "--net", "--mount", "--uts")
+        made = self.ip("link", "add", "wire", "type", "veth", "peer", "name", "end", check=False)
+        if made.returncode:
+            self._skip(f"a veth pair can not be made here: {made.stderr.strip()}")
+        for name in ("wire", "end"):
+            self.ip("link", "set", name, "mtu", str(_PACKET_BYTES), "up")
+        self.ip("addr", "add", f"{address}/24", "dev", "wire")
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            words = (*self._inside, sys.executable, "-c", _OPEN_TUN, str(theirs.fileno()))
+            words = (*self._inside, sys.executable, "-c", _OPEN_END, str(theirs.fileno()))
             done = subprocess.run(words, pass_fds=(theirs.fileno(),), capture_output=True, text=True)
             if done.returncode:
-                self._skip(f"a TUN device can not be made here: {done.stderr.strip().splitlines()[-1]}")
+                self._skip(f"the end of a veth pair can not be used here: {done.stderr.strip().splitlines()[-1]}")
             _, [self.wire], _, _ = socket.recv_fds(ours, 1, 1)
-        self.ip("addr", "add", f"{address}/24", "dev", "wire")
-        self.ip("link", "set", "wire", "mtu", str(_PACKET_BYTES), "up")
 
     def _skip(self, why: str) -> None:
         self.close()
         pytest.skip(why)
 
-    def ip(self, *words: str) -> None:
+    def ip(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `ip` on this host."""
-        subprocess.run([*self._inside, "ip", *words], check=True)
+        return subprocess.run([*self._inside, "ip", *words], check=check, capture_output=True, text=True)
 
     def start(self, log: Path, *words: str) -> subprocess.Popen[str]:
         """Run a Python program here; what it says goes to the log."""
@@ -196,8 +206,6 @@ def two_hosts() -> Iterator[tuple[Host, Host, Wire]]:
     for needed in ("unshare", "nsenter", "ip", "mount", "hostname"):
         if shutil.which(needed) is None:
             pytest.skip(f"network namespaces need the program {needed}")
-    if not os.path.exists("/dev/net/tun"):
-        pytest.skip("the wire between namespaces needs /dev/net/tun")
     with contextlib.ExitStack() as stack:
         hosts = []
         for address in ("10.77.0.1", "10.77.0.2"):
