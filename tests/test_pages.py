@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scaler import Client
 from scaler_protocol.addresses import Address
 from scaler_ui.listening import Listening
-from scaler_ui.screen import size
+from scaler_ui.units import size
 from support.browsers import NAMELESS, PAGES, UNREADABLE, opened, read, served, shown, wait_connected, wait_shown
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
@@ -147,6 +147,33 @@ def test_every_page_shows_what_the_scheduler_says(
     page.wait_for_selector("svg path", state="attached")
     page.goto(f"{site}/events")
     page.wait_for_selector("[data-testid='events']")
+
+
+def test_all_pages_are_one_document(page: Page, site: str) -> None:
+    page.goto(f"{site}/events?dark=1")
+    page.wait_for_selector("body.body--dark [data-testid='events']")
+    wait_connected(page)
+    page.evaluate("window.before = true")
+    places = (("Workers", "workers", "workers-filter"), ("Overview", "", "success"), ("Objects", "objects", "biggest"))
+    for name, path, part in places:
+        page.get_by_role("link", name=name, exact=True).click()
+        page.wait_for_selector(f"[data-testid='{part}']")
+        page.wait_for_url(f"{site}/{path}")
+        page.wait_for_selector(f"nav a[aria-current=page]:text-is('{name}')")
+        page.wait_for_function("name => document.title === `${name} - Scaler`", arg=name)
+        assert page.locator("nav a[aria-current]").count() == 1
+    page.go_back()
+    page.wait_for_selector("[data-testid='success']")
+    page.go_back()
+    page.wait_for_selector("[data-testid='workers-filter']")
+    page.go_forward()
+    page.wait_for_selector("[data-testid='success']")
+    page.wait_for_function("document.title === 'Overview - Scaler'")
+    assert page.locator("[data-testid='workers-filter']").count() == 0
+    assert page.evaluate("window.before && document.body.classList.contains('body--dark')")
+    page.reload()
+    page.wait_for_selector("[data-testid='success']:not(:empty)")
+    assert not page.evaluate("window.before")
 
 
 def test_a_page_marks_old_figures_and_comes_back_by_itself(page: Page, site: str, cluster: LocalCluster) -> None:

@@ -26,10 +26,10 @@ def test_graphs_and_how_far_they_are(publications: Publications) -> None:
     )  # fmt: skip
     first, second = cluster_views.graphs(publications.model_of(status), PageRequest(order="graph")).rows
     assert (first["graph"], first["client"], first["state"], first["progress"], first["took"]) == (
-        4, "session 63", "over", "100%", "1.0s",
+        4, "session 63", "over", "100%", "1.0 s",
     )  # fmt: skip
     assert (second["client"], second["left"], second["running"], second["progress"], second["took"]) == (
-        "Client|a", 4, 2, "60%", "10.0s",
+        "Client|a", 4, 2, "60%", "10.0 s",
     )  # fmt: skip
     assert cluster_views.graphs(EMPTY, PageRequest()).total == 0
 
@@ -41,12 +41,12 @@ def test_objects_in_numbers_and_the_biggest(publications: Publications) -> None:
     assert (shown["objects"], shown["hit rate"], shown["on disk"], shown["in memory"]) == (
         "3",
         "75.0%",
-        "1 (4.0k)",
-        "1.0m",
+        "1 (4.0 KiB)",
+        "1.0 MiB",
     )
     page = cluster_views.biggest_objects(model, PageRequest(order="size"))
     assert [(row["object"], row["size"], row["where"]) for row in page.rows] == [
-        ("bb", "4.0k", "disk"), ("aa", "500b", "memory"),
+        ("bb", "4.0 KiB", "disk"), ("aa", "500 B", "memory"),
     ]  # fmt: skip
     assert cluster_views.object_figures(EMPTY) == {} and cluster_views.biggest_objects(EMPTY, PageRequest()).total == 0
 

@@ -8,7 +8,8 @@ from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model import GroupInfo, MonitorModel
 from scaler_ui.reasons import lacking, lacks
-from scaler_ui.screen import clock, duration, size
+from scaler_ui.screen import clock
+from scaler_ui.units import duration, size
 from scaler_ui.views import PageRequest, Row, TablePage, page_of
 
 
@@ -102,7 +103,7 @@ def capacity(model: MonitorModel, request: PageRequest) -> TablePage:
     rows = list(_classes(status).values())
     page = page_of(rows, request, ("offers", "runtime"))
     for row in page.rows:
-        row["cpu"] = f"{row['cpu']:.0f}%"
+        row["cpu"] = f"{row['cpu']:,.0f} %"
         row["memory"] = size(row["memory"])
     return page
 

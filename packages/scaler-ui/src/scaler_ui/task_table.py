@@ -233,6 +233,11 @@ class TaskTable:
         """The row of the task that an agent has under this run."""
         return _last((self._view("run") == run) & (self._view("step") == TaskStep.ASSIGNED))
 
+    def runs(self) -> dict[int, int]:
+        """The rows of the tasks that agents have, by their runs."""
+        rows = np.flatnonzero(self._view("step") == TaskStep.ASSIGNED)
+        return dict(zip(self._view("run")[rows].tolist(), rows.tolist(), strict=True))
+
     def _view(self, name: str) -> Column:
         """A column as it stands: to be let go before the next row is written."""
         return np.frombuffer(self._columns[name], _COLUMNS[name])

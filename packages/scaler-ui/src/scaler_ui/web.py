@@ -136,6 +136,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         show=False,
         show_welcome_message=False,
         reconnect_timeout=30,
+        tailwind=False,
     )
 
 
