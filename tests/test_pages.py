@@ -58,6 +58,15 @@ def page(site: str) -> Iterator[Page]:
         yield made
 
 
+def metrics_of(site: str) -> dict[tuple[str, str], float]:
+    """Every sample by name and by the values of its labels."""
+    return {
+        (sample.name, "/".join(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(read(f"{site}/metrics"))
+        for sample in family.samples
+    }
+
+
 def wait_order(page: Page, ids: list[str]) -> None:
     """Wait until the table of tasks shows these, from top to bottom."""
     page.wait_for_function(
@@ -113,6 +122,14 @@ def test_every_page_shows_what_the_scheduler_says(
     page.get_by_text(f"{failed.task_id:x}").click()
     wait_shown(page, "reasons", "it has ended: raised, after")
     assert shown(page, "fault").startswith("Traceback") and "in explode" in shown(page, "fault")
+
+    found = metrics_of(site)
+    assert [found["scaler_tasks", state] for state in ("waiting", "held", "assigned")] == [4, 0, 2]
+    assert found["scaler_graphs_ended_total", ""] == 1 and found["scaler_graphs", ""] == 0
+    assert [found["scaler_objects", state] for state in ("memory", "disk", "writing")] == [1, 0, 0]
+    assert found["scaler_object_bytes", "memory"] == storage.bytes >= kept.size
+    assert found["scaler_storage_memory_limit_bytes", ""] == storage.memory_limit
+    assert found["scaler_storage_reads_total", "memory"] == storage.hits
 
     page.goto(f"{site}/workers")
     wait_shown(page, "workers", "1-2 of 2")
@@ -188,9 +205,10 @@ def test_a_page_marks_old_figures_and_comes_back_by_itself(page: Page, site: str
 
 def test_metrics_of_the_pages_are_those_of_the_scheduler(site: str, cluster: LocalCluster, client: Client) -> None:
     client.map(math.sqrt, range(10))
-    found = {family.name: family for family in text_string_to_metric_families(read(f"{site}/metrics"))}
-    assert found["scaler_agent_workers"].samples[0].value == 2
-    assert re.fullmatch(r"\S+:\d+", found["scaler_agent_workers"].samples[0].labels["agent"])
+    ((labels, workers),) = [
+        (of, value) for (name, of), value in metrics_of(site).items() if name == "scaler_agent_workers"
+    ]
+    assert workers == 2 and re.fullmatch(r"\S+:\d+/\S+", labels)
 
 
 def test_other_names_and_origins_are_refused(site: str) -> None:

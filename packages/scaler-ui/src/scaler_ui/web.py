@@ -109,7 +109,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
 
     logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
     registry = CollectorRegistry()
-    registry.register(StatusCollector(lambda: listening.model.status))
+    registry.register(StatusCollector(lambda: (listening.model.status, listening.model.storage)))
 
     @app.get("/metrics")
     def metrics() -> Response:
