@@ -14,12 +14,10 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import probe
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -34,7 +32,7 @@ _ROWS = "document.querySelector(`[data-testid='{}'] tbody td`)?.getClientRects()
 _FIGURES = "document.querySelector(`[data-testid='{}']`)?.innerText"
 _LINES = "document.querySelectorAll(`.chart path[stroke='#3b82f6']`).length >= 4"
 _BARS = "document.querySelectorAll(`.chart svg path`).length > 400"
-SHOWN = {
+_VALUES = {
     "": f"{_FIGURES.format('success')} && {_LINES}",
     "tasks": _ROWS.format("tasks"),
     "stream": f"{_FIGURES.format('stream-count')} && {_BARS}",
@@ -46,6 +44,7 @@ SHOWN = {
     "objects": f"{_FIGURES.format('objects')} && {_ROWS.format('biggest')}",
     "events": _ROWS.format("events"),
 }
+SHOWN = {path: f"() => {condition}" for path, condition in _VALUES.items()}
 """When the values of a page can be seen, and not only its frame."""
 _SORTED = """([name, before]) => {
   const head = [...document.querySelectorAll("[data-testid='tasks'] th")].find(th => th.innerText.includes(name));
@@ -60,11 +59,28 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def milliseconds(page: Page, act: Callable[[], object], shown: str, before: object = None) -> float:
-    """From an act until the browser has shown what comes of it: the frame with it is drawn."""
+_CLOCK = """([shown, before]) => { window.took = new Promise((done) => {
+  const condition = eval(shown);
+  addEventListener('click', (event) => {
+    const look = () => condition(before)
+      ? requestAnimationFrame(() => done(performance.now() - event.timeStamp)) : requestAnimationFrame(look);
+    look();
+  }, {capture: true, once: true});
+}); }"""
+
+
+def after_click(page: Page, button: Locator, shown: str, before: object = None) -> float:
+    """Milliseconds from a click, as the browser dates it, until the frame is drawn in which this holds."""
+    page.evaluate(_CLOCK, [shown, before])
+    button.click()
+    return float(page.evaluate("window.took"))
+
+
+def after_load(page: Page, address: str, shown: str) -> float:
+    """Milliseconds from asking for an address until the frame is drawn in which this holds."""
     begun = time.perf_counter()
-    act()
-    page.wait_for_function(shown, arg=before, polling=5)
+    page.goto(address)
+    page.wait_for_function(shown, polling=5)
     page.evaluate("() => new Promise(requestAnimationFrame)")
     return 1000 * (time.perf_counter() - begun)
 
@@ -76,32 +92,31 @@ def summary(times: list[float]) -> str:
 
 def follow(page: Page, path: str) -> float:
     """Milliseconds from the click on the link of a page until its values are shown."""
-    link = page.locator(f"nav a[href='/{path}']")
-    return milliseconds(page, link.click, SHOWN[path])
+    return after_click(page, page.locator(f"nav a[href='/{path}']"), SHOWN[path])
 
 
 def sort(page: Page, name: str) -> float:
     """Milliseconds until the table of tasks is sorted by this column, or the other way round."""
     head = page.locator("[data-testid='tasks'] th").filter(has_text=name).first
-    return milliseconds(page, head.click, _SORTED, [name, head.get_attribute("aria-sort")])
+    return after_click(page, head, _SORTED, [name, head.get_attribute("aria-sort")])
 
 
 def turn(page: Page, icon: str) -> float:
     """Milliseconds until another page of the table is shown."""
     before = page.locator("[data-testid='tasks'] .q-table__bottom").inner_text()
     button = page.locator(f"[data-testid='tasks'] button:has-text('{icon}')")
-    return milliseconds(page, button.click, _TURNED, before)
+    return after_click(page, button, _TURNED, before)
 
 
 def measure_pages(page: Page, site: str) -> None:
     """How soon pages are there."""
-    print(f"first page: {milliseconds(page, partial(page.goto, site), SHOWN['']):.0f} ms")
+    print(f"first page: {after_load(page, site, SHOWN['']):.0f} ms")
     followed: dict[str, list[float]] = {path: [] for path in SHOWN}
     for _ in range(ROUNDS):
         for path in [*list(SHOWN)[1:], ""]:
             followed[path].append(follow(page, path))
     for path, times in followed.items():
-        loads = [milliseconds(page, partial(page.goto, f"{site}/{path}"), SHOWN[path]) for _ in range(ROUNDS)]
+        loads = [after_load(page, f"{site}/{path}", SHOWN[path]) for _ in range(ROUNDS)]
         print(f"/{path:10} by its link {summary(times)}; loaded anew {summary(loads)}")
 
 

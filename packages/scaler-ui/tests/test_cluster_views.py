@@ -68,6 +68,6 @@ def test_capacity_and_what_is_wanted_of_it(publications: Publications) -> None:
     ]  # fmt: skip
     demand = cluster_views.demand(model, PageRequest(order="waiting")).rows
     assert [(row["waiting"], row["workers"], row["why"]) for row in demand] == [
-        (3, 3, ""), (2, 6, ""), (1, 0, "no worker offers gpu=1"),
+        (3, 3, "others go first"), (2, 6, "others go first"), (1, 0, "no worker offers gpu=1"),
     ]  # fmt: skip
     assert cluster_views.capacity(EMPTY, PageRequest()).total == cluster_views.demand(EMPTY, PageRequest()).total == 0

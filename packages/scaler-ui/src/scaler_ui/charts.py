@@ -6,7 +6,7 @@ from typing import Any
 
 from nicegui import ui
 
-from scaler_ui.views import Points, Stream
+from scaler_ui.views import Points, TaskStream
 
 _LABEL = {"hideOverlap": True}
 _FAINT = {"lineStyle": {"color": "#8884"}}
@@ -73,7 +73,7 @@ _HINT = """(params) => { const v = params.value;
 class Timeline:
     """Tasks as bars, a line for each worker: coloured by function, failed ones in red frames, cancelled ones grey."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: TaskStream) -> None:
         self._shown = stream
         options: dict[str, Any] = {
             "tooltip": {":formatter": _HINT, **_TIP},
@@ -93,7 +93,7 @@ class Timeline:
         _fill(options, stream)
         self._chart = ui.echart(options, renderer="svg").style(_height(stream))
 
-    def show(self, stream: Stream) -> None:
+    def show(self, stream: TaskStream) -> None:
         """Draw these, should they be others."""
         if stream == self._shown:
             return
@@ -103,12 +103,12 @@ class Timeline:
         self._chart.update()
 
 
-def _height(stream: Stream) -> str:
+def _height(stream: TaskStream) -> str:
     """Room for every line, but no more than can be seen at once."""
     return f"height: clamp(200px, {90 + 34 * len(stream.workers)}px, max(320px, 100vh - 240px))"
 
 
-def _fill(options: dict[str, Any], stream: Stream) -> None:
+def _fill(options: dict[str, Any], stream: TaskStream) -> None:
     begin, end = stream.window
     options["xAxis"].update(min=round(1000 * begin), max=round(1000 * end))
     options["yAxis"]["data"] = stream.workers

@@ -159,7 +159,7 @@ def demand(model: MonitorModel, request: PageRequest) -> TablePage:
             if not lacks(group, capabilities, runtime)
         )
         lack = lacking(group, status)
-        why = f"no worker offers {', '.join(lack)}" if lack else "" if able else "no worker is connected"
+        why = f"no worker offers {', '.join(lack)}" if lack else "others go first" if able else "no worker is connected"
         needs = ", ".join(filter(None, (group.needs, group.runtime))) or "nothing special"
         row = {"needs": needs, "priority": group.priority, "waiting": count, "workers": able, "why": why}
         rows.append({"demand": f"{needs} {group.priority}", **row})

@@ -204,15 +204,15 @@ class Pages:
         with ui.card().classes("panel chart"):
             with ui.row().classes("tools"):
                 window = ui.select(WINDOWS, value=60, label="Window").props('dense options-dense aria-label="window"')
-                count = ui.label().props('data-testid="stream-count" role="status"')
-            timeline = Timeline(views.stream(self._model, window.value))
+                stream = views.stream(self._model, window.value)
+                count = ui.label(stream.summary).props('data-testid="stream-count" role="status"')
+            timeline = Timeline(stream)
 
         def refresh() -> None:
             stream = views.stream(self._model, window.value)
             timeline.show(stream)
             count.text = stream.summary
 
-        refresh()
         window.on_value_change(refresh)
         ui.timer(STREAM_SECONDS, refresh, immediate=False)
 

@@ -338,8 +338,12 @@ class TaskTable:
             found |= self._view("pid") == int(text)
         return found
 
-    def newest(self, count: int) -> Iterator[int]:
-        """So many rows, those that were begun last first."""
+    def longest(self, count: int, since: float, among: int) -> list[int]:
+        """So many rows of the longest runs that ended at `since` or later, among the rows that were begun last."""
         size = len(self)
-        for back in range(1, min(count, size) + 1):
-            yield (self._next - back) % size
+        rows = (self._next - 1 - np.arange(min(among, size))) % max(1, size)
+        rows = rows[(self._view("pid")[rows] != 0) & (self._view("ended")[rows] >= since)]
+        if len(rows) > count:
+            rows = rows[np.argpartition(self._view("duration")[rows], -count)[-count:]]
+        found: list[int] = rows.tolist()
+        return found

@@ -240,7 +240,7 @@ Bar = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class TaskStream:
     """The timeline: names of workers, what they did, and the window in seconds since 1970."""
 
     workers: list[str]
@@ -256,16 +256,14 @@ class Stream:
         return f"{which} on {len(self.workers):,} workers"
 
 
-def stream(model: MonitorModel, seconds: float) -> Stream:
+def stream(model: MonitorModel, seconds: float) -> TaskStream:
     """The timeline of the last `seconds`; what runs ends now."""
     status, tasks = model.status, model.tasks
     if status is None:
-        return Stream([], [], (0.0, 0.0))
-    recent = (row for row in tasks.newest(RECENT) if tasks.value("ended", row) >= status.at - seconds)
+        return TaskStream([], [], (0.0, 0.0))
     found = [
         (tasks.value("duration", row) / 1e6, tasks.value("agent", row), tasks.value("pid", row), row)
-        for row in recent
-        if tasks.value("pid", row)
+        for row in tasks.longest(BARS, status.at - seconds, RECENT)
     ]
     found += _running(model, status)
     longest = heapq.nlargest(BARS, found)
@@ -273,7 +271,7 @@ def stream(model: MonitorModel, seconds: float) -> Stream:
     lines = sorted({(names.get(where) or f"gone/{where[1]}", where) for where in {bar[1:3] for bar in longest}})
     places = {where: place for place, (_, where) in enumerate(lines)}
     shown = [_bar(tasks.row(row), places[agent, pid], took, status.at) for took, agent, pid, row in longest]
-    return Stream([name for name, _ in lines], shown, (status.at - seconds, status.at))
+    return TaskStream([name for name, _ in lines], shown, (status.at - seconds, status.at))
 
 
 def _running(model: MonitorModel, status: MonitorStatus) -> list[tuple[float, int, int, int]]:
