@@ -19,6 +19,7 @@ from scaler_protocol.profiles import PROFILE
 
 WORKERS_PER_AGENT = 20
 FUNCTIONS = 60
+GRAPHS = 100
 BATCH = 100
 """Tasks of one function that are submitted, assigned and ended together."""
 EVENT_SECONDS = 0.1
@@ -62,6 +63,9 @@ class SimulatedScheduler:
             worker_rsses=[int(100e6 * (1 + draw())) for _ in workers], worker_queues=[1] * self._workers,
             function_names=[f"package.module:function_{number}" for number in range(FUNCTIONS)],
             function_counts=[self.ended // FUNCTIONS] * FUNCTIONS, function_seconds=[0.01] * FUNCTIONS,
+            graphs=range(1, 1 + GRAPHS), graph_sessions=[SESSION >> 32] * GRAPHS, graph_nodes=[1000] * GRAPHS,
+            graph_dones=range(GRAPHS), graph_faileds=[0] * GRAPHS, graph_cancelleds=[0] * GRAPHS,
+            graph_assigneds=[20] * GRAPHS, graph_begins=[time.time() - 60] * GRAPHS, graph_ends=[0.0] * GRAPHS,
         )  # fmt: skip
 
     def storage(self) -> StorageStatus:
@@ -73,11 +77,15 @@ class SimulatedScheduler:
         )  # fmt: skip
 
     def groups(self) -> TaskEvents:
-        """What tasks share."""
+        """What tasks share, and something that happened."""
         numbers = range(self._group_base, self._group_base + FUNCTIONS)
         names = [f"package.module:function_{number}" for number in range(FUNCTIONS)]
         zeros = [0] * FUNCTIONS
-        return TaskEvents(numbers, names, [SESSION >> 32] * FUNCTIONS, zeros, [""] * FUNCTIONS, [""] * FUNCTIONS)
+        return TaskEvents(
+            numbers, names, [SESSION >> 32] * FUNCTIONS, zeros, [""] * FUNCTIONS, [""] * FUNCTIONS,
+            text_times=[time.time()] * 100, text_levels=[20] * 100, text_tasks=[0] * 100,
+            texts=[f"20 workers of host{agent}:{agent} have come" for agent in range(100)],
+        )  # fmt: skip
 
     def events(self, tasks: int) -> TaskEvents:
         """So many tasks come, run and end."""

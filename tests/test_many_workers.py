@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler_protocol.addresses import Address
-from support.browsers import PAGES, opened, served, shown, wait_connected, wait_shown
+from support.browsers import PAGES, Traffic, opened, process_of, served, shown, wait_connected, wait_shown
 from support.faults import resident
 from support.gates import SECONDS
-from support.processes import PROGRAMS, Terminal, descendants, free_ports
+from support.processes import PROGRAMS, Terminal, free_ports
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -45,29 +44,13 @@ def monitor(size: tuple[int, int]) -> Iterator[Address]:
         yield address
 
 
-class Traffic:
-    """Bytes that a page is sent."""
-
-    def __init__(self, page: Page) -> None:
-        self.bytes = 0
-        session = page.context.new_cdp_session(page)
-        session.send("Network.enable")
-        session.on("Network.webSocketFrameReceived", lambda event: self._add(len(event["response"]["payloadData"])))
-        session.on("Network.dataReceived", lambda event: self._add(event["dataLength"]))
-
-    def _add(self, count: int) -> None:
-        self.bytes += count
-
-
 def column(page: Page, at: int) -> list[str]:
     return page.locator(f"[data-testid='tasks'] tbody td:nth-child({at})").all_inner_texts()
 
 
 def test_pages_of_many(size: tuple[int, int], monitor: Address) -> None:
     workers, tasks = size
-    before = set(descendants(os.getpid()))
     with served(monitor) as site, opened(site) as page:
-        (ui,) = [pid for pid in set(descendants(os.getpid())) - before if _is_ui(pid)]
         traffic = Traffic(page)
         page.goto(f"{site}/")
         wait_shown(page, "workers", f"{workers:,}")
@@ -77,14 +60,16 @@ def test_pages_of_many(size: tuple[int, int], monitor: Address) -> None:
         page.goto(f"{site}/tasks")
         wait_connected(page)
         page.wait_for_function(
-            f"+document.querySelector(`[data-testid='tasks']`).innerText.match(/of (\\d+)/)[1] >= {tasks}"
+            "tasks => +document.querySelector(`[data-testid='tasks']`).innerText.replaceAll(',', '')"
+            ".match(/of (\\d+)/)[1] >= tasks",
+            arg=tasks,
         )
         for name, at in (("function", 2), ("state", 3)):
             page.get_by_role("columnheader", name=name, exact=True).click()
             page.wait_for_selector(f"th[aria-sort='ascending']:has-text('{name}')")
             assert column(page, at) == sorted(column(page, at)) and len(column(page, at)) == 50
         page.get_by_test_id("tasks").get_by_role("button", name="last page").click()
-        wait_shown(page, "tasks", f"{tasks - 49}-{tasks}" if tasks == 1_000_000 else "-")
+        wait_shown(page, "tasks", f"{tasks - 49:,}-{tasks:,}" if tasks == 1_000_000 else "-")
         for path in PAGES if tasks == 1_000_000 else ("workers", "stream"):
             page.goto(f"{site}/{path}")
             wait_connected(page)
@@ -93,11 +78,7 @@ def test_pages_of_many(size: tuple[int, int], monitor: Address) -> None:
             seconds = time.monotonic() - begun
             assert traffic.bytes <= BYTES_PER_SECOND * max(1.0, seconds), path
         assert shown(page, "note") == "tcp://127.0.0.1:2345"
-        assert resident(ui)[1] < MEMORY_BYTES
-
-
-def _is_ui(pid: int) -> bool:
-    return b"scaler_ui" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert resident(process_of(site))[1] < MEMORY_BYTES
 
 
 def test_top_with_many_workers(size: tuple[int, int], monitor: Address) -> None:
@@ -117,4 +98,4 @@ def test_a_page_comes_back_when_its_server_was_away(monitor: Address, size: tupl
         page.wait_for_function("() => !window.socket?.connected")
         with served(monitor, port=port):
             wait_connected(page)
-            wait_shown(page, "workers", f"1-50 of {size[0]}")
+            wait_shown(page, "workers", f"1-50 of {size[0]:,}")

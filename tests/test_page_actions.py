@@ -53,7 +53,7 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
         worker = page.get_by_test_id("workers").locator("tbody td").first
         pid = int(worker.inner_text().partition("|")[0])
         worker.click()
-        wait_shown(page, "worker", "is running: task")
+        wait_shown(page, "worker", "It is running: task")
         page.get_by_test_id("drain").click()
         wait_shown(page, "drain-said", "The scheduler was asked.")
         listening.wait_for(lambda model: model.status is not None and model.status.agent_sizes == (1,), SECONDS)

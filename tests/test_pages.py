@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scaler import Client
 from scaler_protocol.addresses import Address
 from scaler_ui.listening import Listening
-from scaler_ui.screen import size
+from scaler_ui.units import size
 from support.browsers import NAMELESS, PAGES, UNREADABLE, opened, read, served, shown, wait_connected, wait_shown
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
@@ -56,6 +56,15 @@ def site(monitor: Address) -> Iterator[str]:
 def page(site: str) -> Iterator[Page]:
     with opened(site) as made:
         yield made
+
+
+def metrics_of(site: str) -> dict[tuple[str, str], float]:
+    """Every sample by name and by the values of its labels."""
+    return {
+        (sample.name, "/".join(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(read(f"{site}/metrics"))
+        for sample in family.samples
+    }
 
 
 def wait_order(page: Page, ids: list[str]) -> None:
@@ -114,6 +123,14 @@ def test_every_page_shows_what_the_scheduler_says(
     wait_shown(page, "reasons", "it has ended: raised, after")
     assert shown(page, "fault").startswith("Traceback") and "in explode" in shown(page, "fault")
 
+    found = metrics_of(site)
+    assert [found["scaler_tasks", state] for state in ("waiting", "held", "assigned")] == [4, 0, 2]
+    assert found["scaler_graphs_ended_total", ""] == 1 and found["scaler_graphs", ""] == 0
+    assert [found["scaler_objects", state] for state in ("memory", "disk", "writing")] == [1, 0, 0]
+    assert found["scaler_object_bytes", "memory"] == storage.bytes >= kept.size
+    assert found["scaler_storage_memory_limit_bytes", ""] == storage.memory_limit
+    assert found["scaler_storage_reads_total", "memory"] == storage.hits
+
     page.goto(f"{site}/workers")
     wait_shown(page, "workers", "1-2 of 2")
     page.goto(f"{site}/clients")
@@ -149,6 +166,33 @@ def test_every_page_shows_what_the_scheduler_says(
     page.wait_for_selector("[data-testid='events']")
 
 
+def test_all_pages_are_one_document(page: Page, site: str) -> None:
+    page.goto(f"{site}/events?dark=1")
+    page.wait_for_selector("body.body--dark [data-testid='events']")
+    wait_connected(page)
+    page.evaluate("window.before = true")
+    places = (("Workers", "workers", "workers-filter"), ("Overview", "", "success"), ("Objects", "objects", "biggest"))
+    for name, path, part in places:
+        page.get_by_role("link", name=name, exact=True).click()
+        page.wait_for_selector(f"[data-testid='{part}']")
+        page.wait_for_url(f"{site}/{path}")
+        page.wait_for_selector(f"nav a[aria-current=page]:text-is('{name}')")
+        page.wait_for_function("name => document.title === `${name} - Scaler`", arg=name)
+        assert page.locator("nav a[aria-current]").count() == 1
+    page.go_back()
+    page.wait_for_selector("[data-testid='success']")
+    page.go_back()
+    page.wait_for_selector("[data-testid='workers-filter']")
+    page.go_forward()
+    page.wait_for_selector("[data-testid='success']")
+    page.wait_for_function("document.title === 'Overview - Scaler'")
+    assert page.locator("[data-testid='workers-filter']").count() == 0
+    assert page.evaluate("window.before && document.body.classList.contains('body--dark')")
+    page.reload()
+    page.wait_for_selector("[data-testid='success']:not(:empty)")
+    assert not page.evaluate("window.before")
+
+
 def test_a_page_marks_old_figures_and_comes_back_by_itself(page: Page, site: str, cluster: LocalCluster) -> None:
     from support.processes import listener_of, stopped
 
@@ -161,9 +205,10 @@ def test_a_page_marks_old_figures_and_comes_back_by_itself(page: Page, site: str
 
 def test_metrics_of_the_pages_are_those_of_the_scheduler(site: str, cluster: LocalCluster, client: Client) -> None:
     client.map(math.sqrt, range(10))
-    found = {family.name: family for family in text_string_to_metric_families(read(f"{site}/metrics"))}
-    assert found["scaler_agent_workers"].samples[0].value == 2
-    assert re.fullmatch(r"\S+:\d+", found["scaler_agent_workers"].samples[0].labels["agent"])
+    ((labels, workers),) = [
+        (of, value) for (name, of), value in metrics_of(site).items() if name == "scaler_agent_workers"
+    ]
+    assert workers == 2 and re.fullmatch(r"\S+:\d+/\S+", labels)
 
 
 def test_other_names_and_origins_are_refused(site: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from scaler_protocol.addresses import Address
 from support.faults import wait_until
 from support.gates import SECONDS
-from support.processes import PROGRAMS, Terminal, free_ports
+from support.processes import PROGRAMS, Terminal, command_line, descendants, free_ports
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -57,6 +58,27 @@ def opened(site: str, width: int = 1280, *, faultless: bool = True) -> Iterator[
         yield page
         browser.close()
     assert faults == [] or not faultless
+
+
+class Traffic:
+    """Bytes that a page is sent."""
+
+    def __init__(self, page: Page) -> None:
+        self.bytes = 0
+        session = page.context.new_cdp_session(page)
+        session.send("Network.enable")
+        session.on("Network.webSocketFrameReceived", lambda event: self._add(len(event["response"]["payloadData"])))
+        session.on("Network.dataReceived", lambda event: self._add(event["dataLength"]))
+
+    def _add(self, count: int) -> None:
+        self.bytes += count
+
+
+def process_of(site: str) -> int:
+    """The process that serves these pages; a child of this one."""
+    port = site.rpartition(":")[2]
+    (found,) = [pid for pid in descendants(os.getpid()) if f"--port {port}" in command_line(pid)]
+    return found
 
 
 def read(address: str) -> str:

@@ -85,6 +85,17 @@ def test_goodbye_ends_it_at_once(rig: Rig) -> None:
     rig.until(lambda: lost(rig, client) == ["done"])
 
 
+def test_goodbye_is_heard_where_nothing_can_be_written_any_more(rig: Rig) -> None:
+    client = rig.client()
+    (route,) = rig.service.hub._routes
+    client.paused = True
+    client.uplink.send(Goodbye("done"))
+    client.dialer.close()
+    rig.service.hub.unreachable(route, rig.now)  # so says ZeroMQ once the peer has closed, whatever is still unread
+    rig.until(lambda: lost(rig, client) != [])
+    assert lost(rig, client) == ["done"]
+
+
 # --- numbered messages ----------------------------------------------------------------------------------------------
 
 

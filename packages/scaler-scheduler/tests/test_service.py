@@ -142,6 +142,23 @@ def test_metrics_are_served_where_it_is_asked_for() -> None:
         assert started.end() == (0, "")
 
 
+def test_metrics_tell_of_object_storage() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        metrics = f"127.0.0.1:{probe.getsockname()[1]}"
+    with scheduler("tcp://127.0.0.1:0", "--metrics-address", metrics) as started:
+        started.read_until("serve metrics")
+        deadline = time.monotonic() + SECONDS
+        found: dict[str, float] = {}
+        while "scaler_storage_memory_limit_bytes" not in found:
+            assert time.monotonic() < deadline, found
+            with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=SECONDS) as answer:
+                families = text_string_to_metric_families(answer.read().decode())
+                found = {sample.name: sample.value for family in families for sample in family.samples}
+        assert found["scaler_storage_memory_limit_bytes"] > 2**20 and found["scaler_object_bytes"] == 0
+        assert started.end() == (0, "")
+
+
 def test_metrics_for_other_hosts_must_be_wanted() -> None:
     with scheduler("tcp://127.0.0.1:0", "--metrics-address", "0.0.0.0:9100") as started:
         assert started.process.wait(SECONDS) != 0

@@ -26,10 +26,10 @@ def test_graphs_and_how_far_they_are(publications: Publications) -> None:
     )  # fmt: skip
     first, second = cluster_views.graphs(publications.model_of(status), PageRequest(order="graph")).rows
     assert (first["graph"], first["client"], first["state"], first["progress"], first["took"]) == (
-        4, "session 63", "over", "100%", "1.0s",
+        4, "session 63", "over", "100%", "1.0 s",
     )  # fmt: skip
     assert (second["client"], second["left"], second["running"], second["progress"], second["took"]) == (
-        "Client|a", 4, 2, "60%", "10.0s",
+        "Client|a", 4, 2, "60%", "10.0 s",
     )  # fmt: skip
     assert cluster_views.graphs(EMPTY, PageRequest()).total == 0
 
@@ -41,13 +41,13 @@ def test_objects_in_numbers_and_the_biggest(publications: Publications) -> None:
     assert (shown["objects"], shown["hit rate"], shown["on disk"], shown["in memory"]) == (
         "4",
         "75.0%",
-        "1 (4.0k)",
-        "1.0m",
+        "1 (4.0 KiB)",
+        "1.0 MiB",
     )
-    assert (shown["held elsewhere"], shown["other hosts"], shown["brought from there"]) == ("1 (2.0k)", "1", "512b")
+    assert (shown["held elsewhere"], shown["other hosts"], shown["brought from there"]) == ("1 (2.0 KiB)", "1", "512 B")
     page = cluster_views.biggest_objects(model, PageRequest(order="size"))
     assert [(row["object"], row["size"], row["where"]) for row in page.rows] == [
-        ("bb", "4.0k", "disk"), ("cc", "2.0k", "another host"), ("aa", "500b", "memory"),
+        ("bb", "4.0 KiB", "disk"), ("cc", "2.0 KiB", "another host"), ("aa", "500 B", "memory"),
     ]  # fmt: skip
     assert cluster_views.object_figures(EMPTY) == {} and cluster_views.biggest_objects(EMPTY, PageRequest()).total == 0
 
@@ -69,6 +69,6 @@ def test_capacity_and_what_is_wanted_of_it(publications: Publications) -> None:
     ]  # fmt: skip
     demand = cluster_views.demand(model, PageRequest(order="waiting")).rows
     assert [(row["waiting"], row["workers"], row["why"]) for row in demand] == [
-        (3, 3, ""), (2, 6, ""), (1, 0, "no worker offers gpu=1"),
+        (3, 3, "others go first"), (2, 6, "others go first"), (1, 0, "no worker offers gpu=1"),
     ]  # fmt: skip
     assert cluster_views.capacity(EMPTY, PageRequest()).total == cluster_views.demand(EMPTY, PageRequest()).total == 0

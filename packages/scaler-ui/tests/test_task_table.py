@@ -39,7 +39,8 @@ def test_a_page_is_sorted_filtered_and_counted() -> None:
     assert size == 50 and [row.id for row in rows] == [100]
     assert table.page("id", descending=False, first=0, count=2, text="1f")[1] == 1
     assert table.page("id", descending=False, first=0, count=2, text="nothing") == ([], 0)
-    assert list(table.newest(3)) == [99, 98, 97]
+    assert sorted(table.longest(3, 2.0, among=100)) == [47, 48, 49] and table.longest(3, 2.5, among=100) == []
+    assert sorted(table.longest(100, 2.0, among=52)) == [48, 49] and TaskTable().longest(3, 0.0, among=9) == []
 
 
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 45), st.integers(0, 45), st.booleans())

@@ -179,8 +179,20 @@ def test_another_size_of_the_terminal(listening: Listening, publications: Public
         assert 1 <= len(text(app, "body").splitlines()) == app.query_one("#body").size.height < 24
         await pilot.press("pagedown")
         assert app.view.pointed == 20
+        (pointed,) = [worker for at, worker in enumerate(app.view.rows(fields(listening.model, 50.0))) if at == 20]
+        assert pointed["worker"] in names(app)
 
     drive(listening, steps)
+
+
+def test_nothing_is_cut_off_in_80_columns(listening: Listening) -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        parts = ("summary", "keys", "total", "header", "body")
+        assert max(len(line) for part in parts for line in text(app, part).splitlines()) <= 80
+        assert text(app, "header").endswith(" ITL") and "quit[q]" in text(app, "keys") and len(names(app)) >= 1
+        assert "client_manager" in text(app, "body") and "Client|a: 6" in text(app, "body")
+
+    drive(listening, steps, (80, 24))
 
 
 def test_old_figures_are_marked(listening: Listening, clock: FakeTime) -> None:

@@ -36,7 +36,7 @@ def test_tasks_in_pages(model: MonitorModel) -> None:
     page = views.tasks(model, PageRequest(first=30, count=5, order="id", descending=False, text="SQRT"))
     assert page.total == 60 and [row["id"] for row in page.rows] == ["1f", "20", "21", "22", "23"]
     assert [row["state"] for row in page.rows] == ["raised", *["waiting"] * 4]
-    assert (page.rows[0]["duration"], page.rows[0]["agent"], page.rows[1]["duration"]) == ("1.5ms", "vm:1", "")
+    assert (page.rows[0]["duration"], page.rows[0]["agent"], page.rows[1]["duration"]) == ("1.5 ms", "vm:1", "")
     assert views.tasks(model, PageRequest(state="raised")).total == 1
     assert views.tasks(model, PageRequest(text="1f")).rows[0]["id"] == "1f"
 
@@ -45,8 +45,8 @@ def test_workers_in_pages(model: MonitorModel) -> None:
     page = views.workers(model, PageRequest(first=50, order="rss", descending=False), 50.0)
     assert page.total == 80 and len(page.rows) == 30
     page = views.workers(model, PageRequest(order="worker", descending=False, text="RUNNING"), 50.0)
-    assert [row["worker"] for row in page.rows] == ["100|vm:1:0"] and page.rows[0]["silence"] == "0s"
-    assert views.workers(model, PageRequest(text="ram=4"), 50.0).rows[0]["silence"] == "12s (stale)"
+    assert [row["worker"] for row in page.rows] == ["100|vm:1:0"] and page.rows[0]["silence"] == "0 s"
+    assert views.workers(model, PageRequest(text="ram=4"), 50.0).rows[0]["silence"] == "12 s (stale)"
 
 
 def test_clients_functions_and_events(model: MonitorModel) -> None:
@@ -58,7 +58,7 @@ def test_clients_functions_and_events(model: MonitorModel) -> None:
         30,
         1,
     )
-    assert (function["mean"], function["memory"]) == ("1.5ms", "1.9m")
+    assert (function["mean"], function["memory"]) == ("1.5 ms", "1.9 MiB")
     rows = views.events(model, PageRequest(order="number")).rows
     assert [(row["level"], row["task"], row["text"]) for row in rows] == [
         ("warning", "1f", "a run was lost"),
@@ -69,13 +69,26 @@ def test_clients_functions_and_events(model: MonitorModel) -> None:
 def test_the_overview(model: MonitorModel) -> None:
     shown = views.figures(model)
     assert tuple(shown) == views.FIGURES
-    assert (shown["tasks/s"], shown["workers"], shown["clients"], shown["lag"]) == ("50", "80", "1", "1.0ms")
+    assert (shown["tasks/s"], shown["workers"], shown["clients"], shown["lag"]) == ("50", "80", "1", "1.0 ms")
     assert views.lines(model)["tasks/s"] == [[1_002_000, 50.0]]
-    assert views.figures(MonitorModel(tasks=10)) == {} and views.bars(MonitorModel(tasks=10), 60) == ([], [])
+    assert views.figures(MonitorModel(tasks=10)) == {} and views.stream(MonitorModel(tasks=10), 60).bars == []
 
 
 def test_the_timeline_shows_the_window(model: MonitorModel) -> None:
-    workers, bars = views.bars(model, 60)
-    assert workers == ["vm:1/0"] and len(bars) == 31
-    assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f"] in [bar[1:] for bar in bars]
-    assert views.bars(model, 0.5) == ([], [])
+    stream = views.stream(model, 60)
+    assert stream.workers == ["gone/77"] and len(stream.bars) == 31 and stream.window == (942.0, 1002.0)
+    assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f"] in [bar[1:] for bar in stream.bars]
+    assert views.stream(model, 0.5).bars == []
+
+
+def test_what_runs_is_in_the_timeline(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1, 2),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, 2, time=1001.0, first_run=501),
+        publications.status(1, at=1003.0),
+    )
+    stream = views.stream(model, 60)
+    assert stream.workers == ["vm:1/vm:1:0"]  # only the first is told to run, the other stands behind it
+    assert stream.bars == [[0, 1_001_000, 1_003_000, "math:sqrt", "running", "1"]]

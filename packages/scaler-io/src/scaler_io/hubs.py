@@ -113,6 +113,7 @@ class Hub:
             peer.confirmed = isinstance(error, StreamGapError)
             self._ask_hello(route, stream.handed)
             self.unreachable(route, now)
+            del self._routes[route]
             raise
         if stream.owed == 1:
             self._owing[peer] = None
@@ -137,8 +138,9 @@ class Hub:
         return out
 
     def unreachable(self, route: bytes, now: float) -> None:
-        """The transport has no such route any more."""
-        if peer := self._routes.pop(route, None):
+        """Nothing can be written to this route any more; what the peer said last may still be unread."""
+        peer = self._routes.get(route)
+        if peer is not None and peer.broken_at is None:
             peer.broken_at = now
             self._suspects[peer] = None
 

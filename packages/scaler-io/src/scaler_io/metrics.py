@@ -11,13 +11,15 @@ from prometheus_client.registry import Collector
 
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
-from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.monitoring import MonitorStatus, StorageStatus
 
+Newest = Callable[[], tuple[MonitorStatus | None, StorageStatus | None]]
+"""What the scheduler and object storage said last."""
 WORKER_STATES = ("starting", "idle", "running", "blocked", "stopping", "draining")
 
 
-def families(status: MonitorStatus) -> Iterator[Metric]:
-    """The metrics of a status: units are seconds, bytes and cores."""
+def families(status: MonitorStatus, storage: StorageStatus | None) -> Iterator[Metric]:
+    """The metrics of a status, and of object storage where that has answered: units are seconds, bytes and cores."""
     yield from _scheduler(status)
     yield from _tasks(status)
     yield _counter(
@@ -33,6 +35,9 @@ def families(status: MonitorStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("scaler_clients", "Connected clients.", value=sum(map(bool, status.client_names)))
     yield from _agents(status)
     yield from _functions(status)
+    yield from _graphs(status)
+    if storage is not None:
+        yield from _storage(storage)
 
 
 def _scheduler(status: MonitorStatus) -> Iterator[Metric]:
@@ -89,6 +94,49 @@ def _functions(status: MonitorStatus) -> Iterator[Metric]:
     yield _gauge("scaler_function_duration_seconds", "Running mean.", ("function",), seconds, seconds.values())
 
 
+def _graphs(status: MonitorStatus) -> Iterator[Metric]:
+    living = [at for at, ended in enumerate(status.graph_ends) if not ended]
+    nodes, done, failed, cancelled, assigned = (
+        sum(column[at] for at in living)
+        for column in (
+            status.graph_nodes, status.graph_dones, status.graph_faileds, status.graph_cancelleds,
+            status.graph_assigneds,
+        )
+    )  # fmt: skip
+    yield GaugeMetricFamily("scaler_graphs", "Graphs that are under way.", value=len(living))
+    yield CounterMetricFamily("scaler_graphs_ended", "Graphs that have ended.", value=status.graphs_ended)
+    states = {
+        "done": done, "failed": failed, "cancelled": cancelled, "assigned": assigned,
+        "waiting": nodes - done - failed - cancelled - assigned,
+    }  # fmt: skip
+    text = "Nodes of the graphs that are under way."
+    yield _gauge("scaler_graph_nodes", text, ("state",), states, states.values())
+
+
+def _storage(storage: StorageStatus) -> Iterator[Metric]:
+    states = ("memory", "disk", "writing")
+    counts = (storage.objects - storage.spilled, storage.spilled, storage.writing)
+    sizes = (storage.bytes - storage.writing_bytes, storage.spilled_bytes, storage.writing_bytes)
+    yield _gauge("scaler_objects", "Objects by where they are.", ("state",), states, counts)
+    yield _gauge("scaler_object_bytes", "Sizes of objects by where they are.", ("state",), states, sizes)
+    for name, text, value in (
+        ("memory_limit_bytes", "Memory that objects may take.", storage.memory_limit),
+        ("mapped_bytes", "Memory of objects that processes have mapped.", storage.pinned_bytes),
+        ("recyclable_bytes", "Memory that waits for the next object.", storage.recyclable_bytes),
+        ("waiting_writes", "Objects that wait for room.", storage.waiting),
+    ):
+        yield GaugeMetricFamily(f"scaler_storage_{name}", text, value=value)
+    for name, text, value in (
+        ("spilled_bytes", "Bytes that went to disk.", storage.spilled_ever),
+        ("loaded_bytes", "Bytes that came back from disk.", storage.loaded_ever),
+        ("refused_writes", "Objects for which there was no room.", storage.refused),
+    ):
+        yield CounterMetricFamily(f"scaler_storage_{name}", text, value=value)
+    reads = {"memory": storage.hits, "disk": storage.misses, "unknown": storage.unknown}
+    text = "Reads by where the object was found."
+    yield _counter("scaler_storage_reads", text, ("source",), reads, reads.values())
+
+
 def _gauge(
     name: str, text: str, labels: Sequence[str], keys: Iterable[str | tuple[str, ...]], values: Iterable[float]
 ) -> Metric:
@@ -108,21 +156,21 @@ def _fill(
 
 
 class StatusCollector(Collector):
-    """Gives a registry the metrics of the newest status, if there is one."""
+    """Gives a registry the metrics of what is newest, if there is anything."""
 
-    def __init__(self, newest: Callable[[], MonitorStatus | None]) -> None:
+    def __init__(self, newest: Newest) -> None:
         self._newest = newest
 
     def collect(self) -> Iterable[Metric]:
         """The metrics of now."""
-        status = self._newest()
-        return families(status) if status is not None else ()
+        status, storage = self._newest()
+        return families(status, storage) if status is not None else ()
 
 
 class MetricsPage:
     """`/metrics` at an address, in a thread of its own; raises AddressError where it cannot listen."""
 
-    def __init__(self, address: Address, newest: Callable[[], MonitorStatus | None]) -> None:
+    def __init__(self, address: Address, newest: Newest) -> None:
         registry = CollectorRegistry()
         registry.register(StatusCollector(newest))
         try:

@@ -271,6 +271,7 @@ struct MonitorStatus {
   graphAssigneds @55 :List(UInt64);
   graphBegins @56 :List(Float64);
   graphEnds @57 :List(Float64);
+  graphsEnded @58 :UInt64;
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt32);

@@ -114,6 +114,7 @@ class MonitorStatus:
     graph_assigneds: Sequence[int] = ()
     graph_begins: Sequence[float] = ()
     graph_ends: Sequence[float] = ()
+    graphs_ended: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,5 +140,6 @@ def _graphs(state: SchedulerState, since: float) -> dict[str, Any]:
         "graph_cancelleds": [sum(counts.cancelled for counts in graph.counts.values()) for graph in graphs],
         "graph_assigneds": [assigned[graph.number] for graph in graphs],
         "graph_begins": [since + graph.begun for graph in graphs],
+        "graphs_ended": state.graphs_ended,
         "graph_ends": [since + graph.ended if graph.ended else 0.0 for graph in graphs],
     }

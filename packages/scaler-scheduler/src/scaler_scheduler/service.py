@@ -45,7 +45,7 @@ class SchedulerService:
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
         core, hub = self._engine(storage, monitor)
         figures = FigureTaker(core.state, hub, listener.address)
-        metrics = self._metrics(figures)
+        metrics = self._metrics(figures, storage)
         publication = Publication(core.state, figures, storage, monitor, local_monitor(listener.address))
         reception = Reception("Scheduler", listener, hub, core, stop)
         self._say_ready(listener.address)
@@ -61,12 +61,12 @@ class SchedulerService:
             self._storage.end()
         LOGGER.info("Scheduler: ended")
 
-    def _metrics(self, figures: FigureTaker) -> Metrics | None:
+    def _metrics(self, figures: FigureTaker, storage: Address) -> Metrics | None:
         if self._options.metrics_address is None:
             return None
         from scaler_scheduler.metrics import Metrics
 
-        return Metrics(figures, self._options.metrics_address)
+        return Metrics(figures, storage, self._options.metrics_address)
 
     def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options

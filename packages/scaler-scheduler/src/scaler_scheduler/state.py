@@ -51,6 +51,8 @@ class SchedulerState:
         self.unwanted: dict[SessionRecord, list[bytes]] = {}
         """Objects that only we know to be of no use to anybody."""
         self.ended_graphs: deque[GraphRecord] = deque(maxlen=GRAPHS_TOLD)
+        """The last ones that are over; so many have ever been."""
+        self.graphs_ended = 0
         self.freed: dict[AgentRecord, None] = {}
         """Agents that may have got room since the last dispatch."""
 
@@ -117,6 +119,7 @@ class SchedulerState:
         graph = task.extra.graph if task.extra is not None else None
         if graph is not None and graph.end(task, status):
             graph.ended = self.chronicle.now
+            self.graphs_ended += 1
             self.ended_graphs.append(task.group.session.graphs.pop(graph.first))
 
     def nested(self, number: int, agent: AgentRecord) -> SessionRecord:

@@ -8,7 +8,8 @@ from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.model import GroupInfo, MonitorModel
 from scaler_ui.reasons import lacking, lacks
-from scaler_ui.screen import clock, duration, size
+from scaler_ui.screen import clock
+from scaler_ui.units import duration, size
 from scaler_ui.views import PageRequest, Row, TablePage, page_of
 
 
@@ -110,7 +111,7 @@ def capacity(model: MonitorModel, request: PageRequest) -> TablePage:
     rows = list(_classes(status).values())
     page = page_of(rows, request, ("offers", "runtime"))
     for row in page.rows:
-        row["cpu"] = f"{row['cpu']:.0f}%"
+        row["cpu"] = f"{row['cpu']:,.0f} %"
         row["memory"] = size(row["memory"])
     return page
 
@@ -166,7 +167,7 @@ def demand(model: MonitorModel, request: PageRequest) -> TablePage:
             if not lacks(group, capabilities, runtime)
         )
         lack = lacking(group, status)
-        why = f"no worker offers {', '.join(lack)}" if lack else "" if able else "no worker is connected"
+        why = f"no worker offers {', '.join(lack)}" if lack else "others go first" if able else "no worker is connected"
         needs = ", ".join(filter(None, (group.needs, group.runtime))) or "nothing special"
         row = {"needs": needs, "priority": group.priority, "waiting": count, "workers": able, "why": why}
         rows.append({"demand": f"{needs} {group.priority}", **row})

@@ -9,6 +9,7 @@ from nicegui import ui
 from scaler_protocol.errors import AddressError
 from scaler_ui.model import MonitorModel
 from scaler_ui.operating import Operating
+from scaler_ui.parts import subheading
 from scaler_ui.reasons import why
 from scaler_ui.tables import task_of_run
 from scaler_ui.views import Row
@@ -27,10 +28,10 @@ class Dialogs:
     def task(self, row: Row) -> None:
         """All about a task."""
         task = int(row["id"], 16)
-        with ui.dialog() as dialog, ui.card().classes("max-w-full").props('data-testid="why"'):
-            ui.label(f"task {row['id']} {row['function']}").classes("font-bold break-all")
-            told = ui.label().classes("whitespace-pre-wrap break-words").props('data-testid="reasons"')
-            fault = ui.label().classes("whitespace-pre-wrap font-mono text-xs").props('data-testid="fault"')
+        with ui.dialog() as dialog, ui.card().classes("dialog").props('data-testid="why"'):
+            subheading(f"task {row['id']} {row['function']}")
+            told = ui.label().classes("told").props('data-testid="reasons"')
+            fault = ui.label().classes("fault code").props('data-testid="fault"')
 
             def tell() -> None:
                 sentences = why(self._model, task)
@@ -48,15 +49,15 @@ class Dialogs:
 
     def worker(self, row: Row) -> None:
         """All about a worker."""
-        with ui.dialog() as dialog, ui.card().classes("max-w-full").props('data-testid="worker"'):
-            ui.label(f"{row['worker']} of {row['agent']}").classes("font-bold break-all")
+        with ui.dialog() as dialog, ui.card().classes("dialog").props('data-testid="worker"'):
+            subheading(f"{row['worker']} of {row['agent']}")
             at = task_of_run(self._model, int(row["run"], 16))
             if at is None:
-                ui.label(f"is {row['state']}")
+                ui.label(f"It is {row['state']}.")
             else:
                 task = self._model.tasks.row(at)
-                ui.label(f"is {row['state']}: task {task.id:x} {task.function}").classes("break-all")
-            ui.label(f"offers {row['capabilities'] or 'no capabilities'}")
+                ui.label(f"It is {row['state']}: task {task.id:x} {task.function}")
+            ui.label(f"It offers {row['capabilities'] or 'no capabilities'}.")
             ui.label("Drained, it finishes what it runs, its queue is given back, and no worker takes its place.")
             number, pid = row["number"], row["pid"]
             self._act("Drain this worker", "drain", lambda operating: operating.drain(number, pid), dialog)
@@ -69,7 +70,7 @@ class Dialogs:
     def _act(self, title: str, name: str, order: Callable[[Operating], None], dialog: ui.dialog) -> None:
         operating = self._operating
         if operating is None:
-            ui.label(READ_ONLY).classes("text-sm opacity-90").props('data-testid="read-only"')
+            ui.label(READ_ONLY).classes("hint").props('data-testid="read-only"')
             ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")
             return
         said = ui.label().props(f'role="status" data-testid="{name}-said"')

@@ -1,51 +1,96 @@
-"""The pages of scaler_ui: each shows its part of the model, and only what the reader looks at is sent."""
+"""The pages of scaler_ui: each shows its part of the model, and only what the reader looks at is sent.
+
+They are one document: who goes from page to page loads nothing again, only what stands in the middle is made anew.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from nicegui import ui
 
 from scaler_ui import cluster_views, views
+from scaler_ui.charts import LinesOverTime, Timeline
 from scaler_ui.dialogs import Dialogs
 from scaler_ui.listening import Listening, advice
 from scaler_ui.operating import Operating
-from scaler_ui.parts import KEYBOARD, STYLE, Figures, LinesOverTime, ServerTable, Timeline
+from scaler_ui.parts import Figures, ServerTable, TableKind, heading, subheading
 
 REFRESH_SECONDS = 1.0
 STREAM_SECONDS = 2.0
 WINDOWS = {60: "1 minute", 300: "5 minutes", 1800: "30 minutes"}
+COUNT = "value => value.toLocaleString()"
+PERCENT = "value => `${value.toLocaleString()} %`"
+MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocaleString()} GiB`"
 
-TASK_COLUMNS = {
-    "id": "task", "function": "function", "state": "state", "session": "client", "agent": "agent", "pid": "process",
-    "attempt": "attempt", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu", "memory": "memory",
-    "error": "error",
-}  # fmt: skip
-WORKER_COLUMNS = {
-    "worker": "worker", "agent": "agent", "state": "state", "agt_cpu": "agt_cpu", "agt_rss": "agt_rss", "cpu": "cpu",
-    "rss": "rss", "free": "free", "sent": "sent", "queued": "queued", "lag": "lag", "itl": "ITL",
-    "silence": "last heard", "capabilities": "offers",
-}  # fmt: skip
-CLIENT_COLUMNS = {"name": "client", "session": "session", "host": "host", "tasks": "tasks"}
-FUNCTION_COLUMNS = {
-    "function": "function", "calls": "ended", "success": "success", "raised": "raised", "failed": "failed",
-    "cancelled": "cancelled", "mean": "mean", "longest": "longest", "cpu": "cpu, in all", "memory": "peak memory",
-}  # fmt: skip
-GRAPH_COLUMNS = {
-    "graph": "graph", "client": "client", "state": "state", "nodes": "nodes", "done": "done", "failed": "failed",
-    "cancelled": "cancelled", "running": "with agents", "left": "left", "progress": "progress", "begun": "begun",
-    "took": "time",
-}  # fmt: skip
-OBJECT_COLUMNS = {"object": "hash of its id", "client": "client", "size": "size", "where": "where"}
-CAPACITY_COLUMNS = {
-    "offers": "offers", "runtime": "Python", "agents": "agents", "workers": "workers", "busy": "busy", "tasks": "tasks",
-    "places": "places in queues", "cpu": "cpu", "memory": "memory",
-}  # fmt: skip
-DEMAND_COLUMNS = {
-    "needs": "tasks that need", "priority": "priority", "waiting": "waiting", "workers": "workers that can",
-    "why": "why they wait",
-}  # fmt: skip
-EVENT_COLUMNS = {"time": "time", "level": "level", "task": "task", "text": "what happened"}
+TASKS = TableKind(
+    "tasks",
+    {
+        "id": "task", "function": "function", "state": "state", "session": "client", "agent": "agent", "pid": "process",
+        "attempt": "attempt", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu",
+        "memory": "memory", "error": "error",
+    },
+    key="id", order="since", states=views.TASK_STATES, unsorted=("error",),
+)  # fmt: skip
+WORKERS = TableKind(
+    "workers",
+    {
+        "worker": "worker", "agent": "agent", "state": "state", "cpu": "cpu", "rss": "memory", "free": "free",
+        "sent": "sent", "queued": "queued", "lag": "lag", "itl": "ITL", "agt_cpu": "agent's cpu",
+        "agt_rss": "agent's memory",
+        "silence": "last heard", "capabilities": "offers",
+    },
+    key="key", order="cpu",
+)  # fmt: skip
+CLIENTS = TableKind(
+    "clients", {"name": "client", "session": "session", "host": "host", "tasks": "tasks"}, key="session", order="tasks"
+)
+FUNCTIONS = TableKind(
+    "functions",
+    {
+        "function": "function", "calls": "ended", "success": "success", "raised": "raised", "failed": "failed",
+        "cancelled": "cancelled", "mean": "mean", "longest": "longest", "cpu": "cpu, in all", "memory": "peak memory",
+    },
+    key="function", order="calls",
+)  # fmt: skip
+GRAPHS = TableKind(
+    "graphs",
+    {
+        "graph": "graph", "client": "client", "state": "state", "nodes": "nodes", "done": "done", "failed": "failed",
+        "cancelled": "cancelled", "running": "with agents", "left": "left", "progress": "progress", "begun": "begun",
+        "took": "time",
+    },
+    key="graph", order="graph",
+)  # fmt: skip
+BIGGEST = TableKind(
+    "biggest",
+    {"object": "hash of its id", "client": "client", "size": "size", "where": "where"},
+    key="object", order="size", filtered=False,
+)  # fmt: skip
+CAPACITY = TableKind(
+    "capacity",
+    {
+        "offers": "offers", "runtime": "Python", "agents": "agents", "workers": "workers", "busy": "busy",
+        "tasks": "tasks", "places": "places in queues", "cpu": "cpu", "memory": "memory",
+    },
+    key="class", order="workers", filtered=False,
+)  # fmt: skip
+DEMAND = TableKind(
+    "demand",
+    {
+        "needs": "tasks that need", "priority": "priority", "waiting": "waiting", "workers": "workers that can",
+        "why": "why they wait",
+    },
+    key="demand", order="waiting", filtered=False,
+)  # fmt: skip
+EVENTS = TableKind(
+    "events",
+    {"time": "time", "level": "level", "task": "task", "text": "what happened"},
+    key="number", order="time",
+)  # fmt: skip
 
 
 class Pages:
@@ -70,58 +115,69 @@ class Pages:
 
     def add(self) -> None:
         """Make them known to the server."""
-        ui.add_css(STYLE, shared=True)
-        ui.add_head_html(KEYBOARD, shared=True)
-        for path, (title, fill) in self._places.items():
-            self._add(path, title, fill)
+        beside = Path(__file__)
+        ui.add_css(beside.with_name("pages.css"), shared=True)
+        script = beside.with_name("pages.js").read_text("utf-8")
+        ui.add_head_html(f'<script type="module">{script}</script>', shared=True)
+        for path in self._places:
+            self._add(path)
 
-    def _add(self, path: str, title: str, fill: Callable[[], None]) -> None:
-        @ui.page(path, title=f"{title} - Scaler")
+    def _add(self, path: str) -> None:
+        @ui.page(path, title=self._title(path))
         def page(dark: str = "") -> None:
             self._frame(path, dark)
-            with ui.column().classes("w-full p-2 gap-2").props("role=main"):
-                fill()
+            ui.sub_pages({place: fill for place, (_, fill) in self._places.items()}).classes("page").props("role=main")
+
+    def _title(self, path: str) -> str:
+        name, _ = self._places.get(path, ("Nothing", None))
+        return f"{name} - Scaler"
 
     def _frame(self, path: str, dark: str) -> None:
         """What is around every page: where to go, and whether what is shown is fresh."""
         mode = ui.dark_mode(value={"": None, "0": False}.get(dark, True))
-        with (
-            ui.header().classes("bg-blue-900 text-white px-3 py-1"),
-            ui.row().classes("w-full items-center gap-x-3 gap-y-1"),
-        ):
-            with ui.element("nav").classes("flex flex-wrap gap-x-3 gap-y-1 items-center"):
-                for place, (title, _) in self._places.items():
-                    link = ui.link(title, place).classes("text-white no-underline hover:underline")
-                    if place == path:
-                        link.classes("font-bold underline").props('aria-current="page"')
-            ui.space()
-            note = ui.label().props('data-testid="note" role="status"')
-            ui.button(icon="contrast", on_click=lambda: mode.set_value(not mode.value)).props(
-                'flat dense color=white aria-label="light or dark"'
-            )
+        with ui.header():
+            ui.label("Scaler").classes("brand")
+            with ui.element("nav").props('aria-label="pages"'):
+                links = {place: ui.link(title, place) for place, (title, _) in self._places.items()}
+            with ui.row().classes("standing"):
+                note = ui.label().classes("note").props('data-testid="note" role="status"')
+                ui.button(icon="contrast", on_click=lambda: mode.set_value(not mode.value)).props(
+                    'flat dense round size=sm color=white aria-label="light or dark"'
+                )
+
+        def arrive(address: str) -> None:
+            here = urlsplit(address).path
+            for place, link in links.items():
+                link.props("aria-current=page" if place == here else None, remove="aria-current")
+            ui.page_title(self._title(here))
 
         def tell() -> None:
-            note.text = self._note()
+            note.text, is_old = self._note()
+            note.classes("old" if is_old else None, remove=None if is_old else "old")
 
+        links[path].props("aria-current=page")
+        ui.context.client.sub_pages_router.on_path_changed(arrive)
         tell()
-        ui.timer(REFRESH_SECONDS, tell)
+        ui.timer(REFRESH_SECONDS, tell, immediate=False)
 
-    def _note(self) -> str:
+    def _note(self) -> tuple[str, bool]:
+        """What to say of the connection, and whether what is shown is old."""
         status, now = self._model.status, self._listening.now
         if status is None:
-            return advice(self._listening.address) if self._listening.silent else "connecting"
+            return (advice(self._listening.address) if self._listening.silent else "connecting"), True
         if self._model.is_stale(now):
-            return f"stale: nothing was heard for {now - self._model.heard:.0f} s"
-        return status.address
+            return f"stale: nothing was heard for {now - self._model.heard:.0f} s", True
+        return status.address, False
 
     def _overview(self) -> None:
-        figures = Figures(views.FIGURES)
-        with ui.grid().classes("w-full grid-cols-1 lg:grid-cols-2"):
+        heading("Overview")
+        figures, points = Figures(views.FIGURES, views.figures(self._model)), views.lines(self._model)
+        with ui.element("div").classes("charts"):
             charts = (
-                LinesOverTime("Tasks per second", "1/s", ("tasks/s",)),
-                LinesOverTime("Tasks now", "", ("waiting", "running")),
-                LinesOverTime("CPU of all workers", "%", ("cpu",)),
-                LinesOverTime("Memory of all workers", "MiB", ("memory",)),
+                LinesOverTime("Tasks that ended per second", ("tasks/s",), COUNT, points),
+                LinesOverTime("Tasks now", ("waiting", "running"), COUNT, points),
+                LinesOverTime("CPU of all workers, of one core", ("cpu",), PERCENT, points),
+                LinesOverTime("Memory of all workers", ("memory",), MEBIBYTES, points),
             )
 
         def refresh() -> None:
@@ -130,129 +186,80 @@ class Pages:
             for chart in charts:
                 chart.show(points)
 
-        refresh()
-        ui.timer(REFRESH_SECONDS, refresh)
+        ui.timer(REFRESH_SECONDS, refresh, immediate=False)
 
     def _tasks(self) -> None:
-        _hint(
-            "Open a task to see why it waits, or how it ended. The filter looks at functions, agents, clients and ids."
+        heading(
+            "Tasks",
+            "Open a task to see why it waits, or how it ended. The filter looks at functions, agents, clients and ids.",
         )
-        table = ServerTable(
-            "tasks",
-            TASK_COLUMNS,
-            lambda request: views.tasks(self._model, request),
-            key="id",
-            order="since",
-            states=views.TASK_STATES,
-            unsorted=("error",),
-            on_row=self._dialogs.task,
-        )
-        ui.timer(STREAM_SECONDS, table.refresh)
+        ServerTable(TASKS, partial(views.tasks, self._model), self._dialogs.task)
 
     def _stream(self) -> None:
-        window = ui.select(WINDOWS, value=60, label="window").props('dense aria-label="window"').classes("min-w-32")
-        timeline = Timeline()
+        heading(
+            "Task stream",
+            "A line for each worker, a colour for each function. Pale bars still run, red frames failed, grey was "
+            "cancelled. Drag the bar below to zoom.",
+        )
+        with ui.card().classes("panel chart"):
+            with ui.row().classes("tools"):
+                window = ui.select(WINDOWS, value=60, label="Window").props('dense options-dense aria-label="window"')
+                stream = views.stream(self._model, window.value)
+                count = ui.label(stream.summary).props('data-testid="stream-count" role="status"')
+            timeline = Timeline(stream)
 
         def refresh() -> None:
-            timeline.show(*views.bars(self._model, window.value))
+            stream = views.stream(self._model, window.value)
+            timeline.show(stream)
+            count.text = stream.summary
 
         window.on_value_change(refresh)
-        refresh()
-        ui.timer(STREAM_SECONDS, refresh)
+        ui.timer(STREAM_SECONDS, refresh, immediate=False)
 
     def _workers(self) -> None:
-        _hint("Open a worker to see what it runs, or to drain it.")
-        table = ServerTable(
-            "workers",
-            WORKER_COLUMNS,
-            lambda request: views.workers(self._model, request, self._listening.now),
-            key="key",
-            order="cpu",
-            on_row=self._dialogs.worker,
+        heading(
+            "Workers",
+            "Open a worker to see what it runs, or to drain it. CPU is in percent of a core. "
+            "ITL says with 1 or 0 whether a worker is up, has a task, and waits in it for others.",
         )
-        ui.timer(STREAM_SECONDS, table.refresh)
+        ServerTable(
+            WORKERS,
+            lambda request: views.workers(self._model, request, self._listening.now),
+            self._dialogs.worker,
+        )
 
     def _clients(self) -> None:
-        table = ServerTable(
-            "clients", CLIENT_COLUMNS, lambda request: views.clients(self._model, request), key="session", order="tasks"
-        )
-        ui.timer(REFRESH_SECONDS, table.refresh)
+        heading("Clients", "Who submits tasks, and how many of them are not released yet.")
+        ServerTable(CLIENTS, partial(views.clients, self._model))
 
     def _functions(self) -> None:
-        _hint("Calls that were seen to end, by function: what they took, in wall and CPU time, and their peak memory.")
-        table = ServerTable(
-            "functions",
-            FUNCTION_COLUMNS,
-            lambda request: views.functions(self._model, request),
-            key="function",
-            order="calls",
+        heading(
+            "Functions",
+            "Calls that were seen to end, by function: what they took, in wall and CPU time, and their peak memory.",
         )
-        ui.timer(REFRESH_SECONDS, table.refresh)
+        ServerTable(FUNCTIONS, partial(views.functions, self._model))
 
     def _graphs(self) -> None:
-        _hint("Graphs that are under way, and the last hundred that are over.")
-        table = ServerTable(
-            "graphs",
-            GRAPH_COLUMNS,
-            lambda request: cluster_views.graphs(self._model, request),
-            key="graph",
-            order="graph",
-        )
-        ui.timer(REFRESH_SECONDS, table.refresh)
+        heading("Graphs", "Graphs that are under way, and the last hundred that are over.")
+        ServerTable(GRAPHS, partial(cluster_views.graphs, self._model))
 
     def _capacity(self) -> None:
-        _title("What workers offer")
-        offers = ServerTable(
-            "capacity",
-            CAPACITY_COLUMNS,
-            lambda request: cluster_views.capacity(self._model, request),
-            key="class",
-            order="workers",
-            filtered=False,
+        heading(
+            "Capacity",
+            "Nothing scales this cluster by itself: there are as many workers as were started, less those drained.",
         )
-        _title("What waiting tasks need")
-        demand = ServerTable(
-            "demand",
-            DEMAND_COLUMNS,
-            lambda request: cluster_views.demand(self._model, request),
-            key="demand",
-            order="waiting",
-            filtered=False,
-        )
-        _title("Scaling")
-        _hint("Nothing scales this cluster by itself: there are as many workers as were started, less those drained.")
-        ui.timer(REFRESH_SECONDS, offers.refresh)
-        ui.timer(REFRESH_SECONDS, demand.refresh)
+        subheading("What workers offer")
+        ServerTable(CAPACITY, partial(cluster_views.capacity, self._model))
+        subheading("What waiting tasks need")
+        ServerTable(DEMAND, partial(cluster_views.demand, self._model))
 
     def _objects(self) -> None:
-        figures = Figures(cluster_views.OBJECT_FIGURES)
-        _title("The biggest of the newest 20,000 objects")
-        table = ServerTable(
-            "biggest",
-            OBJECT_COLUMNS,
-            lambda request: cluster_views.biggest_objects(self._model, request),
-            key="object",
-            order="size",
-            filtered=False,
-        )
-
-        def refresh() -> None:
-            figures.show(cluster_views.object_figures(self._model))
-            table.refresh()
-
-        refresh()
-        ui.timer(REFRESH_SECONDS, refresh)
+        heading("Objects", "What the object storage server has, and how it is used.")
+        figures = Figures(cluster_views.OBJECT_FIGURES, cluster_views.object_figures(self._model))
+        ui.timer(REFRESH_SECONDS, lambda: figures.show(cluster_views.object_figures(self._model)), immediate=False)
+        subheading("The biggest of the newest 20,000 objects")
+        ServerTable(BIGGEST, partial(cluster_views.biggest_objects, self._model))
 
     def _events(self) -> None:
-        table = ServerTable(
-            "events", EVENT_COLUMNS, lambda request: views.events(self._model, request), key="number", order="time"
-        )
-        ui.timer(REFRESH_SECONDS, table.refresh)
-
-
-def _hint(text: str) -> None:
-    ui.label(text).classes("text-sm opacity-90")
-
-
-def _title(text: str) -> None:
-    ui.label(text).classes("text-base font-bold").props("role=heading aria-level=2")
+        heading("Events", "Who came and went, which workers died and how, which runs were lost and why.")
+        ServerTable(EVENTS, partial(views.events, self._model))

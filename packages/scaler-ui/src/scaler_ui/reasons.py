@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaler_protocol.capabilities import missing, parse_capabilities
 from scaler_protocol.monitoring import MonitorStatus, TaskStep
 from scaler_ui.model import GroupInfo, MonitorModel
-from scaler_ui.screen import duration, size
+from scaler_ui.units import duration, size
 
 
 def why(model: MonitorModel, task: int) -> list[str]:

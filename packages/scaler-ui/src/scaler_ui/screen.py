@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
+from textwrap import wrap
 from typing import Any
 
 from scaler_protocol.tracebacks import headline
@@ -24,6 +26,8 @@ COLUMNS: tuple[tuple[str, str], ...] = (
 SHORTCUTS = "Shortcuts: " + " ".join(f"{name}[{key}]" for name, key in COLUMNS)
 KEYS = "filter[/] details[Enter] why[y] events[e] move[arrows, PgUp, PgDn] quit[q]"
 _NAME_CELLS = 30
+_SIDE_CELLS = 24
+"""Less room than this beside the workers is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +104,20 @@ def beside(boxes: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def summary(fields: dict[str, Any]) -> list[str]:
-    """The upper part: the scheduler and its messages."""
+def summary(fields: dict[str, Any], types: int | None = None) -> list[str]:
+    """The upper part: the scheduler and its messages, of which only so many types are told of, the commonest."""
     scheduler = fields["scheduler"]
     counts = [
-        _box(name, ((entry, f"{count:,}") for entry, count in fields[name].items()))
-        for name in ("task_manager", "scheduler_sent", "scheduler_received")
+        _box(name, ((entry, f"{count:,}") for entry, count in islice(fields[name].items(), limit)))
+        for name, limit in (("task_manager", None), ("scheduler_sent", types), ("scheduler_received", types))
     ]
     load = [("cpu", f"{scheduler['cpu']:.1f}%"), ("rss", size(scheduler["rss"]))]
     return beside([_box("scheduler", load), *counts])
+
+
+def keys(width: int) -> list[str]:
+    """What can be pressed."""
+    return [*wrap(SHORTCUTS, width), *wrap(KEYS, width)]
 
 
 def total(fields: dict[str, Any], shown: int) -> str:
@@ -121,34 +130,54 @@ def total(fields: dict[str, Any], shown: int) -> str:
     return text if shown == sums["workers"] else f"{text}, {shown:,} shown"
 
 
-def header(view: View) -> str:
-    """The names of the workers' columns; the one that sorts is in brackets."""
-    names = [f"[{name}]" if name == view.order else name for name, _ in COLUMNS]
-    return _row([*names, "ITL"])
-
-
-def worker_line(worker: dict[str, Any]) -> str:
-    """One worker."""
-    lag = duration(worker["lag"])
-    return _row(
-        [
-            _cut(worker["worker"], _NAME_CELLS),
-            f"{worker['agt_cpu']:.1f}%",
-            size(worker["agt_rss"]),
-            f"{worker['cpu']:.1f}%",
-            size(worker["rss"]),
-            f"{worker['free']}",
-            f"{worker['sent']}",
-            f"{worker['queued']}",
-            f"({worker['silence']:.0f}s) {lag}" if worker["stale"] else lag,
-            worker["itl"],
-        ]
+def worker_table(workers: Sequence[dict[str, Any]], view: View, width: int) -> tuple[str, list[str]]:
+    """The names of the columns, of which the one that sorts is in brackets, and a line for each worker."""
+    names = [*(f"[{name}]" if name == view.order else name for name, _ in COLUMNS), "ITL"]
+    rows = [_cells(worker) for worker in workers]
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
+    header, *lines = (
+        gap.join(f"{cell:>{wide}}" for cell, wide in zip(cells, widths, strict=True)) for cells in (names, *rows)
     )
+    return header, lines
 
 
-def _row(cells: Sequence[str]) -> str:
-    widths = (_NAME_CELLS, 9, 9, 7, 8, 6, 6, 8, 12, 3)
-    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+def _cells(worker: dict[str, Any]) -> list[str]:
+    lag = duration(worker["lag"])
+    return [
+        _cut(worker["worker"], _NAME_CELLS),
+        f"{worker['agt_cpu']:.1f}%",
+        size(worker["agt_rss"]),
+        f"{worker['cpu']:.1f}%",
+        size(worker["rss"]),
+        f"{worker['free']}",
+        f"{worker['sent']}",
+        f"{worker['queued']}",
+        f"({worker['silence']:.0f}s) {lag}" if worker["stale"] else lag,
+        worker["itl"],
+    ]
+
+
+def body(table: Sequence[str], side: Sequence[str], size: tuple[int, int], pointed: int) -> tuple[int, list[str]]:
+    """The first worker that is shown, and lines for this width and height.
+
+    They are of as many workers as there is room for, around the one that is pointed at, with clients and functions
+    beside them, or else below.
+    """
+    width, height = size
+    is_narrow = max(map(len, table), default=0) + _SIDE_CELLS > width
+    below = side[: height // 3] if is_narrow else []
+    room = height - len(below)
+    first = max(0, min(pointed - room // 2, len(table) - room))
+    shown = table[first : first + room]
+    if is_narrow:
+        return first, [*_filled(shown, room), *below]
+    used = min(height, max(len(shown), len(side)))
+    return first, _filled([line.rstrip() for line in beside([_filled(shown, used), side[:used]])], height)
+
+
+def _filled(lines: Sequence[str], height: int) -> list[str]:
+    return [*lines[:height], *[""] * (height - len(lines))]
 
 
 def side(fields: dict[str, Any]) -> list[str]:

@@ -233,6 +233,11 @@ class TaskTable:
         """The row of the task that an agent has under this run."""
         return _last((self._view("run") == run) & (self._view("step") == TaskStep.ASSIGNED))
 
+    def runs(self) -> dict[int, int]:
+        """The rows of the tasks that agents have, by their runs."""
+        rows = np.flatnonzero(self._view("step") == TaskStep.ASSIGNED)
+        return dict(zip(self._view("run")[rows].tolist(), rows.tolist(), strict=True))
+
     def _view(self, name: str) -> Column:
         """A column as it stands: to be let go before the next row is written."""
         return np.frombuffer(self._columns[name], _COLUMNS[name])
@@ -333,8 +338,12 @@ class TaskTable:
             found |= self._view("pid") == int(text)
         return found
 
-    def newest(self, count: int) -> Iterator[int]:
-        """So many rows, those that were begun last first."""
+    def longest(self, count: int, since: float, among: int) -> list[int]:
+        """So many rows of the longest runs that ended at `since` or later, among the rows that were begun last."""
         size = len(self)
-        for back in range(1, min(count, size) + 1):
-            yield (self._next - back) % size
+        rows = (self._next - 1 - np.arange(min(among, size))) % max(1, size)
+        rows = rows[(self._view("pid")[rows] != 0) & (self._view("ended")[rows] >= since)]
+        if len(rows) > count:
+            rows = rows[np.argpartition(self._view("duration")[rows], -count)[-count:]]
+        found: list[int] = rows.tolist()
+        return found

@@ -14,6 +14,9 @@ from scaler_ui.listening import Listening
 from scaler_ui.screen import View
 from scaler_ui.tables import fields
 
+ONCE_CELLS = 120
+"""Characters of a line of `--once`, if there is so much to say."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopOptions:
@@ -50,7 +53,8 @@ def once(listening: Listening, options: TopOptions) -> None:
         print(json.dumps(shown, indent=2))
         return
     rows = View().rows(shown)
-    table = [screen.total(shown, len(rows)), screen.header(View()), *map(screen.worker_line, rows)]
+    header, lines = screen.worker_table(rows, View(), ONCE_CELLS)
+    table = [screen.total(shown, len(rows)), header, *lines]
     print("\n".join([*screen.summary(shown), "", *screen.beside([table, screen.side(shown)])]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from textwrap import wrap
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -176,11 +177,13 @@ class TopApp(App[None]):
             return
         rows = self.view.rows(shown)
         self.view = replace(self.view, pointed=min(self.view.pointed, max(0, len(rows) - 1)))
-        self._write("summary", "\n".join(screen.summary(shown)))
-        self._write("keys", f"{'-' * self.size.width}\n{screen.SHORTCUTS}\n{screen.KEYS}\n")
-        self._write("total", screen.total(shown, len(rows)))
-        self._write("header", screen.header(self.view))
-        self._write_body(shown, rows)
+        width, height = self.size
+        self._write("summary", "\n".join(screen.summary(shown, max(6, height // 3))))
+        self._write("keys", "\n".join(["-" * width, *screen.keys(width), ""]))
+        self._write("total", "\n".join(wrap(screen.total(shown, len(rows)), width)))
+        header, lines = screen.worker_table(rows, self.view, width)
+        self._write("header", header)
+        self._write_body(rows, lines, screen.side(shown))
         if self._panel is not None:
             self._write("details", "\n".join(self._panel(shown)))
 
@@ -199,19 +202,16 @@ class TopApp(App[None]):
             return advice(self._listening.address) if self._listening.silent else "connecting"
         return f"stale: nothing was heard for {shown['quiet']:.0f} s" if shown["stale"] else ""
 
-    def _write_body(self, shown: dict[str, object], rows: list[dict[str, object]]) -> None:
-        """As many workers as there is room for, around the one that is pointed at; clients and functions beside."""
+    def _write_body(self, rows: list[dict[str, Any]], lines: list[str], side: list[str]) -> None:
+        """As many workers as there is room for, around the one that is pointed at."""
         height = max(1, self.query_one("#body").size.height)
-        first = max(0, min(self.view.pointed - height // 2, len(rows) - height))
-        body, beside = Text(no_wrap=True), screen.side(shown)
-        width = len(screen.header(self.view))
-        for line in range(height):
-            at = first + line
-            worker = rows[at] if at < len(rows) else None
-            text = screen.worker_line(worker) if worker else " " * width
-            style = "reverse" if worker and at == self.view.pointed else "dim" if worker and worker["stale"] else ""
-            body.append(text, style)
-            body.append(f" | {beside[line] if line < len(beside) else ''}\n")
+        first, shown = screen.body(lines, side, (self.size.width, height), self.view.pointed)
+        body = Text(no_wrap=True)
+        for at, line in enumerate(shown, first):
+            body.append(f"{line}\n")
+            if at < len(rows) and line.startswith(lines[at]):
+                style = "reverse" if at == self.view.pointed else "dim" if rows[at]["stale"] else ""
+                body.stylize(style, len(body) - len(line) - 1, len(body) - len(line) - 1 + len(lines[at]))
         self.query_one("#body", Static).update(body)
 
     def _current(self, run: int) -> str:

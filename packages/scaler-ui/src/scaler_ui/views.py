@@ -11,9 +11,10 @@ from typing import Any
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.tracebacks import headline
 from scaler_ui.model import MonitorModel
-from scaler_ui.screen import clock, duration, size
+from scaler_ui.screen import clock
 from scaler_ui.tables import worker_rows
 from scaler_ui.task_table import ENDINGS, STATES, TaskRow
+from scaler_ui.units import duration, size
 
 Row = dict[str, Any]
 BARS = 500
@@ -114,12 +115,12 @@ def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
     shown = [
         {
             **row,
-            "agt_cpu": f"{row['agt_cpu']:.1f}%",
+            "agt_cpu": f"{row['agt_cpu']:.1f} %",
             "agt_rss": size(row["agt_rss"]),
-            "cpu": f"{row['cpu']:.1f}%",
+            "cpu": f"{row['cpu']:.1f} %",
             "rss": size(row["rss"]),
             "lag": duration(row["lag"]),
-            "silence": f"{row['silence']:.0f}s{' (stale)' if row['stale'] else ''}",
+            "silence": f"{row['silence']:.0f} s{' (stale)' if row['stale'] else ''}",
         }
         for row in page.rows
     ]
@@ -205,20 +206,24 @@ def figures(model: MonitorModel) -> dict[str, str]:
         "workers": f"{sum(status.agent_sizes):,}",
         "agents": f"{len(status.agents):,}",
         "clients": f"{sum(map(bool, status.client_names)):,}",
-        "cluster cpu": f"{100 * sum(status.worker_cpus):.0f}%",
+        "cluster cpu": f"{100 * sum(status.worker_cpus):,.0f} %",
         "cluster memory": size(sum(status.worker_rsses)),
         "lag": duration(max(status.agent_lags, default=0.0)),
-        "scheduler cpu": f"{100 * status.cpu:.1f}%",
+        "scheduler cpu": f"{100 * status.cpu:.1f} %",
         "scheduler memory": size(status.rss),
     }
 
 
-def lines(model: MonitorModel) -> dict[str, list[list[float]]]:
-    """Points over time, as [milliseconds since 1970, value]: at most POINTS of each."""
+Points = dict[str, list[list[float]]]
+"""Points over time, as [milliseconds since 1970, value], by name."""
+
+
+def lines(model: MonitorModel) -> Points:
+    """At most POINTS of each figure that is drawn."""
     history = list(model.history)
     step = max(1, len(history) // POINTS)
     moments = history[::-1][::step][::-1]
-    found: dict[str, list[list[float]]] = {"tasks/s": [], "waiting": [], "running": [], "cpu": [], "memory": []}
+    found: Points = {"tasks/s": [], "waiting": [], "running": [], "cpu": [], "memory": []}
     for before, moment in pairwise(moments):
         at = round(moment.at * 1000)
         seconds = moment.at - before.at
@@ -230,24 +235,66 @@ def lines(model: MonitorModel) -> dict[str, list[list[float]]]:
     return found
 
 
-def bars(model: MonitorModel, seconds: float) -> tuple[list[str], list[list[Any]]]:
-    """The timeline: names of workers, and bars of worker, begin and end in milliseconds, function, state and id."""
-    if model.status is None:
-        return [], []
-    now, agents = model.status.at, agent_names(model.status)
-    value = model.tasks.value
-    recent = [row for row in model.tasks.newest(RECENT) if value("pid", row) and value("ended", row) >= now - seconds]
-    found = []
-    for row in heapq.nlargest(BARS, recent, key=lambda row: value("duration", row)):
-        task = model.tasks.row(row)
-        where = f"{agents.get(task.agent, 'gone')}/{task.worker}"
-        found.append((where, task.ended - task.duration, task.ended, task.function, task.state, task.id))
-    names = sorted({bar[0] for bar in found})
-    places = {name: place for place, name in enumerate(names)}
-    return names, [
-        [places[name], round(begin * 1000), round(end * 1000), function, state, f"{task:x}"]
-        for name, begin, end, function, state, task in found
+Bar = list[Any]
+"""Place of its worker, begin and end in milliseconds, function, state and id."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStream:
+    """The timeline: names of workers, what they did, and the window in seconds since 1970."""
+
+    workers: list[str]
+    bars: list[Bar]
+    window: tuple[float, float]
+
+    @property
+    def summary(self) -> str:
+        """How much of it is shown."""
+        if not self.bars:
+            return "no tasks in this window"
+        which = f"the {BARS} longest tasks" if len(self.bars) == BARS else f"{len(self.bars):,} tasks"
+        return f"{which} on {len(self.workers):,} workers"
+
+
+def stream(model: MonitorModel, seconds: float) -> TaskStream:
+    """The timeline of the last `seconds`; what runs ends now."""
+    status, tasks = model.status, model.tasks
+    if status is None:
+        return TaskStream([], [], (0.0, 0.0))
+    found = [
+        (tasks.value("duration", row) / 1e6, tasks.value("agent", row), tasks.value("pid", row), row)
+        for row in tasks.longest(BARS, status.at - seconds, RECENT)
     ]
+    found += _running(model, status)
+    longest = heapq.nlargest(BARS, found)
+    names = _process_names(status)
+    lines = sorted({(names.get(where) or f"gone/{where[1]}", where) for where in {bar[1:3] for bar in longest}})
+    places = {where: place for place, (_, where) in enumerate(lines)}
+    shown = [_bar(tasks.row(row), places[agent, pid], took, status.at) for took, agent, pid, row in longest]
+    return TaskStream([name for name, _ in lines], shown, (status.at - seconds, status.at))
+
+
+def _running(model: MonitorModel, status: MonitorStatus) -> list[tuple[float, int, int, int]]:
+    """Seconds since they were assigned, agent, process and row of the tasks that workers say they run."""
+    rows = model.tasks.runs()
+    return [
+        (max(0.0, status.at - model.tasks.value("assigned", rows[run])), agent, pid, rows[run])
+        for run, agent, pid in zip(status.worker_runs, status.worker_agents, status.worker_pids, strict=True)
+        if run in rows
+    ]
+
+
+def _process_names(status: MonitorStatus) -> dict[tuple[int, int], str]:
+    """What to call the workers, by agent and process."""
+    agents = agent_names(status)
+    columns = zip(status.worker_agents, status.worker_pids, status.worker_names, strict=True)
+    return {(agent, pid): f"{agents[agent]}/{name}" for agent, pid, name in columns}
+
+
+def _bar(task: TaskRow, place: int, took: float, now: float) -> Bar:
+    end = task.ended or now
+    state = task.state if task.ended else "running"
+    return [place, round(1000 * (end - took)), round(1000 * end), task.function, state, f"{task.id:x}"]
 
 
 TASK_STATES = tuple(dict.fromkeys([*STATES.values(), *ENDINGS.values()]))

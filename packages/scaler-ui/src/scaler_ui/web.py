@@ -109,7 +109,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
 
     logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
     registry = CollectorRegistry()
-    registry.register(StatusCollector(lambda: listening.model.status))
+    registry.register(StatusCollector(lambda: (listening.model.status, listening.model.storage)))
 
     @app.get("/metrics")
     def metrics() -> Response:
@@ -136,6 +136,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
         show=False,
         show_welcome_message=False,
         reconnect_timeout=30,
+        tailwind=False,
     )
 
 

@@ -1,0 +1,21 @@
+let here;
+// Tables that the keyboard can sort and open, and the link of the page in sight where there is no room for all. Slots would do, but are made anew, without the focus, by every update.
+new MutationObserver(() => {
+  for (const head of document.querySelectorAll('th.sortable')) {
+    head.tabIndex = 0;
+    const order = head.classList.contains('sort-desc') ? 'descending' : 'ascending';
+    head.ariaSort = head.classList.contains('sorted') ? order : 'none';
+  }
+  for (const row of document.querySelectorAll('.opens tbody tr')) row.tabIndex = 0;
+  const link = document.querySelector('nav [aria-current]');
+  if (link && link !== here) link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.clientWidth / 2;
+  here = link;
+}).observe(document.documentElement, {childList: true, subtree: true, attributeFilter: ['class', 'aria-current']});
+addEventListener('keydown', (event) => {
+  if (['Enter', ' '].includes(event.key) && event.target.matches('th.sortable, .opens tbody tr')) {
+    event.preventDefault();
+    event.target.click();
+  }
+});
+// What draws charts is big: it comes while the reader looks at the first page, not when the first chart is wanted.
+addEventListener('load', () => import('nicegui-echart'));
