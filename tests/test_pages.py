@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -133,6 +134,7 @@ def test_every_page_shows_what_the_scheduler_says(
 
     page.goto(f"{site}/workers")
     wait_shown(page, "workers", "1-2 of 2")
+    assert len(status.worker_pids) == 2 and all(f"{pid}|" in shown(page, "workers") for pid in status.worker_pids)
     page.goto(f"{site}/clients")
     wait_shown(page, "clients", client.identity.decode())
     page.goto(f"{site}/graphs")
@@ -161,9 +163,37 @@ def test_every_page_shows_what_the_scheduler_says(
     assert line.split("\t")[1:3] == ["5", "5"]
     page.goto(f"{site}/stream")
     wait_shown(page, "stream-count", "tasks on 2 workers")
-    page.wait_for_selector("svg path", state="attached")
+    page.wait_for_selector("svg path[stroke='#d00']", state="attached")  # what has failed is marked
     page.goto(f"{site}/events")
-    page.wait_for_selector("[data-testid='events']")
+    wait_shown(page, "events", "ValueError: no")
+
+
+SPAN = """() => {
+  const texts = [...document.querySelectorAll('.nicegui-echart svg text')].map((text) => text.textContent);
+  const times = texts.filter((text) => /^[0-9:]{8}$/.test(text)).map((text) => Date.parse(`2000-01-01T${text}`));
+  const since = times.map((time) => (time - times[0] + 129600000) % 86400000);  // they may go past midnight
+  return (Math.max(...since) - Math.min(...since)) / 1000;
+}"""
+"""Seconds from the first to the last time that is written below the timeline."""
+
+
+def test_the_timeline_is_hovered_over_and_zoomed(page: Page, site: str, client: Client, gate: Gate) -> None:
+    future = client.submit(wait_at, gate.port, 1)
+    arrival = gate.arrive()
+    page.goto(f"{site}/stream")
+    running = page.locator("svg path[fill^='hsl'][fill-opacity]").first
+    running.wait_for(state="attached")
+    assert page.evaluate(SPAN) > 30
+    running.hover(force=True)
+    page.wait_for_function("() => /wait_at/.test(document.querySelector('.nicegui-echart').innerText)")
+    assert "running, " in page.locator(".nicegui-echart").inner_text()
+    for _ in range(10):
+        page.mouse.wheel(0, -200)
+    page.wait_for_function(f"() => ({SPAN})() < 25")
+    arrival.let_go()
+    assert future.result() == 1
+    page.wait_for_selector("svg path[fill^='hsl'][fill-opacity]", state="detached")  # a later picture
+    assert page.evaluate(SPAN) < 25
 
 
 def test_all_pages_are_one_document(page: Page, site: str) -> None:
@@ -216,6 +246,14 @@ def test_other_names_and_origins_are_refused(site: str) -> None:
         request = urllib.request.Request(f"{site}/", headers=headers)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(request, timeout=SECONDS)
+
+
+def test_the_older_name_is_the_same_program() -> None:
+    said = [
+        subprocess.run([PROGRAMS / name, "--help"], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+        for name in ("scaler_ui", "scaler_gui")
+    ]
+    assert said[0] == said[1] and "scaler_ui tcp://127.0.0.1:2347 --port 8081" in said[0]
 
 
 def test_a_port_in_use_is_one_line(site: str, monitor: Address) -> None:
