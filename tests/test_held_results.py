@@ -194,3 +194,27 @@ def test_what_a_graph_has_lost_with_a_host_is_made_again(far: Far, tmp_path: Pat
     (tmp_path / "go").touch()
     ends_well(far, client)
     far.add_cluster(1)  # what is left on that host goes with the next one there
+
+
+@pytest.mark.soak
+def test_an_agent_that_brings_more_than_2_gib_starves_nobody(far: Far) -> None:
+    far.add_cluster(2, "--object-cache-limit", str(4 << 30))
+    client = far.run(
+        HELD
+        + """
+    from concurrent.futures import ThreadPoolExecutor
+    made = client.submit(give, (2 << 30) + 300)
+    wait([made])
+    assert figures(STORAGE).held == 1
+    with ThreadPoolExecutor() as pool:
+        fetched = pool.submit(made.result)
+        small = 0
+        while not fetched.done():
+            assert client.submit(size_of, bytes(100_000)).result(60) == 100_000
+            small += 1
+        assert len(fetched.result()) == (2 << 30) + 300 and small > 3, small
+    """,
+        on=far.near,
+    )
+    assert client.wait(10 * SECONDS) == 0, far.said("client")
+    assert "are gone" not in far.said("scheduler")

@@ -19,7 +19,7 @@ import pytest
 
 from scaler_io import traffic
 from scaler_io.held_files import HeldFiles, HeldObject, new_edition
-from scaler_io.holder import Holder
+from scaler_io.holder import SURE_SECONDS, Holder
 from scaler_io.host_cache import HELD, TOKEN, HostCache
 from scaler_io.objects import ObjectConnection
 from scaler_io.operating import OperatorLink
@@ -329,11 +329,22 @@ def test_what_nobody_could_say_is_not_needed_is_found_out(server: Server, place:
     file.close()
     host.cache.trim(0)
     assert len(host.held) == len(host.cached) == 2
-    holder = Holder(host.files)
-    holder.drop_unneeded(3600, lambda held: agent.has(held.reference, held.edition))
-    assert len(host.held) == 2
-    holder.drop_unneeded(0, lambda held: agent.has(held.reference, held.edition))
+    now, asked = [time.time() + 40.0], list[bytes]()
+    holder = Holder(host.files, lambda: now[0])
+
+    def needed(held: HeldObject) -> bool:
+        asked.append(held.reference.object)
+        return agent.has(held.reference, held.edition)
+
+    holder.drop_unneeded(60.0, needed)
+    assert len(host.held) == 2 and not asked
+    holder.drop_unneeded(30.0, needed)
     assert host.held == [kept.object] and len(host.cached) == 1
+    holder.drop_unneeded(30.0, needed)
+    assert sorted(asked) == sorted([kept.object, half.reference.object])  # what was known is not asked about soon again
+    now[0] += SURE_SECONDS
+    holder.drop_unneeded(30.0, needed)
+    assert asked[2:] == [kept.object] == host.held
 
 
 def test_many_at_once(server: Server, place: Place) -> None:

@@ -401,4 +401,4 @@ class HoldingModel(RuleBasedStateMachine):
 
 
 TestHoldingModel = HoldingModel.TestCase
-TestHoldingModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestHoldingModel.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -20,6 +20,8 @@ from scaler_protocol.objects import Reference
 from scaler_protocol.storage import BringObject, DropObjects, SpeakForHost
 
 LOGGER: Final = logging.getLogger("scaler")
+SURE_SECONDS: Final = 300.0
+"""How long what the server knew is not asked about again."""
 
 
 class Holder:
@@ -27,6 +29,8 @@ class Holder:
 
     def __init__(self, files: HeldFiles, clock: Callable[[], float] = time.time) -> None:
         self._files, self._clock = files, clock
+        self._sure: dict[HeldObject, float] = {}
+        """When the server was asked about each, and knew it."""
 
     def announce(self) -> tuple[Message, list[Transfer]]:
         """What to tell a server before everything else; raises OSError where the host's directory is gone."""
@@ -67,6 +71,12 @@ class Holder:
 
     def drop_unneeded(self, unused_seconds: float, needed: Callable[[HeldObject], bool]) -> None:
         """Let go of what nobody has used for so long and the server knows nothing of; blocks as `needed` does."""
-        for used, held in self._files.list():
-            if self._clock() - used >= unused_seconds and not needed(held):
+        now, listed = self._clock(), self._files.list()
+        self._sure = {held: self._sure[held] for _, held in listed if now - self._sure.get(held, 0.0) < SURE_SECONDS}
+        for used, held in listed:
+            if now - used < unused_seconds or held in self._sure:
+                continue
+            if needed(held):
+                self._sure[held] = now
+            else:
                 self._files.drop(held)

@@ -149,8 +149,7 @@ class ObjectConnection:
             for upload in uploads:
                 upload.over.set()
             # Interrupted, or one of many refused: the server has not dropped what it has of the others.
-            with contextlib.suppress(ClientQuitError):
-                self.delete(references, session=uploads[0].session)
+            self._abandon(references, uploads[0].session)
             raise
         return references
 
@@ -238,10 +237,17 @@ class ObjectConnection:
                 self._run(hold)
         except (ObjectRefusedError, OSError):
             return False  # nobody speaks for this host: it is to be put
+        except BaseException:
+            self._abandon([held.reference], held.session)
+            raise
         finally:
             if not hold.needed:
                 files.drop(held)
         return True
+
+    def _abandon(self, references: Sequence[Reference], session: int) -> None:
+        with contextlib.suppress(ClientQuitError):
+            self.delete(references, session=session)
 
     def _give(self, excess: int) -> bool:
         """Put about so many bytes of what is held where everybody finds it, longest unused first."""

@@ -75,7 +75,8 @@ class Writing:
         self.drop_upload(peer, self._state.peers[peer], event.object)
         self._state.refused += 1
         stored = self._state.objects.get(event.object)
-        if stored is not None and stored.asked == peer:
+        edition = event.edition if isinstance(event, PutObject) else 0
+        if stored is not None and (stored.asked, stored.edition) == (peer, edition):
             stored.asked = b""
             self._state.refuse_readers(stored, refusal)
         kind = ObjectStored if isinstance(event, PutObject) else ObjectAllocated

@@ -124,7 +124,7 @@ COMMAND: Final = Command(
         ),
         Option(
             ("--object-cache-limit", "-ocl"),
-            "what workers of this host share of object storage elsewhere;"
+            "what workers of this host share where object storage is elsewhere: fetched objects, and results;"
             " 20 % of the memory that the host or control group allows if left out",
             whole_number(0),
             default=None,
