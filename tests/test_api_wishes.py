@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from scaler import Client
+from scaler import Client, ScalerFuture
 from scaler_protocol import errors
+from scaler_protocol.addresses import Address
+from scaler_ui.listening import Listening
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.tasks import add, note, square, worker_pid
@@ -30,7 +32,18 @@ def fail_until(attempts: int) -> Any:
     return flaky
 
 
-def test_higher_priority_runs_first_and_equal_ones_in_order(single_client: Client, gate: Gate, tmp_path: Path) -> None:
+def wait_arrived(cluster: LocalCluster, future: ScalerFuture[Any]) -> None:
+    """Returns when the scheduler knows a task, and with it all that its client submitted before."""
+    listening = Listening(Address.parse(cluster.address).beside(2))
+    try:
+        listening.wait_for(lambda model: model.tasks.find(future.task_id) is not None, SECONDS)
+    finally:
+        listening.close()
+
+
+def test_higher_priority_runs_first_and_equal_ones_in_order(
+    single: LocalCluster, single_client: Client, gate: Gate, tmp_path: Path
+) -> None:
     path = str(tmp_path / "order")
     first = single_client.submit(wait_at, gate.port, 0)
     arrival = gate.arrive()
@@ -39,6 +52,7 @@ def test_higher_priority_runs_first_and_equal_ones_in_order(single_client: Clien
         for letter in "ab"
         for priority in (-5, 0, 3, 10)
     ]
+    wait_arrived(single, futures[-1])
     arrival.let_go()
     for future in (first, *futures):
         future.result(SECONDS)

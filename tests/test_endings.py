@@ -51,7 +51,7 @@ def test_nothing_is_left_of_a_script_that_is_killed(tmp_path: Path) -> None:
     with started(tmp_path, COMBO, str(tmp_path / "runs")) as program:
         wait_until((tmp_path / "runs").exists, "a task runs")
         port = port_of(program)
-        assert len(program.living()) >= 6
+        wait_until(lambda: len(program.living()) >= 6, "its other worker lives, too")
         os.kill(program.pid, signal.SIGKILL)
         program.process.wait()
         seconds = program.wait_gone()
