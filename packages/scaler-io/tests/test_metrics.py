@@ -30,9 +30,9 @@ STATUS = MonitorStatus(
     graph_assigneds=(2, 1, 0), graph_begins=(1.0, 2.0, 3.0), graph_ends=(0.0, 0.0, 4.0), graphs_ended=7,
 )  # fmt: skip
 STORAGE = StorageStatus(
-    objects=9, writing=2, sessions=1, peers=1, bytes=5000, memory_limit=8000, refused=3, writing_bytes=1000,
+    objects=10, writing=2, sessions=1, peers=1, bytes=5000, memory_limit=8000, refused=3, writing_bytes=1000,
     pinned_bytes=70, recyclable_bytes=80, spilled=4, spilled_bytes=600, spilled_ever=6000, loaded_ever=5400, hits=30,
-    misses=10, unknown=1, waiting=5,
+    misses=10, unknown=1, waiting=5, held=1, held_bytes=900, brought_ever=40,
 )  # fmt: skip
 
 
@@ -68,7 +68,8 @@ def test_the_page_says_what_the_status_says() -> None:
         ("scaler_graph_nodes", "done"): 5, ("scaler_graph_nodes", "failed"): 2, ("scaler_graph_nodes", "cancelled"): 4,
         ("scaler_graph_nodes", "assigned"): 3, ("scaler_graph_nodes", "waiting"): 16, ("scaler_objects", "memory"): 5,
         ("scaler_objects", "disk"): 4, ("scaler_objects", "writing"): 2, ("scaler_object_bytes", "memory"): 4000,
-        ("scaler_object_bytes", "disk"): 600, ("scaler_object_bytes", "writing"): 1000,
+        ("scaler_objects", "held"): 1, ("scaler_object_bytes", "held"): 900,
+        ("scaler_storage_brought_bytes_total", ""): 40, ("scaler_object_bytes", "disk"): 600, ("scaler_object_bytes", "writing"): 1000,
         ("scaler_storage_memory_limit_bytes", ""): 8000, ("scaler_storage_mapped_bytes", ""): 70,
         ("scaler_storage_recyclable_bytes", ""): 80, ("scaler_storage_waiting_writes", ""): 5,
         ("scaler_storage_spilled_bytes_total", ""): 6000, ("scaler_storage_loaded_bytes_total", ""): 5400,

@@ -114,9 +114,9 @@ def _graphs(status: MonitorStatus) -> Iterator[Metric]:
 
 
 def _storage(storage: StorageStatus) -> Iterator[Metric]:
-    states = ("memory", "disk", "writing")
-    counts = (storage.objects - storage.spilled, storage.spilled, storage.writing)
-    sizes = (storage.bytes - storage.writing_bytes, storage.spilled_bytes, storage.writing_bytes)
+    states = ("memory", "disk", "held", "writing")
+    counts = (storage.objects - storage.spilled - storage.held, storage.spilled, storage.held, storage.writing)
+    sizes = (storage.bytes - storage.writing_bytes, storage.spilled_bytes, storage.held_bytes, storage.writing_bytes)
     yield _gauge("scaler_objects", "Objects by where they are.", ("state",), states, counts)
     yield _gauge("scaler_object_bytes", "Sizes of objects by where they are.", ("state",), states, sizes)
     for name, text, value in (
@@ -129,6 +129,7 @@ def _storage(storage: StorageStatus) -> Iterator[Metric]:
     for name, text, value in (
         ("spilled_bytes", "Bytes that went to disk.", storage.spilled_ever),
         ("loaded_bytes", "Bytes that came back from disk.", storage.loaded_ever),
+        ("brought_bytes", "Bytes that came from hosts that held them.", storage.brought_ever),
         ("refused_writes", "Objects for which there was no room.", storage.refused),
     ):
         yield CounterMetricFamily(f"scaler_storage_{name}", text, value=value)
