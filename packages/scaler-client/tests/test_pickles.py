@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import pickle
 import weakref
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler_client.pickles import dump, load, load_with
+from scaler_client.copies import copied
+from scaler_client.pickles import COPIED_BYTES, dump, load, load_with
 from scaler_protocol.buffers import ALIGNMENT, MAGIC, BufferedPickle
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.handshake import INLINE_LIMIT
@@ -49,6 +51,17 @@ def test_bytes_and_text_are_copied_once(value: Any) -> None:
         assert any(isinstance(piece, memoryview) and piece.obj is value for piece in payload.pieces)
     copy = load(bytes(payload))
     assert copy == value and type(copy) is type(value)
+
+
+@pytest.mark.parametrize(
+    "size", [COPIED_BYTES - 1, COPIED_BYTES, COPIED_BYTES + mmap.PAGESIZE - 40, 3 * COPIED_BYTES + 1]
+)
+@pytest.mark.parametrize("begin", [0, 1, 64])
+def test_bytes_copied_by_several_threads_are_the_same(size: int, begin: int) -> None:
+    source = (bytes(range(251)) * (size // 251 + 2))[begin : begin + size]
+    made = copied(memoryview(source))
+    assert type(made) is bytes and made == source and hash(made) == hash(source)
+    assert load(bytes(dump(made))) == source and load(bytes(dump([made]))) == [source]
 
 
 def test_an_array_is_a_view_of_the_payload() -> None:

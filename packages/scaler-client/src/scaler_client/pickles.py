@@ -18,6 +18,8 @@ from scaler_protocol.handshake import INLINE_LIMIT
 PROTOCOL: Final = 5
 SCALARS: Final = frozenset({int, float, bool, type(None)})
 TEXTS: Final = frozenset({bytes, str, bytearray})
+COPIED_BYTES: Final = 4 * 1024 * 1024
+"""Bytes from here on are copied by several threads when they are read (`scaler_client.copies`)."""
 _UNCHANGING: Final = SCALARS | {bytes, str, complex}
 _FIRST_BYTE: Final = 0x80
 
@@ -31,6 +33,10 @@ class _Apart:
         self._make: tuple[Any, ...]
         if isinstance(value, str):
             self._make = str, (pickle.PickleBuffer(value.encode("utf-8", "surrogatepass")), "utf-8", "surrogatepass")
+        elif isinstance(value, bytes) and len(value) >= COPIED_BYTES:
+            from scaler_client.copies import copied
+
+            self._make = copied, (pickle.PickleBuffer(value),)
         else:
             self._make = type(value), (pickle.PickleBuffer(value),)
 
