@@ -14,10 +14,9 @@ import pytest
 
 from scaler_client import task_context
 from scaler_client.client import Client
-from scaler_client.current import CurrentTask
 from scaler_client.parts import read_parts
 from scaler_client.storage import StorageDoor
-from scaler_client.task_context import Transport
+from scaler_client.task_context import CurrentTask, Transport
 from scaler_io.links import Hub, HubEvent, Patience, PeerJoined, PeerLost
 from scaler_io.objects import ObjectConnection
 from scaler_io.zeromq import Listener

@@ -15,9 +15,8 @@ import pytest
 
 from scaler_client import connection, task_context
 from scaler_client.client import Client
-from scaler_client.current import CurrentTask
 from scaler_client.storage import StorageDoor
-from scaler_client.task_context import Transport, current_task
+from scaler_client.task_context import CurrentTask, Transport, current_task
 from scaler_io.links import LinkUp, UplinkEvent
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.errors import ClientQuitError

@@ -7,10 +7,10 @@ travel through `TaskRuntime.connect()` to the agent, and `current_task` answers 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scaler_client.current import CurrentTask
 from scaler_client.pickles import load as load_payload
 from scaler_client.pickles import load_with
 from scaler_protocol.buffers import Buffer
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from scaler_client.storage import StorageDoor
     from scaler_io.links import UplinkEvent
     from scaler_protocol.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentTask:
+    """The task that the calling code is part of; `attempt` counts its runs from 1, `worker` names the process."""
+
+    id: int
+    attempt: int
+    worker: str
+    run: int = 0
 
 
 class Transport(Protocol):

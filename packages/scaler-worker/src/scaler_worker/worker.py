@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from scaler_client import task_context
-from scaler_client.current import CurrentTask
 from scaler_client.storage import StorageDoor
+from scaler_client.task_context import CurrentTask
 from scaler_io.host_cache import HostCache
 from scaler_protocol.buffers import Buffer
 from scaler_worker.agent_transport import AgentTransport

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from scaler_client.current import CurrentTask
+from scaler_client.task_context import CurrentTask
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
