@@ -8,6 +8,7 @@ import pytest
 
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_protocol.profiles import NO_PROFILE
 from scaler_ui import views
 from scaler_ui.model import MonitorModel
 from scaler_ui.views import PageRequest
@@ -70,7 +71,9 @@ def test_the_overview(model: MonitorModel) -> None:
     shown = views.figures(model)
     assert tuple(shown) == views.FIGURES
     assert (shown["tasks/s"], shown["workers"], shown["clients"], shown["lag"]) == ("50", "80", "1", "1.0 ms")
-    assert views.lines(model)["tasks/s"] == [[1_002_000, 50.0]]
+    lines = views.lines(model)
+    assert lines["tasks/s"] == [[1_002_000, 50.0]] and lines["latency"] == [[1_002_000, 1000.0]]
+    assert shown["latency"] == "1.00 s"
     assert views.figures(MonitorModel(tasks=10)) == {} and views.stream(MonitorModel(tasks=10), 60).bars == []
 
 
@@ -79,6 +82,21 @@ def test_the_timeline_shows_the_window(model: MonitorModel) -> None:
     assert stream.workers == ["gone/77"] and len(stream.bars) == 31 and stream.window == (942.0, 1002.0)
     assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f"] in [bar[1:] for bar in stream.bars]
     assert views.stream(model, 0.5).bars == []
+
+
+def test_what_was_cancelled_is_in_the_timeline(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, time=1001.0, first_run=501),
+        publications.status(1, at=1001.5),
+        publications.batch(TaskStep.ENDED, 0, 1, statuses=bytes([Status.CANCELLED]), profiles=NO_PROFILE, time=1002.0),
+        publications.status(1, at=1003.0),
+    )
+    stream = views.stream(model, 60)
+    assert stream.workers == ["vm:1/vm:1:0"]
+    assert stream.bars == [[0, 1_001_000, 1_002_000, "math:sqrt", "cancelled", "1"]]
 
 
 def test_what_runs_is_in_the_timeline(publications: Publications) -> None:

@@ -61,7 +61,10 @@ class MonitorEvent:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The cluster at one status: tasks that had ended, tasks now, cores and bytes of all workers."""
+    """The cluster at one status: tasks that had ended, tasks now, cores and bytes of all workers.
+
+    Of the `timed` tasks whose ends were heard, `latency` is the sum of seconds from submission to end.
+    """
 
     at: float
     ended: int
@@ -69,6 +72,14 @@ class Moment:
     assigned: int
     cpu: float
     rss: int
+    timed: int
+    latency: float
+
+
+def mean_latency(before: Moment, moment: Moment) -> float | None:
+    """Mean seconds from submission to end, of tasks that ended between these; None where none did."""
+    timed = moment.timed - before.timed
+    return (moment.latency - before.latency) / timed if timed > 0 else None
 
 
 class MonitorModel:
@@ -87,6 +98,7 @@ class MonitorModel:
         self.events: deque[MonitorEvent] = deque(maxlen=EVENTS)
         self.history: deque[Moment] = deque(maxlen=HISTORY_SECONDS)
         self._beginning = False
+        self._timed, self._latency = 0, 0.0
 
     def take(self, message: MonitorMessage, now: float) -> None:
         """One message of the feed, in order."""
@@ -110,9 +122,17 @@ class MonitorModel:
         """Tasks that ended per second, lately."""
         if len(self.history) < 2:
             return 0.0
-        last = self.history[-1]
-        first = next(moment for moment in self.history if moment.at >= last.at - STALE_SECONDS)
+        first, last = self._lately()
         return max(0, last.ended - first.ended) / (last.at - first.at) if last.at > first.at else 0.0
+
+    @property
+    def latency(self) -> float | None:
+        """Mean seconds from submission to end, of tasks that ended lately; None where none did."""
+        return mean_latency(*self._lately()) if self.history else None
+
+    def _lately(self) -> tuple[Moment, Moment]:
+        last = self.history[-1]
+        return next(moment for moment in self.history if moment.at >= last.at - STALE_SECONDS), last
 
     def _take_status(self, status: MonitorStatus, now: float) -> None:
         if self._beginning:
@@ -122,7 +142,9 @@ class MonitorModel:
         self.status, self.heard = status, now
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss = sum(status.worker_cpus), sum(status.worker_rsses)
-        self.history.append(Moment(status.at, ended, status.waiting, status.assigned, cpu, rss))
+        self.history.append(Moment(status.at, ended, status.waiting, status.assigned, cpu, rss, self._timed, self._latency))
+        if any(status.worker_runs):
+            self.tasks.run(status.worker_runs, status.worker_pids)
         if status.snapshot:
             self.tasks.begin()
             self._beginning = True
@@ -173,6 +195,8 @@ class MonitorModel:
 
     def _end(self, tasks: tuple[int, ...], agent: int, statuses: bytes, profiles: bytes, time: float) -> None:
         for row, status, profile in self.tasks.end(tasks, agent, statuses, profiles, time):
+            self._timed += 1
+            self._latency += time - self.tasks.value("since", row)
             name = self.tasks.function_name(row)
             figures = self.functions.get(name)
             if figures is None:

@@ -24,6 +24,7 @@ STREAM_SECONDS = 2.0
 WINDOWS = {60: "1 minute", 300: "5 minutes", 1800: "30 minutes"}
 COUNT = "value => value.toLocaleString()"
 PERCENT = "value => `${value.toLocaleString()} %`"
+MILLISECONDS = "value => value < 1000 ? `${value} ms` : `${(value / 1000).toLocaleString()} s`"
 MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocaleString()} GiB`"
 
 TASKS = TableKind(
@@ -175,6 +176,7 @@ class Pages:
         with ui.element("div").classes("charts"):
             charts = (
                 LinesOverTime("Tasks that ended per second", ("tasks/s",), COUNT, points),
+                LinesOverTime("Latency: mean from submission to end", ("latency",), MILLISECONDS, points),
                 LinesOverTime("Tasks now", ("waiting", "running"), COUNT, points),
                 LinesOverTime("CPU of all workers, of one core", ("cpu",), PERCENT, points),
                 LinesOverTime("Memory of all workers", ("memory",), MEBIBYTES, points),

@@ -172,6 +172,13 @@ class TaskTable:
             columns["step"][row], columns["agent"][row], columns["run"][row] = TaskStep.ASSIGNED, agent, run
             columns["assigned"][row] = time
 
+    def run(self, runs: Iterable[int], pids: Iterable[int]) -> None:
+        """Processes say that they run these."""
+        rows = self.runs()
+        for number, pid in zip(runs, pids, strict=True):
+            if number in rows:
+                self._columns["pid"][rows[number]] = pid
+
     def end(
         self, tasks: Iterable[int], agent: int, statuses: Iterable[int], profiles: bytes, time: float
     ) -> Iterator[tuple[int, int, Profile]]:
@@ -182,9 +189,12 @@ class TaskTable:
             del self._live[task]
             profile = Profile._make(record)
             columns["step"][row], columns["status"][row], columns["ended"][row] = TaskStep.ENDED, status, time
-            columns["agent"][row] = agent
-            columns["duration"][row], columns["cpu"][row], columns["memory"][row] = profile[:3]
-            columns["pid"][row], columns["worker"][row], columns["attempt"][row] = profile[3:]
+            if profile.pid or not columns["pid"][row]:
+                columns["agent"][row] = agent
+                columns["duration"][row], columns["cpu"][row], columns["memory"][row] = profile[:3]
+                columns["pid"][row], columns["worker"][row], columns["attempt"][row] = profile[3:]
+            else:  # stopped while it ran: nobody has told how that went
+                columns["duration"][row] = round(1e6 * (time - columns["assigned"][row]))
             yield row, status, profile
 
     def leave(self, tasks: Iterable[int], time: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.tracebacks import headline
-from scaler_ui.model import MonitorModel
+from scaler_ui.model import MonitorModel, mean_latency
 from scaler_ui.screen import clock
 from scaler_ui.tables import worker_rows
 from scaler_ui.task_table import ENDINGS, STATES, TaskRow
@@ -184,8 +184,8 @@ def events(model: MonitorModel, request: PageRequest) -> TablePage:
 
 
 FIGURES = (
-    "tasks/s", "waiting", "running", "success", "failed", "cancelled", "lost runs", "workers", "agents", "clients",
-    "cluster cpu", "cluster memory", "lag", "scheduler cpu", "scheduler memory",
+    "tasks/s", "latency", "waiting", "running", "success", "failed", "cancelled", "lost runs", "workers", "agents",
+    "clients", "cluster cpu", "cluster memory", "lag", "scheduler cpu", "scheduler memory",
 )  # fmt: skip
 """What the overview shows in numbers."""
 
@@ -197,6 +197,7 @@ def figures(model: MonitorModel) -> dict[str, str]:
         return {}
     return {
         "tasks/s": f"{model.rate:,.0f}",
+        "latency": "–" if model.latency is None else duration(model.latency),
         "waiting": f"{status.waiting + status.held:,}",
         "running": f"{status.assigned:,}",
         "success": f"{status.succeeded:,}",
@@ -223,11 +224,13 @@ def lines(model: MonitorModel) -> Points:
     history = list(model.history)
     step = max(1, len(history) // POINTS)
     moments = history[::-1][::step][::-1]
-    found: Points = {"tasks/s": [], "waiting": [], "running": [], "cpu": [], "memory": []}
+    found: Points = {"tasks/s": [], "latency": [], "waiting": [], "running": [], "cpu": [], "memory": []}
     for before, moment in pairwise(moments):
         at = round(moment.at * 1000)
         seconds = moment.at - before.at
         found["tasks/s"].append([at, round((moment.ended - before.ended) / seconds, 1) if seconds > 0 else 0.0])
+        if (latency := mean_latency(before, moment)) is not None:
+            found["latency"].append([at, round(1000 * latency, 2)])
         found["waiting"].append([at, moment.waiting])
         found["running"].append([at, moment.assigned])
         found["cpu"].append([at, round(100 * moment.cpu, 1)])
