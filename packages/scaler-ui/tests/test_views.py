@@ -73,7 +73,7 @@ def test_the_overview(model: MonitorModel) -> None:
     assert (shown["tasks/s"], shown["workers"], shown["clients"], shown["lag"]) == ("50", "80", "1", "1.0 ms")
     lines = views.lines(model)
     assert lines["tasks/s"] == [[1_002_000, 50.0]] and lines["latency"] == [[1_002_000, 1000.0]]
-    assert shown["latency"] == "1.00 s"
+    assert shown["latency"] == "1.0 s"
     assert views.figures(MonitorModel(tasks=10)) == {} and views.stream(MonitorModel(tasks=10), 60).bars == []
 
 

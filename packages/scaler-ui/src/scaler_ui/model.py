@@ -142,7 +142,9 @@ class MonitorModel:
         self.status, self.heard = status, now
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss = sum(status.worker_cpus), sum(status.worker_rsses)
-        self.history.append(Moment(status.at, ended, status.waiting, status.assigned, cpu, rss, self._timed, self._latency))
+        self.history.append(
+            Moment(status.at, ended, status.waiting, status.assigned, cpu, rss, self._timed, self._latency)
+        )
         if any(status.worker_runs):
             self.tasks.run(status.worker_runs, status.worker_pids)
         if status.snapshot:

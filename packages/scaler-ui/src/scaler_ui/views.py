@@ -197,7 +197,7 @@ def figures(model: MonitorModel) -> dict[str, str]:
         return {}
     return {
         "tasks/s": f"{model.rate:,.0f}",
-        "latency": "–" if model.latency is None else duration(model.latency),
+        "latency": "none" if model.latency is None else duration(model.latency),
         "waiting": f"{status.waiting + status.held:,}",
         "running": f"{status.assigned:,}",
         "success": f"{status.succeeded:,}",
