@@ -73,7 +73,7 @@ class SimulatedScheduler:
         sizes = [1 << 20] * 10
         return StorageStatus(
             10, 0, 1, 1, sum(sizes), 1 << 30, 0, 0, 0, 0, 0, 0, 0, 0, self.ended, 0, 0, 0,
-            [f"{number:016x}" for number in range(10)], [SESSION >> 32] * 10, sizes, [True] * 10,
+            [f"{number:016x}" for number in range(10)], [SESSION >> 32] * 10, sizes, [True] * 10, [False] * 10,
         )  # fmt: skip
 
     def groups(self) -> TaskEvents:
