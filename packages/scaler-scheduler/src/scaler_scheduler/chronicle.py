@@ -110,7 +110,7 @@ class Chronicle:
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
         self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now, first_run)
-        self._tasks.extend(tasks)
+        self._tasks += array("Q", tasks)  # twice as fast as `extend`
 
     def _number_of(self, group: GroupRecord) -> int:
         if not group.number:
