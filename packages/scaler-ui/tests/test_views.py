@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -84,14 +84,16 @@ def test_the_timeline_shows_the_window(model: MonitorModel) -> None:
     assert views.stream(model, 0.5).bars == []
 
 
-def test_what_was_cancelled_is_in_the_timeline(publications: Publications) -> None:
+@pytest.mark.parametrize("told", [True, False], ids=["ended", "gone"])
+def test_what_was_cancelled_is_in_the_timeline(publications: Publications, told: bool) -> None:
+    end: dict[str, Any] = {"statuses": bytes([Status.CANCELLED]), "profiles": NO_PROFILE}
     model = publications.model_of(
         publications.status(1, at=1000.0),
         publications.groups((9, "math:sqrt", 7, 0, "", "")),
         publications.batch(TaskStep.WAITING, 9, 1),
         publications.batch(TaskStep.ASSIGNED, 1, 1, time=1001.0, first_run=501),
         publications.status(1, at=1001.5),
-        publications.batch(TaskStep.ENDED, 0, 1, statuses=bytes([Status.CANCELLED]), profiles=NO_PROFILE, time=1002.0),
+        publications.batch(TaskStep.ENDED if told else TaskStep.GONE, 0, 1, time=1002.0, **(end if told else {})),
         publications.status(1, at=1003.0),
     )
     stream = views.stream(model, 60)

@@ -193,8 +193,8 @@ class TaskTable:
                 columns["agent"][row] = agent
                 columns["duration"][row], columns["cpu"][row], columns["memory"][row] = profile[:3]
                 columns["pid"][row], columns["worker"][row], columns["attempt"][row] = profile[3:]
-            else:  # stopped while it ran: nobody has told how that went
-                columns["duration"][row] = round(1e6 * (time - columns["assigned"][row]))
+            else:
+                self._stopped(row, time)
             yield row, status, profile
 
     def leave(self, tasks: Iterable[int], time: float) -> None:
@@ -203,6 +203,12 @@ class TaskTable:
             row = self._row(task, time)
             del self._live[task]
             self._columns["step"][row], self._columns["ended"][row] = TaskStep.GONE, time
+            if self._columns["pid"][row]:
+                self._stopped(row, time)
+
+    def _stopped(self, row: int, time: float) -> None:
+        """It was stopped while it ran, and nobody has told how that went."""
+        self._columns["duration"][row] = round(1e6 * (time - self._columns["assigned"][row]))
 
     def _row(self, task: int, time: float) -> int:
         """The row of a task that has not ended; a new one where it is not known."""
