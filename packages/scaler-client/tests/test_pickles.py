@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 import pickle
+import random
 import weakref
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler_client import copies
 from scaler_client.copies import copied
 from scaler_client.pickles import COPIED_BYTES, dump, load, load_with
 from scaler_protocol.buffers import ALIGNMENT, MAGIC, BufferedPickle
@@ -62,6 +64,12 @@ def test_bytes_copied_by_several_threads_are_the_same(size: int, begin: int) -> 
     made = copied(memoryview(source))
     assert type(made) is bytes and made == source and hash(made) == hash(source)
     assert load(bytes(dump(made))) == source and load(bytes(dump([made]))) == [source]
+
+
+def test_bytes_are_copied_where_the_system_gives_no_memory_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "_MADV_POPULATE_WRITE", 999_999)  # nobody knows that
+    source = random.Random(1).randbytes(COPIED_BYTES + 1)
+    assert copied(memoryview(source)) == source
 
 
 def test_an_array_is_a_view_of_the_payload() -> None:

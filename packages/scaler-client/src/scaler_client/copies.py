@@ -1,25 +1,31 @@
-"""Big bytes copied by several threads at once: most of the time goes into touching new memory, which cores do side by
-side.
+"""Big bytes copied by several threads at once, in steps for which the kernel is asked for memory beforehand.
 
-20 MB out of shared memory take 8 ms by one thread, and 5 by two (*measured* on 2 cores; huge pages are quicker still
-where memory was used before, and much slower on virtual machines where it was not).
+Most of the time goes into new memory, a page fault for every 4 KiB. Asked for a step's pages at once Linux gives them
+in one go, and they are still in the cache when the bytes come. 20 MB out of shared memory take 11.1 ms by one thread,
+7.9 in such steps, and 4.4 by two threads (*measured* on 2 cores; huge pages are quicker still where memory was used
+before, and much slower on virtual machines where it was not).
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
 from scaler_protocol.buffers import Buffer
 
 PART_BYTES: Final = 2 * 1024 * 1024
 """A thread takes most of a tenth of a millisecond to start, and this much nearly a whole one to copy."""
 _THREADS_LIMIT: Final = 4
+_STEP_BYTES: Final = 1024 * 1024
+"""What still lies in a core's own cache when the kernel has cleared it."""
+_MADV_POPULATE_WRITE: Final = 23
+"""Of Linux 5.14 and later (madvise(2)); others say that they do not know it, and their pages come one by one."""
 
 
 class _PyBuffer(ctypes.Structure):
@@ -48,13 +54,17 @@ _get_buffer.argtypes = (ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_in
 _release_buffer = ctypes.pythonapi["PyBuffer_Release"]
 _release_buffer.argtypes, _release_buffer.restype = (ctypes.POINTER(_PyBuffer),), None
 
+_madvise: Any = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
+if _madvise is not None:
+    _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
 
 def copied(view: Buffer) -> bytes:
     """The bytes of a contiguous buffer, as `bytes(view)`. Raises MemoryError."""
     size = memoryview(view).nbytes
-    count = min(size // PART_BYTES, os.cpu_count() or 1, _THREADS_LIMIT)
-    if count < 2 or sys.implementation.name != "cpython":
+    if sys.implementation.name != "cpython":
         return bytes(view)
+    count = max(1, min(size // PART_BYTES, os.cpu_count() or 1, _THREADS_LIMIT))
     # Bytes without content may be written to before anybody else sees them.
     made: bytes = _new_bytes(None, size)
     step = -(-size // count)
@@ -72,7 +82,12 @@ def copied(view: Buffer) -> bytes:
 def _copy(made: bytes, view: Buffer, start: int, stop: int) -> None:
     """Copy one part; other threads go on meanwhile."""
     with _address(made) as to, _address(view) as source:
-        ctypes.memmove(to + start, source + start, stop - start)
+        for at in range(start, stop, _STEP_BYTES):
+            size = min(_STEP_BYTES, stop - at)
+            if _madvise is not None:
+                page = (to + at) & -mmap.PAGESIZE
+                _madvise(page, to + at + size - page, _MADV_POPULATE_WRITE)
+            ctypes.memmove(to + at, source + at, size)
 
 
 @contextmanager
