@@ -12,17 +12,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from scaler_io.conveyor import Conveyor
 from scaler_io.holder import Holder
 from scaler_io.links import Uplink
 from scaler_io.mappings import Mappings
 from scaler_io.segments import read_token
-from scaler_io.transfers import Transfer
+from scaler_io.transfers import Deletion, Transfer
 from scaler_io.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Goodbye, Hello
+
+LEISURE_SECONDS: Final = 0.002
+"""How long what frees something may wait for what is asked next, to be said in one go: nobody waits for the answer."""
+_NOW, _SOON = b"\1", b"\0"
 
 
 class Traffic:
@@ -46,7 +51,7 @@ class Traffic:
         self._lock = threading.RLock()  # a finalizer may delete objects in the middle of anything
         self._arrivals: deque[Transfer] = deque()
         self._closing = False
-        self.mappings = Mappings(self._signal)
+        self.mappings = Mappings(lambda: self._signal(_SOON))
         self._conveyor = Conveyor(
             self._uplink, str(address), timeout_seconds, self.mappings, read_token, welcomed, holder
         )
@@ -60,7 +65,7 @@ class Traffic:
                 return False
             transfer.since = time.monotonic()
             self._arrivals.append(transfer)
-        self._signal()
+        self._signal(_SOON if isinstance(transfer, Deletion) else _NOW)
         return True
 
     @property
@@ -76,13 +81,13 @@ class Traffic:
     def close(self) -> None:
         """Say what is waiting to be said, fail what waits for an answer, leave."""
         self._closing = True
-        self._signal()
+        self._signal(_NOW)
         self._thread.join()
 
-    def _signal(self) -> None:
+    def _signal(self, when: bytes) -> None:
         # It may be full, so the thread will wake; or closed, and there is no thread.
         with contextlib.suppress(OSError):
-            self._wake.send(b"\0")
+            self._wake.send(when)
 
     # --- on the thread ----------------------------------------------------------------------------------------------
 
@@ -121,9 +126,18 @@ class Traffic:
             with self._lock:  # what came while it ended
                 self._take_arrivals()
         elif not copied and not self._dialer.readable() and not self._arrivals:
-            self._dialer.wait(self._woken.fileno(), self._uplink.due() - now)
-            with contextlib.suppress(BlockingIOError):
-                self._woken.recv(4096)
+            self._wait(self._uplink.due() - now)
+
+    def _wait(self, seconds: float) -> None:
+        self._dialer.wait(self._woken.fileno(), seconds)
+        if self._take_signals() == {_SOON[0]} and not self._dialer.readable():
+            self._dialer.wait(self._woken.fileno(), LEISURE_SECONDS)
+
+    def _take_signals(self) -> set[int]:
+        try:
+            return set(self._woken.recv(4096))
+        except BlockingIOError:
+            return set()
 
     def _take_arrivals(self) -> None:
         while self._arrivals:
