@@ -58,6 +58,7 @@ class Shelf:
         self.deleted: list[bytes] = []
         self.opened = 0
         self.server = 1
+        self.likely: list[list[bytes]] = []
         self.on_the_way: list[tuple[bytes, bytes, Told]] = []
 
     def put(self, payload: bytes | Sequence[Buffer], *, session: int, name: bytes) -> Reference:
@@ -84,6 +85,9 @@ class Shelf:
         if reference.object not in self.objects:
             raise ObjectNotFoundError(f"there is no object {reference}")
         return self.objects[reference.object]
+
+    def get_soon(self, following: Sequence[Reference]) -> None:
+        self.likely.append([reference.object for reference in following])
 
     def delete(self, references: Sequence[Reference], *, session: int) -> None:
         assert session == 5
@@ -148,6 +152,17 @@ def test_an_object_lives_as_long_as_anything_stands_for_it(storage: ClientStorag
     assert len(shelf.objects) == 1
     del again
     assert not shelf.objects
+
+
+def test_results_are_read_ahead_in_the_order_in_which_they_came(storage: ClientStorage, shelf: Shelf) -> None:
+    names = [bytes([number]) * 16 for number in range(5)]
+    shelf.objects = dict.fromkeys(names, BIG)
+    results = [storage.adopt(Reference(name, len(BIG)).pack()) for name in names]
+    assert fetched(results[1]) == BIG and shelf.likely == [names[2:]]
+    del results[3]
+    assert fetched(results[0]) == BIG and shelf.likely[1:] == [[names[2], names[4]]]
+    own = stored(storage)
+    assert fetched(own) == fetched(results[3]) == BIG and len(shelf.likely) == 2, "behind these nothing has come"
 
 
 def test_what_stands_for_objects_is_found(storage: ClientStorage) -> None:

@@ -236,6 +236,79 @@ def test_a_put_that_does_not_wait(start: Start, connect: Connect) -> None:
         connection.put_soon(b"x", done=print)
 
 
+def begin_ahead(connection: ObjectConnection, following: Sequence[Reference]) -> None:
+    """Have these read ahead, and wait until all are here."""
+    connection.get_soon(following)
+    begun = list(connection._ahead._begun.values())
+    assert [download.reference for download in begun] == following
+    assert all(download.over.wait(DEADLINE) for download in begun)
+
+
+def test_what_is_read_ahead_is_here_when_it_is_asked_for(start: Start, connect: Connect) -> None:
+    server = start()
+    connection = connect(server)
+    contents = [os.urandom(size) for size in (100_000, MIB, 1, 3 * MIB, SHARED_BYTES - 1, SHARED_BYTES)]
+    references = [connection.put(content) for content in contents]
+    begin_ahead(connection, references)
+    server.process.send_signal(signal.SIGSTOP)
+    assert [connection.get(reference) for reference in references] == contents
+    server.process.send_signal(signal.SIGCONT)
+    assert connection.get(references[0]) == contents[0]
+
+
+def test_what_is_read_ahead_and_deleted_is_not_found(start: Start, connect: Connect) -> None:
+    server = start()
+    connection = connect(server)
+    references = [connection.put(bytes(size)) for size in (100_000, MIB)]
+    begin_ahead(connection, references)
+    connection.delete(references)
+    for reference in references:
+        with pytest.raises(ObjectNotFoundError):
+            connection.get(reference)
+    server.wait_for(lambda found: len(found) == 1)  # which is free
+    connection.delete([connection.put(bytes(MIB))])
+    assert len(server.segments) == 1
+
+
+def test_what_could_not_be_read_ahead_is_asked_for_again(start: Start, connect: Connect) -> None:
+    server = start()
+    connection = connect(server, timeout_seconds=2)
+    here, gone = connection.put(bytes(MIB)), Reference(b"?" * 16, MIB)
+    begin_ahead(connection, [gone, here])
+    with pytest.raises(ObjectNotFoundError):
+        connection.get(gone)
+    assert connection.get(here) == bytes(MIB)
+    server.process.send_signal(signal.SIGSTOP)
+    connection.get_soon([here])
+    server.end()
+    with pytest.raises(StorageLostError):
+        connection.get(here)
+
+
+def test_a_forked_process_reads_for_itself_what_its_parent_reads_ahead(start: Start) -> None:
+    script = """
+        import os, signal, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on: fork with threads
+        from scaler_io.objects import ObjectConnection
+        from scaler_protocol.addresses import Address
+
+        connection = ObjectConnection(Address.parse(sys.argv[1]), session=1)
+        reference = connection.put(b"1" * 100_000)
+        server = int(sys.argv[2])
+        os.kill(server, signal.SIGSTOP)
+        connection.get_soon([reference])  # on the way when the other one begins
+        if not os.fork():
+            os.kill(server, signal.SIGCONT)
+            os._exit(0 if connection.get(reference) == b"1" * 100_000 else 1)
+        assert os.wait()[1] == 0
+        assert connection.get(reference) == b"1" * 100_000
+        connection.close()
+        print("done")
+    """
+    server = start()
+    run(script, str(server.address), str(server.process.pid))
+
+
 def test_what_is_raised_by_who_is_told_harms_nobody(
     start: Start, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from scaler_client.stored import StoredObject, StoredPayload
+from scaler_client.unread import Unread
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
@@ -78,6 +79,7 @@ class ClientStorage:
     def __init__(self, door: StorageDoor, session: int) -> None:
         self._door, self._session = door, session
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
+        self._unread = Unread()
         self._lock = threading.RLock()
         self._on_the_way = 0
         self._refusal: ScalerError | None = None
@@ -202,6 +204,8 @@ class ClientStorage:
         # The server keeps objects for whoever has come for them.
         with contextlib.suppress(ScalerError):
             self._connection().open_soon()
+        with self._lock:
+            self._unread.add(Reference.unpack(reference))
         return self._stand_in(reference)
 
     def discard(self, object_id: bytes) -> None:
@@ -212,14 +216,21 @@ class ClientStorage:
 
     def fetch(self, reference: bytes) -> Buffer:
         """The bytes of an object; raises ScalerError."""
-        return self._connection().get(Reference.unpack(reference))
+        connection, unpacked = self._connection(), Reference.unpack(reference)
+        payload = connection.get(unpacked)
+        with self._lock:
+            following = self._unread.take(unpacked)
+        if following:
+            connection.get_soon(following)
+        return payload
 
     def free(self, reference: bytes) -> None:
         """Delete an object; does not wait. After the end there is nothing to be freed any more."""
         with self._lock:
             self._copied -= len(self._copies.pop(reference, b""))
+            self._unread.take(unpacked := Reference.unpack(reference))
         if self._refusal is None:
-            self._connection().delete([Reference.unpack(reference)], session=self._session)
+            self._connection().delete([unpacked], session=self._session)
 
     def refuse(self, refusal: ScalerError) -> None:
         """From now on this is the answer: the client has left, or this process is a fork of its own."""

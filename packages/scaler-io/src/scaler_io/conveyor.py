@@ -33,7 +33,6 @@ from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.storage import (
     BringObject,
-    DeleteObjects,
     DropObjects,
     HostProof,
     ObjectAllocated,
@@ -106,7 +105,9 @@ class Conveyor:
         """One more, which gets its turn, or fails as all others did."""
         if self.ended is not None:
             _fail(transfer, self.ended)
-        else:
+            return
+        last = self._turns[-1] if self._turns else None
+        if not (isinstance(transfer, Deletion) and isinstance(last, Deletion) and last.join(transfer)):
             self._turns.append(transfer)
 
     def handle(self, event: UplinkEvent, now: float) -> None:
@@ -249,7 +250,7 @@ class Conveyor:
         """A transfer is over; the parts of a failed upload are of no use."""
         transfer.finish(type(error)(f"{error} (object storage server {self._server})", **error.details))
         if isinstance(transfer, Upload) and not transfer.edition:
-            self._turns.append(Deletion(DeleteObjects([transfer.reference.object], transfer.session)))
+            self.add(Deletion([transfer.reference.object], transfer.session))
 
     def give_up(self, now: float) -> ScalerError | None:
         """Nobody waits for a lost server for longer than the timeout; why it is lost, when nobody waits any more."""

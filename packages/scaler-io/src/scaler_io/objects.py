@@ -20,6 +20,7 @@ from typing import Final
 from scaler_io.held_files import HeldFiles, HeldObject, new_edition
 from scaler_io.holder import Holder
 from scaler_io.host_cache import CachedFile, HostCache
+from scaler_io.read_ahead import ReadAhead
 from scaler_io.traffic import Traffic
 from scaler_io.transfers import Buffer, Deletion, Done, Download, Growth, Hold, Listing, Transfer, Upload
 from scaler_protocol.addresses import Address
@@ -27,7 +28,6 @@ from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError, ObjectR
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_protocol.objects import SHARED_BYTES, Reference, new_object_id
-from scaler_protocol.storage import DeleteObjects
 
 _CHECK_SECONDS = 1.0
 """How often a waiting thread looks up: on Windows nothing else lets a Ctrl-C through."""
@@ -84,6 +84,7 @@ class ObjectConnection:
     def _forked(self) -> None:
         """Begin anew: nobody else of this process can be in here."""
         self._lock = threading.RLock()
+        self._ahead = ReadAhead()
         if self._traffic is not None:
             self._inherited.append(self._traffic)  # never to be touched, not even by the garbage collector
         self._traffic = None
@@ -159,6 +160,8 @@ class ObjectConnection:
         On the server's host, or with a cache, it may be a view of the object itself, for reading only: it stays as it
         is as long as it, or anything made from it, is used.
         """
+        if (begun := self._begun(reference)) is not None:
+            return begun
         traffic = self._traffic
         mapping = traffic.mappings.find(reference.object, reference.size) if traffic is not None else None
         if mapping is not None:
@@ -175,6 +178,26 @@ class ObjectConnection:
                 cache = None  # it has no room
             elif download.whole:
                 return download.payload
+
+    def get_soon(self, following: Sequence[Reference]) -> None:
+        """These are likely to be asked for with `get`, the first one first: bring some of them here; does not wait."""
+        with self._lock:
+            traffic = self._traffic
+            if traffic is not None and traffic.near is not None:
+                for download in self._ahead.begin(following, near=traffic.near, may_map=traffic.mappings.may_grow):
+                    self._start(download)
+
+    def _begun(self, reference: Reference) -> bytes | memoryview | None:
+        """What was begun ahead, when it is here; None where that was not, or came to nothing."""
+        with self._lock:
+            download = self._ahead.take(reference)
+        if download is None:
+            return None
+        try:
+            self._await(download)
+        except ScalerError:
+            return None  # why, it will say again
+        return download.payload if download.whole else None
 
     def _share(self, cache: HostCache, reference: Reference, edition: int) -> mmap.mmap | None:
         """An edition of an object from the host's cache, fetched into it by us or another process.
@@ -296,17 +319,18 @@ class ObjectConnection:
         """
         names = [reference.object for reference in references]
         with self._lock:
+            self._ahead.give_up(names)
             if names and self._traffic is not None:
                 self._traffic.mappings.forget(names)
             if names and (self._traffic is None or not self._traffic.ended):
-                self._start(Deletion(DeleteObjects(names, session or self.session)))
+                self._start(Deletion(names, session or self.session))
 
     def clear(self) -> None:
         """Free all objects of our session; does not wait."""
         with self._lock:
             if self._traffic is not None:
                 self._traffic.mappings.forget([])
-        self._start(Deletion(DeleteObjects((), self.session)))
+        self._start(Deletion((), self.session))
 
     def close(self) -> None:
         """Say goodbye; a client's objects are freed with its session. Operations in other threads raise."""
@@ -317,17 +341,17 @@ class ObjectConnection:
             traffic.close()
 
     def _run(self, transfer: Transfer) -> None:
-        try:
-            self._start(transfer)
-            self._await(transfer)
-        except BaseException:
-            transfer.over.set()
-            raise
+        self._start(transfer)
+        self._await(transfer)
 
     @staticmethod
     def _await(transfer: Transfer) -> None:
-        while not transfer.over.wait(_CHECK_SECONDS):
-            pass
+        try:
+            while not transfer.over.wait(_CHECK_SECONDS):
+                pass
+        except BaseException:
+            transfer.over.set()
+            raise
         if transfer.error is not None:
             raise transfer.error
 

@@ -51,7 +51,9 @@ class Traffic:
         self._lock = threading.RLock()  # a finalizer may delete objects in the middle of anything
         self._arrivals: deque[Transfer] = deque()
         self._closing = False
-        self.mappings = Mappings(lambda: self._signal(_SOON))
+        self._reminded = False
+        """Whether the thread has been told, since it looked last, that something is to be said at leisure."""
+        self.mappings = Mappings(self._remind)
         self._conveyor = Conveyor(
             self._uplink, str(address), timeout_seconds, self.mappings, read_token, welcomed, holder
         )
@@ -65,7 +67,10 @@ class Traffic:
                 return False
             transfer.since = time.monotonic()
             self._arrivals.append(transfer)
-        self._signal(_SOON if isinstance(transfer, Deletion) else _NOW)
+        if isinstance(transfer, Deletion):
+            self._remind()
+        else:
+            self._signal(_NOW)
         return True
 
     @property
@@ -83,6 +88,11 @@ class Traffic:
         self._closing = True
         self._signal(_NOW)
         self._thread.join()
+
+    def _remind(self) -> None:
+        if not self._reminded:
+            self._reminded = True
+            self._signal(_SOON)
 
     def _signal(self, when: bytes) -> None:
         # It may be full, so the thread will wake; or closed, and there is no thread.
@@ -106,7 +116,7 @@ class Traffic:
             self._woken.close()
 
     def _turn(self, now: float) -> None:
-        closing = self._closing
+        closing, self._reminded = self._closing, False
         conveyor = self._conveyor
         for event in self._dialer.turn(now):
             conveyor.handle(event, now)

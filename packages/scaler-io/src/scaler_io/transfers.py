@@ -39,6 +39,7 @@ from scaler_protocol.storage import (
 )
 
 LOGGER: Final = logging.getLogger("scaler")
+_DELETED_TOGETHER: Final = 1000
 Buffer = bytes | bytearray | memoryview
 Done = Callable[[ScalerError | None], object]
 
@@ -333,12 +334,21 @@ class Listing(Transfer):
 
 
 class Deletion(Transfer):
-    """A message that is not answered."""
+    """Objects of a session that may be freed, or all of it where none is named; not answered."""
 
-    def __init__(self, message: DeleteObjects) -> None:
+    def __init__(self, names: Sequence[bytes], session: int) -> None:
         super().__init__(Reference(b"", 0), 1)
-        self._message = message
+        self._names, self._session = list(names), session
+
+    def join(self, other: Deletion) -> bool:
+        """Say what comes right behind this in the same message, if that is possible."""
+        if self._session != other._session or not self._names or not other._names:
+            return False
+        if len(self._names) + len(other._names) > _DELETED_TOGETHER:
+            return False
+        self._names += other._names
+        return True
 
     def request(self, index: int, number: int) -> Message:
         self.finish()
-        return self._message
+        return DeleteObjects(self._names, self._session)

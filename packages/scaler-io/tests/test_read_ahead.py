@@ -1,0 +1,54 @@
+"""ReadAhead: what is begun before it is asked for, and what is given up."""
+
+from __future__ import annotations
+
+from scaler_io.read_ahead import COPIED_BYTES, MAPPED_BYTES, ReadAhead
+from scaler_io.transfers import Deletion, Download
+from scaler_protocol.objects import Reference
+from scaler_protocol.storage import DeleteObjects
+
+
+def references(count: int, size: int) -> list[Reference]:
+    return [Reference(bytes([number]) * 16, size) for number in range(count)]
+
+
+def begun(downloads: list[Download]) -> list[Reference]:
+    return [download.reference for download in downloads]
+
+
+def test_nothing_new_is_begun_before_half_is_taken() -> None:
+    ahead, objects = ReadAhead(), references(20, 1000)
+    assert begun(ahead.begin(objects[:8], near=True, may_map=True)) == objects[:8]
+    for number in range(3):
+        taken = ahead.take(objects[number])
+        assert taken is not None and taken.reference == objects[number] and ahead.take(objects[number]) is None
+        assert not ahead.begin(objects[number + 1 : number + 9], near=True, may_map=True)
+    assert ahead.take(objects[3]) is not None
+    assert begun(ahead.begin(objects[4:12], near=True, may_map=True)) == objects[8:12]
+
+
+def test_as_much_is_begun_as_fits() -> None:
+    big, small = references(10, MAPPED_BYTES // 4), references(40, COPIED_BYTES // 10)
+    assert begun(ReadAhead().begin(big, near=True, may_map=True)) == big[:4]
+    assert not ReadAhead().begin(big, near=False, may_map=True)
+    assert not ReadAhead().begin(big, near=True, may_map=False)  # there are too many mappings: it would be a copy
+    assert begun(ReadAhead().begin(small, near=False, may_map=True)) == small[:10]
+
+
+def test_what_will_not_be_asked_for_is_given_up() -> None:
+    ahead, objects = ReadAhead(), references(12, 1000)
+    first = ahead.begin(objects[:4], near=True, may_map=True)
+    ahead.give_up([objects[1].object, b"unknown"])
+    assert [download.over.is_set() for download in first] == [False, True, False, False]
+    assert begun(ahead.begin(objects[3:9], near=True, may_map=True)) == objects[4:9]
+    assert [download.over.is_set() for download in first] == [True, True, True, False]
+    assert ahead.take(objects[0]) is None and ahead.take(objects[3]) is first[3]
+
+
+def test_deletions_of_a_session_are_said_together() -> None:
+    first = Deletion([b"a"], 1)
+    assert first.join(Deletion([b"b", b"c"], 1))
+    assert not first.join(Deletion([b"d"], 2)) and not first.join(Deletion([], 1))
+    assert not Deletion([], 1).join(Deletion([b"e"], 1))
+    assert not first.join(Deletion([bytes([each % 256]) for each in range(1000)], 1))
+    assert first.request(0, 1) == DeleteObjects([b"a", b"b", b"c"], 1) and first.over.is_set()
