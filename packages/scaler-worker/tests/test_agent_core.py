@@ -67,6 +67,8 @@ class ModelWorker:
         self.knows: set[int] = set()
         self.pending: list[int] = []
         """Revocations whose RunRead is due."""
+        self.unsaid: list[Any] = []
+        """What is said when storage has an outcome, and what stands behind that."""
 
     def begin(self) -> None:
         """Read on, if there is something; afterwards the word names the run it is in."""
@@ -75,8 +77,15 @@ class ModelWorker:
         if self.current is not None:
             self.word = self.current.entries[self.at][0]
 
-    def step(self) -> Any:
-        """End the current run, or give back what is revoked; the event of it."""
+    def step(self, soon: bool = False) -> Any:
+        """End the current run, or give back what is revoked; the event of it, if it is said at once and not `soon`."""
+        event = self.next_event()
+        if event is not None and (soon or self.unsaid):
+            self.unsaid.append(event)
+            return None
+        return event
+
+    def next_event(self) -> Any:
         self.begin()
         if self.current is None:
             return None
@@ -149,7 +158,7 @@ class Host:
             self.core.handle(effect.worker, events.CpuRead(0), self.now)
         else:
             # Of a revoked datagram it does nothing more but say so.
-            busy = worker.current is not None and worker.revoked < worker.current.sequence
+            busy = worker.unsaid or (worker.current is not None and worker.revoked < worker.current.sequence)
             assert isinstance(effect, events.KillWorker) or not (busy or worker.unread)
             worker.alive = False
 
@@ -187,9 +196,15 @@ class Host:
             if worker.alive and not worker.ready:
                 self.ready(number)
 
-    def step(self, number: int) -> None:
-        if event := self.workers[number].step():
+    def step(self, number: int, soon: bool = False) -> None:
+        if event := self.workers[number].step(soon):
             self.handle(number, event)
+
+    def say(self, number: int) -> None:
+        """Storage has what the worker puts there."""
+        worker = self.workers[number]
+        while worker.alive and worker.unsaid:
+            self.handle(number, worker.unsaid.pop(0))
 
     def die(self, number: int) -> None:
         worker = self.workers.pop(number)
@@ -215,6 +230,8 @@ class Host:
                     self.ready(number)
                 elif worker.current is not None or worker.unread:
                     self.step(number)
+                elif worker.unsaid:
+                    self.say(number)
                 else:
                     continue
                 moved = True
@@ -412,6 +429,48 @@ def test_an_object_that_nobody_wants_is_told_of_all_the_same() -> None:
     assert isinstance(done, Done) and (done.runs, done.stored, list(done.results)) == ([given[0]], [0], [b"reference"])
 
 
+def test_outcomes_that_a_dead_worker_had_not_said_are_made_again() -> None:
+    host = Host(1, secret=b"secret")
+    host.ready_all()
+    host.run(1)
+    host.drain()  # they are known to be short
+    runs = host.run(3)
+    host.step(0, soon=True)
+    host.step(0)
+    host.workers[0].begin()
+    assert host.workers[0].word == runs[2] and not host.outcomes.keys() & set(runs)
+    host.die(0)
+    assert host.status[runs[2]] == Status.LOST
+    unsaid = [message for message in host.sent if isinstance(message, DeleteObjects)]
+    assert [message.objects for message in unsaid] == [
+        (result_name(b"secret", SESSION + run, run, 1000),) for run in runs
+    ]
+    host.drain()
+    assert [host.status[run] for run in runs] == [Status.VALUE, Status.VALUE, Status.LOST]
+
+
+def test_a_run_that_is_stored_does_not_end_the_one_behind_it() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.run(1)
+    host.drain()
+    first, second = host.run(2, timeout_seconds=1.0)
+    host.step(0, soon=True)
+    host.workers[0].begin()
+    host.now += 2.0
+    host.settle()
+    host.handle(SCHEDULER, Withdraw([first]))
+    host.now += 2.0
+    host.settle()
+    assert host.workers[0].alive and host.status[first] == Status.CANCELLED and second not in host.status
+    host.say(0)
+    host.now += 2.0
+    host.settle()
+    assert not host.workers[0].alive
+    host.drain()
+    assert host.status[second] == Status.FAILED
+
+
 def test_what_a_dead_worker_may_have_stored_is_named() -> None:
     host = Host(1, secret=b"secret")
     host.ready_all()
@@ -604,12 +663,17 @@ class AgentMachine(RuleBasedStateMachine):
         if (number := self.pick(data, lambda w: w.alive and not w.ready)) is not None:
             self.host.ready(number)
 
-    @rule(data=st.data(), times=st.integers(1, 8))
-    def work(self, data: Any, times: int) -> None:
+    @rule(data=st.data(), times=st.integers(1, 8), soon=st.booleans())
+    def work(self, data: Any, times: int, soon: bool) -> None:
         if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
             for _ in range(times):
                 if number in self.host.workers and self.host.workers[number].alive:
-                    self.host.step(number)
+                    self.host.step(number, soon)
+
+    @rule(data=st.data())
+    def say(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.unsaid)) is not None:
+            self.host.say(number)
 
     @rule(data=st.data())
     def read(self, data: Any) -> None:
@@ -625,6 +689,7 @@ class AgentMachine(RuleBasedStateMachine):
                 worker = self.host.workers[other]
                 while other != number and worker.alive and worker.ready and (worker.current or worker.unread):
                     self.host.step(other)
+                self.host.say(other)
             self.host.now += 0.02
             self.host.settle()
             while (worker := self.host.workers[number]).alive and worker.pending:

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from scaler_client.pickles import dump
-from scaler_protocol.errors import ObjectNotFoundError
+from scaler_io.transfers import Done
+from scaler_protocol.errors import ObjectNotFoundError, ScalerError
 from scaler_protocol.messages import Functions, Group
-from scaler_protocol.objects import Reference
+from scaler_protocol.objects import SHARED_BYTES, Reference
 from scaler_protocol.payloads import Payloads
 from scaler_worker.channel import Definition, handle_of, pack_definition, result_name, unpack_definition
 from scaler_worker.functions import FunctionTable
 from scaler_worker.records import FunctionKind
-from scaler_worker.storage import WorkerStorage
+from scaler_worker.storage import AHEAD_BYTES, WorkerStorage
 from scaler_worker.words import SharedWords
 
 
@@ -27,11 +28,16 @@ class Shelf:
         self.objects: dict[bytes, bytes] = {}
         self.read: list[bytes] = []
         self.put_for: list[int] = []
+        self.on_the_way: list[Done] = []
 
     def put(self, payload: bytes, *, session: int, name: bytes) -> Reference:
         self.objects[name] = payload
         self.put_for.append(session)
         return Reference(name, len(payload))
+
+    def put_soon(self, payload: bytes, *, session: int, name: bytes, done: Done) -> Reference:
+        self.on_the_way.append(done)
+        return self.put(payload, session=session, name=name)
 
     def get(self, reference: Reference) -> bytes:
         self.read.append(reference.object)
@@ -56,6 +62,23 @@ def test_results_are_named_after_their_runs(monkeypatch: pytest.MonkeyPatch) -> 
     ways += [(b"secret", task + 1, 99, 1), (b"secret", task + (1 << 32), 99, 1)]
     names = {result_name(*way) for way in ways}
     assert len(names | {reference.object}) == 7 and {len(name) for name in names} == {16}
+
+
+def test_little_is_put_without_waiting_and_much_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf()
+    storage = storage_with(shelf, monkeypatch)
+    size, told = SHARED_BYTES - 1, list[ScalerError | None]()
+    assert not storage.may_put_soon(SHARED_BYTES)
+    while storage.may_put_soon(size):
+        reference = storage.put_soon(bytes(size), (7 << 32) + 5, 99 + len(shelf.on_the_way), told.append)
+        assert storage.get(reference) == bytes(size)
+    assert len(shelf.on_the_way) * size <= AHEAD_BYTES < (len(shelf.on_the_way) + 1) * size
+    shelf.on_the_way.pop()(None)
+    assert storage.may_put_soon(size) and told == [None]
+    monkeypatch.setattr(Shelf, "put_soon", lambda *args, **kwargs: pytest.fail("closed"))
+    with pytest.raises(pytest.fail.Exception):
+        storage.put_soon(bytes(size), (7 << 32) + 5, 1, told.append)
+    assert storage.may_put_soon(size) and told == [None]
 
 
 def test_what_others_may_need_is_kept_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
+import threading
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -18,6 +21,7 @@ from scaler_protocol.errors import (
     DeserializeError,
     ObjectNotFoundError,
     ResultNotSerializableError,
+    ScalerError,
     StorageFullError,
     restore,
 )
@@ -27,6 +31,7 @@ from scaler_protocol.outputs import StreamOutput
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.serializer import Serializer, join_parts
 from scaler_worker import channel
+from scaler_worker.answers import Answers
 from scaler_worker.calls import dump_value, load_runner
 from scaler_worker.channel import (
     DatagramReturned,
@@ -43,6 +48,8 @@ from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload, PreloadError
 from scaler_worker.worker_core import REVOKED, RUN, WorkerCore
 
+Done = Callable[[ScalerError | None], object]
+
 
 class Store:
     """Objects in a dict."""
@@ -53,6 +60,24 @@ class Store:
         self.objects: dict[bytes, bytes] = {}
         self.full = False
         self.put_for: list[tuple[int, int]] = []
+        self.soon = False
+        """Whether what is put arrives later."""
+        self.on_the_way: list[tuple[bytes, Done]] = []
+
+    def may_put_soon(self, size: int) -> bool:
+        return self.soon
+
+    def put_soon(self, payload: bytes, task: int, run: int, done: Done) -> bytes:
+        reference = self.put(payload, task, run)
+        self.on_the_way.append((reference, done))
+        return reference
+
+    def arrive(self, at: int = 0, error: ScalerError | None = None) -> None:
+        """Storage has what was put, or not."""
+        reference, done = self.on_the_way.pop(at)
+        if error is not None:
+            del self.objects[reference]
+        done(error)
 
     def get(self, reference: bytes) -> bytes:
         if reference not in self.objects:
@@ -195,6 +220,76 @@ def test_big_exceptions_are_stored_and_a_storage_that_takes_nothing_is_an_error(
     store.named = False
     bench.run(3, (12, 1, call()))
     assert bench.written[-1].statuses == [Status.RAISED] and len(bench.written[-1].payloads[0]) > INLINE_LIMIT
+
+
+def test_the_next_run_does_not_wait_for_storage_and_its_record_does() -> None:
+    store = Store()
+    store.soon = True
+    bench = Bench(store)
+    bench.define(1, lambda size: bytes(size))
+    bench.run(1, *((run, 1, call(size)) for run, size in enumerate((1, 20_000, 20_001, 2, 20_002), 10)))
+    bench.run(2, (15, 1, call(3)), (16, 9, call()))
+    assert [event.runs for event in bench.written] == [[10]]
+    store.arrive(1)
+    assert len(bench.written) == 1
+    store.arrive(0)
+    assert [run for event in bench.written for run in event.runs] == [10, 11, 12, 13]
+    store.arrive(error=StorageFullError("full"))
+    *ended, last, missed = bench.written
+    assert [run for event in (*ended, last) for run in event.runs] == [10, 11, 12, 13, 14, 15] and missed.run == 16
+    outcomes = [outcome for event in (*ended, last) for outcome in zip(event.statuses, event.payloads, strict=True)]
+    assert [len(pickles.load(store.objects.get(payload, payload))) for _, payload in outcomes if _ == Status.VALUE] == [
+        1, 20_000, 20_001, 2, 3,
+    ]  # fmt: skip
+    status, reason = outcomes[4]
+    assert status == Status.FAILED and isinstance(restore(reason), StorageFullError)
+
+
+def test_what_storage_refuses_at_once_is_the_outcome_of_its_run_alone() -> None:
+    store = Store()
+    store.soon = store.full = True
+    bench = Bench(store)
+    bench.define(1, lambda size: bytes(size))
+    bench.run(1, (10, 1, call(20_000)), (11, 1, call(1)))
+    [event, following] = bench.written
+    assert isinstance(restore(event.payloads[0]), StorageFullError) and following.statuses == [Status.VALUE]
+
+
+@pytest.mark.parametrize("error", [None, StorageFullError("full")])
+def test_a_run_waits_for_what_it_takes_of_the_one_before(error: ScalerError | None) -> None:
+    store = Store()
+    store.soon = True
+    bench = Bench(store)
+    bench.define(1, lambda: bytes(20_000))
+    bench.core._runners[2] = lambda call: (Status.VALUE, repr(dict(bench.core.inputs)).encode())
+    bench.run(1, (10, 1, call()))
+    [(reference, _)] = store.on_the_way
+    joined = join_inputs(call(), [Input(10, channel.FOLLOWS, b"")])
+    arriving = threading.Timer(0.05, store.arrive, (0, error))
+    arriving.start()
+    bench.run(2, (11, 2, joined), flag=channel.WITH_INPUTS | channel.FOLLOWS)
+    arriving.join()
+    assert len(bench.written) == 2
+    if error is None:
+        assert bench.written[1].payloads == [repr({10: (True, reference)}).encode()]
+    else:
+        assert isinstance(bench.written[1], RunUnfed)
+
+
+def test_a_forked_process_does_not_wait_to_say_what_its_parent_does() -> None:
+    said: list[bytes] = []
+    answers = Answers(said.append)
+    answer = answers.reserve()
+    answers.write(b"behind")
+    with answers._lock:  # as another thread may have it at that moment
+        pid = os.fork()
+    if not pid:
+        answers.write(b"of the child")
+        os._exit(0 if said == [b"of the child"] else 1)
+    assert os.waitpid(pid, 0)[1] == 0 and not said
+    answer.stored(None)
+    answer.say(b"first", lambda error: b"")
+    assert said == [b"first", b"behind"]
 
 
 def test_functions_are_fetched_when_they_are_first_run() -> None:

@@ -328,11 +328,13 @@ class Flights:
         entries = worker.entries()
         killed = worker.state == WorkerState.STOPPING
         rest: list[Entry] = []
+        begun = event.run in [entry[0] for entry in entries]
         for entry in entries:
-            if entry[0] == event.run and self._secret:
+            if begun and self._secret:
                 # It may have died between storing the outcome and saying so.
-                unsaid = channel.result_name(self._secret, entry[1], event.run, worker.pid)
+                unsaid = channel.result_name(self._secret, entry[1], entry[0], worker.pid)
                 self.effects.append(events.SendToScheduler(DeleteObjects((unsaid,), entry[1] >> SESSION_BITS)))
+            begun = begun and entry[0] != event.run
             if entry[0] in worker.dropped:
                 continue
             if killed and entry[0] == worker.doomed and worker.verdict:

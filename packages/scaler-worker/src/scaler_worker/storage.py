@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +13,18 @@ from scaler_client.pickles import is_unchanging, load
 from scaler_client.storage import PATIENCE_SECONDS, StorageDoor
 from scaler_io.host_cache import HostCache
 from scaler_io.objects import ObjectConnection
+from scaler_io.transfers import Done
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
+from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_identity, new_session, session_of
-from scaler_protocol.objects import Reference
+from scaler_protocol.objects import SHARED_BYTES, Reference
 from scaler_worker.channel import result_name
 
 CACHE_BYTES: Final = 256 * 1024 * 1024
+AHEAD_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of outcomes on the way to storage after which each is waited for."""
 
 
 @dataclass(slots=True)
@@ -56,6 +61,8 @@ class WorkerStorage:
         self._cache = cache
         self._kept: OrderedDict[bytes, _KeptObject] = OrderedDict()
         self._size = 0
+        self._on_the_way = 0
+        self._lock = threading.Lock()
 
     def _connect(self, address: Address) -> ObjectConnection:
         return ObjectConnection(
@@ -134,3 +141,25 @@ class WorkerStorage:
         name = result_name(self._secret, task, run, self._pid)
         buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
         return self.door.connection().put(buffers, session=session_of(task), name=name).pack()
+
+    def may_put_soon(self, size: int) -> bool:
+        """Whether so many bytes may be put without waiting: it is little, and so is what is on the way."""
+        return size < SHARED_BYTES and self._on_the_way + size <= AHEAD_BYTES
+
+    def put_soon(self, payload: bytes, task: int, run: int, done: Done) -> bytes:
+        """As `put`, but does not wait: `done` hears of its end, on another thread."""
+        name = result_name(self._secret, task, run, self._pid)
+
+        def ended(error: ScalerError | None) -> None:
+            with self._lock:
+                self._on_the_way -= len(payload)
+            done(error)
+
+        with self._lock:
+            self._on_the_way += len(payload)
+        try:
+            return self.door.connection().put_soon(payload, session=session_of(task), name=name, done=ended).pack()
+        except BaseException:
+            with self._lock:
+                self._on_the_way -= len(payload)
+            raise

@@ -12,7 +12,6 @@ import resource
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,17 +90,15 @@ class WorkerRuntime:
 
 
 class _ResultPipe:
-    """Writes records in one piece each: threads of a task print while results are written."""
+    """Writes records in one piece each; one thread at a time (scaler_worker.answers sees to that)."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._lock = threading.Lock()
 
     def write(self, record: bytes) -> None:
-        with self._lock:
-            written = os.write(self._descriptor, record)
-            while written < len(record):
-                written += os.write(self._descriptor, memoryview(record)[written:])
+        written = os.write(self._descriptor, record)
+        while written < len(record):
+            written += os.write(self._descriptor, memoryview(record)[written:])
 
 
 def _see_as_the_caller() -> None:

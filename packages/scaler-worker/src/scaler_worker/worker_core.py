@@ -1,10 +1,11 @@
 """WorkerCore: runs what datagrams say and writes a record for each run. Clocks and pipe come from outside.
 
 Theory. Runs are executed one after the other, in the order in which they came; each is answered by exactly one
-record, in that order, the moment it is ready: RESULT, NEED (its function is not known here), UNFED (it takes what the
-run before makes, and there is no such result) or RETURNED (it and all behind it in its datagram were revoked). Before a
-run starts its id and start stand in the worker's word, and only then the revoked sequence is looked at: whoever wrote
-that sequence, waits, and reads the word sees a run that this datagram will not go beyond.
+record, in that order, as soon as it is ready, or stored where it is too big for the record: RESULT, NEED (its function
+is not known here), UNFED (it takes what the run before makes, and there is no such result) or RETURNED (it and all
+behind it in its datagram were revoked). Before a run starts its id and start stand in the worker's word, and only then
+the revoked sequence is looked at: whoever wrote that sequence, waits, and reads the word sees a run that this datagram
+will not go beyond.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from scaler_client.task_context import CurrentTask
@@ -19,6 +21,7 @@ from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.outputs import StreamOutput
+from scaler_worker.answers import Answer, Answers
 from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
@@ -64,6 +67,12 @@ class ObjectStore(Protocol):
     def put(self, payload: Payload, task: int, run: int) -> bytes:
         """Store the outcome of a task's run, for its session; returns its packed reference. Raises ScalerError."""
 
+    def may_put_soon(self, size: int) -> bool:
+        """Whether so many bytes may be put without waiting."""
+
+    def put_soon(self, payload: bytes, task: int, run: int, done: Callable[[ScalerError | None], object]) -> bytes:
+        """As `put`, but does not wait: `done` hears of its end, on another thread."""
+
 
 class WorkerCore:
     """One worker's functions and its current run. `take` is the way in, `write` the way out."""
@@ -86,12 +95,16 @@ class WorkerCore:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self._name, self._number, self._pid = name, number, pid
         self._place = f"{name}@{host}"
-        self._word, self._write, self._capture = word, write, capture
+        self._word, self._capture = word, capture
+        self._answers = Answers(write)
+        self._write = self._answers.write
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
         self._store = store
         self._runners: dict[int, Runner] = {}
         self._made: dict[int, tuple[bool, bytes]] = {}
         """What the run before has made, by its task."""
+        self._making: Answer | None = None
+        """Its answer, where that is on the way to storage."""
         self._run, self._task, self._attempt = 0, 0, 0
         self._peak = peak_memory()
 
@@ -156,12 +169,13 @@ class WorkerCore:
                 status, payload = outcome
             else:
                 status, payload = runner(datagram[at:end])
-            kind = RESULT
+            kind, answer = RESULT, None
             if len(payload) > INLINE_LIMIT:
-                kind, status, payload = self._place_result(status, payload)
+                kind, status, payload, answer = self._place_result(status, payload)
             self._made = (
                 {} if status or len(payload) > INLINE_LIMIT else {task: (kind == STORED_RESULT, bytes(payload))}
             )
+            self._making = answer
             stop = clock()
             cpu = duration = stop - start
             if duration > BRIEF_NANOSECONDS:
@@ -173,7 +187,11 @@ class WorkerCore:
                 cpu_start += cpu
             start = stop
             profile = duration // 1000, cpu // 1000, self._peak, pid, number, attempt
-            self._write(pack(kind, status, len(payload), run, *profile) + bytes(payload))
+            record = pack(kind, status, len(payload), run, *profile) + bytes(payload)
+            if answer is None:
+                self._write(record)
+            else:
+                answer.say(record, partial(_failing, run, profile))
         self._run = 0
 
     def _run_flagged(self, runner: Runner, call: Buffer, flag: int) -> tuple[int, Payload] | None:
@@ -181,7 +199,7 @@ class WorkerCore:
         try:
             if flag & WITH_INPUTS:
                 call, inputs = split_inputs(bytes(call))
-                if any(kind == FOLLOWS and task not in self._made for task, kind, _ in inputs):
+                if any(kind == FOLLOWS and not self._has_made(task) for task, kind, _ in inputs):
                     return None
                 self.inputs = {
                     task: self._made[task] if kind == FOLLOWS else (kind == STORED, result)
@@ -196,6 +214,10 @@ class WorkerCore:
         finally:
             self.inputs = {}
 
+    def _has_made(self, task: int) -> bool:
+        """Whether the run before has made what is to be taken; waits until that is stored."""
+        return task in self._made and (self._making is None or self._making.wait())
+
     def _stored(self) -> ObjectStore:
         if self._store is None:
             raise DeserializeError("the call is in object storage, and this worker is connected to none")
@@ -209,15 +231,26 @@ class WorkerCore:
             definition = replace(definition, serializer_body=self._stored().get(bytes(definition.serializer_body)))
         return definition
 
-    def _place_result(self, status: int, payload: Payload) -> tuple[int, int, bytes]:
-        """Put an outcome beyond INLINE_LIMIT into object storage; returns the record's kind, status and payload."""
-        if self._store is None or not self._store.named:
-            return RESULT, status, bytes(payload)
+    def _place_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, Answer | None]:
+        """Put an outcome beyond INLINE_LIMIT into object storage.
+
+        Returns the record's kind, status and payload, and the answer that it is for where it is not stored yet.
+        """
+        store = self._store
+        if store is None or not store.named:
+            return RESULT, status, bytes(payload), None
         try:
-            return STORED_RESULT, status, self._store.put(payload, self._task, self._run)
+            if not store.may_put_soon(len(payload)):
+                return STORED_RESULT, status, store.put(payload, self._task, self._run), None
         except ScalerError as error:
             status, reason = failed(error)
-            return RESULT, status, bytes(reason)
+            return RESULT, status, bytes(reason), None
+        answer, reference = self._answers.reserve(), b""
+        try:
+            reference = store.put_soon(bytes(payload), self._task, self._run, answer.stored)
+        except ScalerError as error:
+            answer.stored(error)
+        return STORED_RESULT, status, reference, answer
 
     def _capturing(self, runner: Runner, *, prefixed: bool) -> Runner:
         """The runner with what it prints sent along, where wanted with its task and worker before each line."""
@@ -242,3 +275,9 @@ class WorkerCore:
     def _record(self, kind: int, status: int, run: int, payload: bytes) -> None:
         head = RECORD.pack(kind, status, len(payload), run, 0, 0, 0, self._pid, self._number, 0)
         self._write(head + payload)
+
+
+def _failing(run: int, profile: tuple[int, ...], error: ScalerError) -> bytes:
+    """The record of a run whose outcome could not be stored."""
+    status, reason = failed(error)
+    return RECORD.pack(RESULT, status, len(reason), run, *profile) + reason

@@ -1,0 +1,108 @@
+"""Answers: the records of runs, which leave in the order of the runs, also where one waits for storage.
+
+The record of a stored outcome may go only when storage has that. Meanwhile the next run is on, and what it says stands
+behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from scaler_protocol.errors import ScalerError
+
+OnError = Callable[[ScalerError], bytes]
+"""The record to say instead."""
+
+
+class Answer:
+    """A record that has its place, and leaves when it is both known and stored."""
+
+    __slots__ = ("_answers", "_error", "_on_error", "_record", "_stored")
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._record: bytes | None = None
+        self._on_error: OnError | None = None
+        self._error: ScalerError | None = None
+        self._stored = threading.Event()
+
+    def say(self, record: bytes, on_error: OnError) -> None:
+        """What to say when the outcome is stored, or could not be."""
+        self._record, self._on_error = record, on_error
+        self._answers.flush()
+
+    def stored(self, error: ScalerError | None) -> None:
+        """Storage has the outcome, or why it has not; on another thread."""
+        self._error = error
+        self._stored.set()
+        with contextlib.suppress(BrokenPipeError):  # the agent is gone, and we soon are
+            self._answers.flush()
+
+    def wait(self) -> bool:
+        """Whether storage has the outcome; blocks until that is known."""
+        self._stored.wait()
+        return self._error is None
+
+    @property
+    def record(self) -> bytes | None:
+        """What is to be said now, if anything."""
+        if not self._stored.is_set() or self._record is None or self._on_error is None:
+            return None
+        return self._record if self._error is None else self._on_error(self._error)
+
+
+class Answers:
+    """The way to the agent, for several threads; `write` writes one record."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._forked()
+        _ALL.add(self)
+
+    def _forked(self) -> None:
+        # What our parent has not said yet it says itself.
+        self._waiting: deque[bytes | Answer] = deque()
+        self._lock = threading.Lock()
+
+    def write(self, record: bytes) -> None:
+        """Say this behind all that was to be said before."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.append(record)
+            else:
+                self._write(record)
+
+    def reserve(self) -> Answer:
+        """The next place."""
+        answer = Answer(self)
+        with self._lock:
+            self._waiting.append(answer)
+        return answer
+
+    def flush(self) -> None:
+        """Say what need not wait any more."""
+        with self._lock:
+            waiting = self._waiting
+            while waiting:
+                record = first.record if isinstance(first := waiting[0], Answer) else first
+                if record is None:
+                    return
+                waiting.popleft()
+                self._write(record)
+
+
+_ALL: Final[weakref.WeakSet[Answers]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for answers in list(_ALL):
+        answers._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
