@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
@@ -17,11 +18,13 @@ from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Role
 from support.faults import Service, Services, wait_until
 from support.gates import SECONDS, Gate, wait_at
-from support.object_tasks import doubled, give, same, size_of, total, weigh
-from support.processes import free_ports
+from support.object_tasks import doubled, give, mark, same, size_of, total, weigh
+from support.processes import free_ports, stopped
 from support.storage import WatchedStorage
 
 BIG = 100_000
+SMALL = 20_000
+"""Beyond what travels in messages, and not waited for."""
 Restart = Callable[[], None]
 
 
@@ -134,6 +137,41 @@ def test_it_is_killed_again_and_again(client: Client, restart: Restart) -> None:
     for outcome, value in zip(ended, expected, strict=True):
         assert outcome == value or isinstance(outcome, ObjectNotFoundError | StorageLostError)
     assert client.submit(same, array).result(SECONDS).sum() == array.sum()
+
+
+# --- storage stands still ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(storage_address: str, tmp_path: Path) -> Iterator[Service]:
+    service = Service(tmp_path / "storage.log", "scaler_storage", storage_address)
+    yield service
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(SECONDS) == 0
+    assert "leave 0 objects" in service.said()
+
+
+def test_workers_go_on_and_what_a_killed_one_had_not_stored_is_made_again(
+    storage_address: str, server: Service, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with Services(tmp_path, "--object-storage-address", storage_address) as services:
+        services.add_agent(2)
+        with Client(services.address, timeout_seconds=SECONDS) as client:
+            client.starmap(mark, [(str(marks), 100, SMALL)] * 50)  # known to be short, so many go at once
+            with stopped(server.process.pid):
+                futures = [client.submit(mark, str(marks), number, SMALL) for number in range(40)]
+                wait_until(lambda: len(made(marks)) > 10, "runs that go on")
+                assert not any(future.done() for future in futures)
+                os.kill(next(iter(made(marks).values())), signal.SIGKILL)
+            assert [future.result(SECONDS) for future in futures] == [bytes([number]) * SMALL for number in range(40)]
+
+
+def made(marks: Path) -> dict[int, int]:
+    """The numbers up to 100, and who has made them."""
+    found = (path.name.split("-") for path in marks.iterdir())
+    return {int(number): int(pid) for number, pid in found if int(number) < 100}
 
 
 # --- the scheduler is lost, and storage is not -----------------------------------------------------------------------

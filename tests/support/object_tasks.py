@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ from support.tasks import TaggedSerializer
 def give(size: int) -> bytes:
     """So many zeros."""
     return bytes(size)
+
+
+def mark(folder: str, number: int, size: int) -> bytes:
+    """So many bytes, and a file that says who made them and when it was done."""
+    Path(folder, f"{number}-{os.getpid()}").touch()
+    return bytes([number]) * size
 
 
 def same(value: Any) -> Any:

@@ -28,7 +28,6 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.objects import Reference
-from scaler_protocol.storage import DeleteObjects
 from scaler_storage.core import HEARTBEAT_SECONDS, StorageCore
 from scaler_storage.files import FileSegments
 from scaler_storage.pool import RECYCLE_SECONDS
@@ -208,7 +207,7 @@ class ObjectProcess:
     def delete(self, name: bytes) -> None:
         """Free an object."""
         self._mappings.forget([name])
-        self._start(Deletion(DeleteObjects([name], SESSION)))
+        self._start(Deletion([name], SESSION))
 
     def _begin(self, transfer: Upload | Download | Hold) -> None:
         self.transfers.append(transfer)
