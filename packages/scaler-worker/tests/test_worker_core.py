@@ -107,7 +107,7 @@ class Bench:
             number=3,
             pid=44,
             word=self.word,
-            write=lambda record: self.written.extend(reader.feed(record)),
+            answers=Answers(lambda record: self.written.extend(reader.feed(record))),
             capture=capture,
             clock=lambda: next(self.ticks),
             cpu_clock=lambda: next(self.ticks),

@@ -21,7 +21,7 @@ OnError = Callable[[ScalerError], bytes]
 
 
 class Answer:
-    """A record that has its place, and leaves when it is both known and stored."""
+    """A LateAnswer (scaler_worker.worker_core)."""
 
     __slots__ = ("_answers", "_error", "_on_error", "_record", "_stored")
 
@@ -33,19 +33,19 @@ class Answer:
         self._stored = threading.Event()
 
     def say(self, record: bytes, on_error: OnError) -> None:
-        """What to say when the outcome is stored, or could not be."""
+        """As the contract says."""
         self._record, self._on_error = record, on_error
         self._answers.flush()
 
     def stored(self, error: ScalerError | None) -> None:
-        """Storage has the outcome, or why it has not; on another thread."""
+        """As the contract says."""
         self._error = error
         self._stored.set()
         with contextlib.suppress(BrokenPipeError):  # the agent is gone, and we soon are
             self._answers.flush()
 
     def wait(self) -> bool:
-        """Whether storage has the outcome; blocks until that is known."""
+        """As the contract says."""
         self._stored.wait()
         return self._error is None
 

@@ -24,6 +24,7 @@ from scaler_client.task_context import CurrentTask
 from scaler_io.host_cache import HostCache
 from scaler_protocol.buffers import Buffer
 from scaler_worker.agent_transport import AgentTransport
+from scaler_worker.answers import Answers
 from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
 from scaler_worker.config import WorkerConfig
 from scaler_worker.output import CapturedOutput
@@ -130,7 +131,7 @@ def run_worker(
             number=number,
             pid=os.getpid(),
             word=words.of(number),
-            write=pipe.write,
+            answers=Answers(pipe.write),
             capture=CapturedOutput,
             clock=time.monotonic_ns,
             cpu_clock=time.process_time_ns,

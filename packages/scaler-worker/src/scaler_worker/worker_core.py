@@ -21,7 +21,6 @@ from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.outputs import StreamOutput
-from scaler_worker.answers import Answer, Answers
 from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
@@ -74,8 +73,31 @@ class ObjectStore(Protocol):
         """As `put`, but does not wait: `done` hears of its end, on another thread."""
 
 
+class LateAnswer(Protocol):
+    """A record that has its place, and leaves when it is both known and stored."""
+
+    def say(self, record: bytes, on_error: Callable[[ScalerError], bytes]) -> None:
+        """What to say when the outcome is stored, and what where it could not be."""
+
+    def stored(self, error: ScalerError | None) -> None:
+        """Storage has the outcome, or why it has not; from any thread."""
+
+    def wait(self) -> bool:
+        """Whether storage has the outcome; blocks until that is known."""
+
+
+class AnswerDesk(Protocol):
+    """The way to the agent."""
+
+    def write(self, record: bytes) -> None:
+        """Say this behind all that was to be said before."""
+
+    def reserve(self) -> LateAnswer:
+        """The next place."""
+
+
 class WorkerCore:
-    """One worker's functions and its current run. `take` is the way in, `write` the way out."""
+    """One worker's functions and its current run. `take` is the way in, `answers` the way out."""
 
     def __init__(
         self,
@@ -85,7 +107,7 @@ class WorkerCore:
         number: int,
         pid: int,
         word: Any,
-        write: Callable[[bytes], None],
+        answers: AnswerDesk,
         capture: Callable[[Callable[[int, str], None]], AbstractContextManager[None]],
         clock: Callable[[], int],
         cpu_clock: Callable[[], int],
@@ -96,14 +118,13 @@ class WorkerCore:
         self._name, self._number, self._pid = name, number, pid
         self._place = f"{name}@{host}"
         self._word, self._capture = word, capture
-        self._answers = Answers(write)
-        self._write = self._answers.write
+        self._answers, self._write = answers, answers.write
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
         self._store = store
         self._runners: dict[int, Runner] = {}
         self._made: dict[int, tuple[bool, bytes]] = {}
         """What the run before has made, by its task."""
-        self._making: Answer | None = None
+        self._making: LateAnswer | None = None
         """Its answer, where that is on the way to storage."""
         self._run, self._task, self._attempt = 0, 0, 0
         self._peak = peak_memory()
@@ -231,7 +252,7 @@ class WorkerCore:
             definition = replace(definition, serializer_body=self._stored().get(bytes(definition.serializer_body)))
         return definition
 
-    def _place_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, Answer | None]:
+    def _place_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, LateAnswer | None]:
         """Put an outcome beyond INLINE_LIMIT into object storage.
 
         Returns the record's kind, status and payload, and the answer that it is for where it is not stored yet.
