@@ -159,10 +159,10 @@ def test_workers_go_on_and_what_a_killed_one_had_not_stored_is_made_again(
     with Services(tmp_path, "--object-storage-address", storage_address) as services:
         services.add_agent(2)
         with Client(services.address, timeout_seconds=SECONDS) as client:
-            client.starmap(mark, [(str(marks), 100, SMALL)] * 50)  # known to be short, so many go at once
+            client.starmap(mark, [(str(marks), 100, SMALL)] * 50)  # they are known to be short
             with stopped(server.process.pid):
                 futures = [client.submit(mark, str(marks), number, SMALL) for number in range(40)]
-                wait_until(lambda: len(made(marks)) > 10, "runs that go on")
+                wait_until(lambda: len(made(marks)) > 2, "more runs than workers")
                 assert not any(future.done() for future in futures)
                 os.kill(next(iter(made(marks).values())), signal.SIGKILL)
             assert [future.result(SECONDS) for future in futures] == [bytes([number]) * SMALL for number in range(40)]

@@ -35,14 +35,21 @@ def test_as_much_is_begun_as_fits() -> None:
     assert begun(ReadAhead().begin(small, near=False, may_map=True)) == small[:10]
 
 
+def test_what_was_passed_over_stays_as_long_as_there_is_room() -> None:
+    ahead, objects = ReadAhead(), references(24, COPIED_BYTES // 12)
+    first = ahead.begin(objects[:4], near=False, may_map=True)
+    assert begun(ahead.begin(objects[3:9], near=False, may_map=True)) == objects[4:9]
+    assert not any(download.over.is_set() for download in first)
+    assert begun(ahead.begin(objects[12:20], near=False, may_map=True)) == objects[12:20]
+    assert all(download.over.is_set() for download in first) and ahead.take(objects[0]) is None
+
+
 def test_what_will_not_be_asked_for_is_given_up() -> None:
-    ahead, objects = ReadAhead(), references(12, 1000)
-    first = ahead.begin(objects[:4], near=True, may_map=True)
+    ahead, objects = ReadAhead(), references(4, 1000)
+    downloads = ahead.begin(objects, near=True, may_map=True)
     ahead.give_up([objects[1].object, b"unknown"])
-    assert [download.over.is_set() for download in first] == [False, True, False, False]
-    assert begun(ahead.begin(objects[3:9], near=True, may_map=True)) == objects[4:9]
-    assert [download.over.is_set() for download in first] == [True, True, True, False]
-    assert ahead.take(objects[0]) is None and ahead.take(objects[3]) is first[3]
+    assert [download.over.is_set() for download in downloads] == [False, True, False, False]
+    assert ahead.take(objects[1]) is None and ahead.take(objects[3]) is downloads[3]
 
 
 def test_deletions_of_a_session_are_said_together() -> None:

@@ -206,6 +206,27 @@ def test_hosts_are_told_once_in_a_turn_what_is_deleted() -> None:
     assert server.core.status().objects == 0
 
 
+def test_what_is_deleted_while_its_host_is_out_of_reach_is_not_held_when_that_comes_back() -> None:
+    server, voice = Server(), b"1" * 16
+    server.join(voice)
+    for number, name in enumerate(NAMES, 1):
+        server.hold(name, number)
+    server.tell(voice, PeerLost("the network is down"))
+    assert server.tell(CLIENT, DeleteObjects(NAMES[:1])) == []
+    server.put(WORKER, NAMES[1], b"abcdefg")
+    server.join(voice)
+    assert [server.hold(name, number).edition for number, name in enumerate(NAMES, 1)] == [0, 0, 3]
+    assert server.hold(NAMES[0], 1).edition == 0, "however often it says so"
+    status = server.core.status()
+    assert (status.objects, status.held) == (2, 1)
+    assert server.hold(NAMES[0], 9).edition == 9, "but it may be made anew"
+    server.tell(voice, PeerLost("the network is down"))
+    server.tell(CLIENT, PeerLost("gone"))
+    assert not server.core._state.missed
+    server.join(voice)
+    assert "session 1 has ended" in str(refusal(server.hold(NAMES[2], 3)))
+
+
 def test_no_room_for_what_is_wanted_fails_who_wants_it_and_nothing_else() -> None:
     server, voice = Server(memory_limit=OVERHEAD_BYTES + SIZE - 1), b"1" * 16
     server.join(voice)
@@ -261,6 +282,8 @@ class HoldingModel(RuleBasedStateMachine):
         self.asked: dict[bytes, bytes] = {}
         """Who is to bring each of those."""
         self.editions = 0
+        self.missed: set[tuple[bytes, int]] = set()
+        """What ended while nobody spoke for its host."""
 
     def teardown(self) -> None:
         self.patch.undo()
@@ -295,6 +318,13 @@ class HoldingModel(RuleBasedStateMachine):
             if self.spoken(old.host) and (name not in self.things or self.things[name].edition != old.edition)
         }
         assert dropped == ended
+        self.missed |= {
+            (name, old.edition)
+            for name, old in before.items()
+            if old.host
+            and not self.spoken(old.host)
+            and (name not in self.things or self.things[name].edition != old.edition)
+        }
         return answers
 
     def snapshot(self) -> dict[bytes, Thing]:
@@ -312,6 +342,14 @@ class HoldingModel(RuleBasedStateMachine):
         voice = data.draw(st.sampled_from(sorted(self.voices)))
         self.voices.discard(voice)
         self.see(self.server.tell(voice, PeerLost("killed")), {})
+
+    @precondition(lambda self: self.missed)
+    @rule(data=st.data(), host=st.sampled_from(HOSTS))
+    def hold_what_has_ended(self, data: st.DataObject, host: bytes) -> None:
+        name, edition = data.draw(st.sampled_from(sorted(self.missed)))
+        [answer] = self.see(self.server.tell(WORKER, HoldObject(name, SIZE, 1, edition, host)), self.snapshot())
+        assert isinstance(answer, ObjectStored)
+        assert (bool(answer.error), answer.edition) == (not self.spoken(host), 0)
 
     @rule(name=st.sampled_from(NAMES), host=st.sampled_from(HOSTS), again=st.booleans())
     def hold(self, name: bytes, host: bytes, again: bool) -> None:

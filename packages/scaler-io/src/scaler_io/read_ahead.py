@@ -27,13 +27,16 @@ class ReadAhead:
     def begin(self, following: Sequence[Reference], *, near: bool, may_map: bool) -> list[Download]:
         """The downloads to start now of objects that are likely to be asked for, the likeliest first.
 
-        Whatever else was begun is given up then.
+        What else was begun stays as long as there is room for it: it may still be asked for.
         """
-        begun = self._begun
+        begun, maps = self._begun, near and may_map
         if 2 * sum(reference.object in begun for reference in following) > len(following):
             return []
-        wanted = _within(following, near and may_map)
-        self.give_up(begun.keys() - {reference.object for reference in wanted})
+        wanted = _within(following, maps)
+        others = begun.keys() - {reference.object for reference in wanted}
+        together = [*wanted, *(begun[name].reference for name in others)]
+        if len(_within(together, maps)) < len(together):
+            self.give_up(others)
         started = [Download(reference, may_map=may_map) for reference in wanted if reference.object not in begun]
         begun.update((download.reference.object, download) for download in started)
         return started

@@ -342,7 +342,7 @@ class StorageCore:
         count = len(shelf.objects)
         for name in list(shelf.objects):
             state.free(name)
-        state.shelves.pop(session, None)
+        state.close_shelf(session)
         state.ended[session] = None
         if len(state.ended) > _ENDED_LIMIT:
             del state.ended[next(iter(state.ended))]

@@ -5,7 +5,7 @@
                     └──nobody speaks for the host──▶ out of reach: not found, until somebody does again
 
 A held object is an object, with a session and an edition, but takes no memory here. What is deleted, or was put here by
-other means, its host is told to drop; one that nobody speaks for just then finds that out by itself (scaler_io.holder).
+other means, its host is told to drop; one that nobody speaks for just then is told when it says that it holds it still.
 """
 
 from __future__ import annotations
@@ -96,8 +96,12 @@ class Holding:
     def tell_hosts(self) -> None:
         """Say what need not be held any more, to somebody on each host."""
         for host, rows in self._state.dropped.items():
-            for voice in list(self._state.voices.get(host, ()))[:1]:
+            voice = next(iter(self._state.voices.get(host, ())), None)
+            if voice is not None:
                 self._state.send(voice, DropObjects(*zip(*rows, strict=True)))
+                continue
+            for name, _, session, edition in rows:
+                self._state.miss(name, session, edition)
         self._state.dropped.clear()
 
     def check(self) -> None:

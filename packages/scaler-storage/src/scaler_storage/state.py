@@ -13,6 +13,8 @@ from scaler_storage.pager import Pager
 from scaler_storage.records import ObjectRecord, PeerRecord, RoomEvent, ShelfRecord, UploadRecord
 from scaler_storage.segments import Segment, Segments
 
+_MISSED_LIMIT = 100_000
+
 
 class StorageState:
     """What there is, who is there, who waits, and what is to be said."""
@@ -34,6 +36,8 @@ class StorageState:
         """Of each other host the peers that speak for it."""
         self.dropped: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
         """What each host need not hold any more: id, size, session, edition."""
+        self.missed: dict[tuple[bytes, int], int] = {}
+        """What a host that nobody spoke for need not hold any more, by id and edition: the session of each."""
         self.return_until = 0.0
         """Until when those who knew an earlier server may still be coming back with what they have."""
         self.held = self.held_bytes = self.brought_ever = 0
@@ -100,23 +104,37 @@ class StorageState:
 
     def unhold(self, name: bytes, record: ObjectRecord, *, drop: bool) -> None:
         """An object does not stand on another host alone any more; with `drop` it need not be there at all."""
-        if drop:
+        if drop and record.host in self.voices:
             row = name, record.size, record.session, record.edition
             self.dropped.setdefault(record.host, []).append(row)
+        elif drop:
+            self.miss(name, record.session, record.edition)
         record.host = record.asked = b""
         self.held -= 1
         self.held_bytes -= record.size
 
+    def miss(self, name: bytes, session: int, edition: int) -> None:
+        """A host is out of reach that need not hold an object any more: it hears so when it says that it does."""
+        self.missed[name, edition] = session
+        if len(self.missed) > _MISSED_LIMIT:
+            del self.missed[next(iter(self.missed))]
+
+    def close_shelf(self, session: int) -> None:
+        """Nothing belongs to a session any more."""
+        self.shelves.pop(session, None)
+        self.orphans.pop(session, None)
+        if session in self.missed.values():
+            self.missed = {key: other for key, other in self.missed.items() if other != session}
+
     def free(self, name: bytes, why: ScalerError | None = None) -> None:
         """An object is no more; who waits for it hears so, or `why`."""
         record = self.objects.pop(name)
+        if record.host:
+            self.unhold(name, record, drop=True)
         shelf = self.shelves[record.session]
         shelf.objects.discard(name)
         if not shelf.objects and not shelf.owners:
-            del self.shelves[record.session]
-            self.orphans.pop(record.session, None)
-        if record.host:
-            self.unhold(name, record, drop=True)
+            self.close_shelf(record.session)
         self.pager.drop(record, self.now)
         self.refuse_readers(record, why)
 

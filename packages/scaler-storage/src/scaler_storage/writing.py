@@ -116,6 +116,8 @@ class Writing:
     def _hold(self, event: HoldObject, session: int) -> int:
         """The edition that is held there from now on; 0 where the object is stored or held otherwise."""
         state, name = self._state, event.object
+        if (name, event.edition) in state.missed:
+            return 0
         stored = state.objects.get(name)
         if stored is None:
             record = ObjectRecord(session, event.size, None, here=False)

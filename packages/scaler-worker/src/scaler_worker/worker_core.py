@@ -177,15 +177,13 @@ class WorkerCore:
             at, end = end, end + length
             runner = runners.get(handle)
             if runner is None:
-                self._made = {}
-                self._record(NEED, 0, run, b"")
+                self._decline(NEED, run)
                 continue
             self._run, self._task, self._attempt = run, task, attempt
             if flag:
                 outcome = self._run_flagged(runner, datagram[at:end], flag)
                 if outcome is None:
-                    self._made = {}
-                    self._record(UNFED, 0, run, b"")
+                    self._decline(UNFED, run)
                     continue
                 status, payload = outcome
             else:
@@ -193,9 +191,8 @@ class WorkerCore:
             kind, answer = RESULT, None
             if len(payload) > INLINE_LIMIT:
                 kind, status, payload, answer = self._place_result(status, payload)
-            self._made = (
-                {} if status or len(payload) > INLINE_LIMIT else {task: (kind == STORED_RESULT, bytes(payload))}
-            )
+            small = not status and len(payload) <= INLINE_LIMIT
+            self._made = {task: (kind == STORED_RESULT, bytes(payload))} if small else {}
             self._making = answer
             stop = clock()
             cpu = duration = stop - start
@@ -214,6 +211,11 @@ class WorkerCore:
             else:
                 answer.say(record, partial(_failing, run, profile))
         self._run = 0
+
+    def _decline(self, kind: int, run: int) -> None:
+        """Say that a run can not be, and so makes nothing."""
+        self._made = {}
+        self._record(kind, 0, run, b"")
 
     def _run_flagged(self, runner: Runner, call: Buffer, flag: int) -> tuple[int, Payload] | None:
         """A call that is a reference, or comes with outcomes of other tasks; None where one of these is not here."""
