@@ -222,6 +222,7 @@ CASES: dict[str, BenchCase] = {
         data.big_results,
         {"megabytes_per_second": "MB/s", "again_megabytes_per_second": "MB/s", "pss_added_megabytes": "MB"},
     ),
+    "medium_results": BenchCase(data.medium_results, {"rate": RATE}),
     "graph_layers": BenchCase(graph_layers, {"rate": "nodes/s"}, needs="graphs"),
     "graph_reduction": BenchCase(graph_reduction, {"rate": "nodes/s"}, needs="graphs"),
     "startup": BenchCase(footprint.startup, {"seconds": "s"}, 60, starts_itself=True),
@@ -239,7 +240,7 @@ CASES: dict[str, BenchCase] = {
 }
 
 ALIASES = {
-    "data": ("array_arguments", "bytes_arguments", "big_results"),
+    "data": ("array_arguments", "bytes_arguments", "big_results", "medium_results"),
     "backlog": ("backlog_noop", "backlog_bytes"),
     "cpu_per_task": ("noop_submit", "noop_map"),
 }

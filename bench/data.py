@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 COUNT = 20
 ARGUMENT_BYTES = 100_000_000
 RESULT_BYTES = 20_000_000
+MEDIUM_COUNT = 2_000
+MEDIUM_BYTES = 50_000
 _SAMPLE_SECONDS = 0.02
 
 
@@ -49,6 +51,19 @@ def big_results(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
     begin = time.perf_counter()
     run()  # in memory that has been used before, here and on the host of a virtual machine
     return {**figures, "again_megabytes_per_second": COUNT * size / 1e6 / (time.perf_counter() - begin)}
+
+
+def medium_results(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
+    """Each task returns bytes that travel by object storage where there is one, and all of them are kept."""
+    count = MEDIUM_COUNT // (10 if quick else 1)
+    ready(peer, n_workers)
+    peer.gather([peer.submit(tasks.give, MEDIUM_BYTES, 0) for _ in range(2 * n_workers)])
+    begin = time.perf_counter()
+    results = peer.gather([peer.submit(tasks.give, MEDIUM_BYTES, number % 256) for number in range(count)])
+    seconds = time.perf_counter() - begin
+    if [(len(each), each[0], each[-1]) for each in results] != [(MEDIUM_BYTES, n % 256, n % 256) for n in range(count)]:
+        raise AssertionError("the results are wrong")
+    return {"tasks": count, "rate": count / seconds}
 
 
 def _given(peer: BenchPeer, n_workers: int, size: int, make: Callable[[bytes], Any]) -> Figures:

@@ -19,7 +19,7 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
 if sys.platform == "linux":
-    from scaler_io.lifecycle import cpu_seconds, proportional_bytes, resident_bytes
+    from scaler_io.lifecycle import cpu_seconds, resident_bytes
 
 DEADLINE = 30
 
@@ -482,12 +482,10 @@ def test_memory_and_processor_time_of_a_process(start: Start) -> None:
     """)
     pid = program.process.pid
     assert program.line() == "small"
-    resident, proportional, seconds = resident_bytes(pid), proportional_bytes(pid), cpu_seconds(pid)
-    assert 0 < proportional <= resident
+    resident, seconds = resident_bytes(pid), cpu_seconds(pid)
     program.input.write(b"\n")
     assert program.line() == "big"
     assert resident_bytes(pid) - resident >= 45_000_000
-    assert proportional_bytes(pid) - proportional >= 45_000_000
     assert cpu_seconds(pid) > seconds
 
 
@@ -499,11 +497,11 @@ def test_processor_time_of_this_process() -> None:
     assert before.user + before.system - tick <= seconds <= after.user + after.system + 2 * tick
 
 
-@pytest.mark.parametrize("figure", ["resident", "proportional", "seconds"])
+@pytest.mark.parametrize("figure", ["resident", "seconds"])
 def test_process_that_is_gone(figure: str, start: Start) -> None:
     program = start("")
     program.ends(0)
-    read = {"resident": resident_bytes, "proportional": proportional_bytes, "seconds": cpu_seconds}[figure]
+    read = {"resident": resident_bytes, "seconds": cpu_seconds}[figure]
     with pytest.raises(ProcessLookupError):
         read(program.process.pid)
 
@@ -512,5 +510,3 @@ def test_zombie_uses_no_memory(start: Start) -> None:
     program = start("")
     os.waitid(os.P_PID, program.process.pid, os.WEXITED | os.WNOWAIT)
     assert resident_bytes(program.process.pid) == 0
-    with pytest.raises(ProcessLookupError):
-        proportional_bytes(program.process.pid)

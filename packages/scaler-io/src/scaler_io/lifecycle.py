@@ -229,18 +229,6 @@ def resident_bytes(pid: int) -> int:
     return int(_read_process_file(pid, "statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def proportional_bytes(pid: int) -> int:
-    """The physical memory that a process uses, each shared page divided by its users.
-
-    The kernel walks all pages of the process for it: not for every second. Raises ProcessLookupError when the process
-    is gone, also while it waits to be waited for, and PermissionError when it belongs to another user.
-    """
-    for line in _read_process_file(pid, "smaps_rollup").splitlines():
-        if line.startswith(b"Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 def cpu_seconds(pid: int) -> float:
     """The processor time, user and system, that all threads of a process took; ProcessLookupError when it is gone."""
     # The second field is the program's name in parentheses, which may hold anything.

@@ -12,22 +12,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from scaler_io.conveyor import Conveyor
 from scaler_io.holder import Holder
 from scaler_io.links import Uplink
 from scaler_io.mappings import Mappings
 from scaler_io.segments import read_token
-from scaler_io.transfers import Deletion, Transfer
+from scaler_io.transfers import Transfer
 from scaler_io.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Goodbye, Hello
-
-LEISURE_SECONDS: Final = 0.002
-"""How long what frees something may wait for what is asked next, to be said in one go: nobody waits for the answer."""
-_NOW, _SOON = b"\1", b"\0"
 
 
 class Traffic:
@@ -51,9 +46,7 @@ class Traffic:
         self._lock = threading.RLock()  # a finalizer may delete objects in the middle of anything
         self._arrivals: deque[Transfer] = deque()
         self._closing = False
-        self._reminded = False
-        """Whether the thread has been told, since it looked last, that something is to be said at leisure."""
-        self.mappings = Mappings(self._remind)
+        self.mappings = Mappings(self._signal)
         self._conveyor = Conveyor(
             self._uplink, str(address), timeout_seconds, self.mappings, read_token, welcomed, holder
         )
@@ -67,10 +60,7 @@ class Traffic:
                 return False
             transfer.since = time.monotonic()
             self._arrivals.append(transfer)
-        if isinstance(transfer, Deletion):
-            self._remind()
-        else:
-            self._signal(_NOW)
+        self._signal()
         return True
 
     @property
@@ -86,18 +76,13 @@ class Traffic:
     def close(self) -> None:
         """Say what is waiting to be said, fail what waits for an answer, leave."""
         self._closing = True
-        self._signal(_NOW)
+        self._signal()
         self._thread.join()
 
-    def _remind(self) -> None:
-        if not self._reminded:
-            self._reminded = True
-            self._signal(_SOON)
-
-    def _signal(self, when: bytes) -> None:
+    def _signal(self) -> None:
         # It may be full, so the thread will wake; or closed, and there is no thread.
         with contextlib.suppress(OSError):
-            self._wake.send(when)
+            self._wake.send(b"\0")
 
     # --- on the thread ----------------------------------------------------------------------------------------------
 
@@ -116,7 +101,7 @@ class Traffic:
             self._woken.close()
 
     def _turn(self, now: float) -> None:
-        closing, self._reminded = self._closing, False
+        closing = self._closing
         conveyor = self._conveyor
         for event in self._dialer.turn(now):
             conveyor.handle(event, now)
@@ -136,18 +121,9 @@ class Traffic:
             with self._lock:  # what came while it ended
                 self._take_arrivals()
         elif not copied and not self._dialer.readable() and not self._arrivals:
-            self._wait(self._uplink.due() - now)
-
-    def _wait(self, seconds: float) -> None:
-        self._dialer.wait(self._woken.fileno(), seconds)
-        if self._take_signals() == {_SOON[0]} and not self._dialer.readable():
-            self._dialer.wait(self._woken.fileno(), LEISURE_SECONDS)
-
-    def _take_signals(self) -> set[int]:
-        try:
-            return set(self._woken.recv(4096))
-        except BlockingIOError:
-            return set()
+            self._dialer.wait(self._woken.fileno(), self._uplink.due() - now)
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
 
     def _take_arrivals(self) -> None:
         while self._arrivals:
