@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaler_io.read_ahead import COPIED_BYTES, MAPPED_BYTES, ReadAhead
 from scaler_io.transfers import Deletion, Download
-from scaler_protocol.objects import Reference
+from scaler_protocol.objects import SHARED_BYTES, Reference
 from scaler_protocol.storage import DeleteObjects
 
 
@@ -33,6 +33,14 @@ def test_as_much_is_begun_as_fits() -> None:
     assert not ReadAhead().begin(big, near=False, may_map=True)
     assert not ReadAhead().begin(big, near=True, may_map=False)  # there are too many mappings: it would be a copy
     assert begun(ReadAhead().begin(small, near=False, may_map=True)) == small[:10]
+
+
+def test_what_a_host_fetches_together_is_not_copied_by_each_process() -> None:
+    big, small = references(4, SHARED_BYTES), [Reference(bytes([100 + number]) * 16, 1000) for number in range(4)]
+    following = [each for pair in zip(big, small, strict=True) for each in pair]
+    assert begun(ReadAhead(shared=True).begin(following, near=False, may_map=True)) == small
+    assert begun(ReadAhead(shared=True).begin(following, near=True, may_map=True)) == following
+    assert begun(ReadAhead().begin(following, near=False, may_map=True)) == following
 
 
 def test_what_was_passed_over_stays_as_long_as_there_is_room() -> None:

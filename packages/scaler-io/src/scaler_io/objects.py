@@ -84,7 +84,7 @@ class ObjectConnection:
     def _forked(self) -> None:
         """Begin anew: nobody else of this process can be in here."""
         self._lock = threading.RLock()
-        self._ahead = ReadAhead()
+        self._ahead = ReadAhead(shared=self._cache is not None)
         if self._traffic is not None:
             self._inherited.append(self._traffic)  # never to be touched, not even by the garbage collector
         self._traffic = None

@@ -19,10 +19,14 @@ COPIED_BYTES: Final = 8 * 1024 * 1024
 
 
 class ReadAhead:
-    """The downloads of one connection that were begun ahead. Not thread-safe."""
+    """The downloads of one connection that were begun ahead. Not thread-safe.
 
-    def __init__(self) -> None:
+    With `shared` no big object is copied here, as a host's processes fetch those together (scaler_io.host_cache).
+    """
+
+    def __init__(self, *, shared: bool = False) -> None:
         self._begun: dict[bytes, Download] = {}
+        self._shared = shared
 
     def begin(self, following: Sequence[Reference], *, near: bool, may_map: bool) -> list[Download]:
         """The downloads to start now of objects that are likely to be asked for, the likeliest first.
@@ -32,6 +36,8 @@ class ReadAhead:
         begun, maps = self._begun, near and may_map
         if 2 * sum(reference.object in begun for reference in following) > len(following):
             return []
+        if self._shared and not maps:
+            following = [reference for reference in following if reference.size < SHARED_BYTES]
         wanted = _within(following, maps)
         others = begun.keys() - {reference.object for reference in wanted}
         together = [*wanted, *(begun[name].reference for name in others)]
