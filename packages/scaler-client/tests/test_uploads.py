@@ -220,6 +220,17 @@ def test_a_checksum_tells_any_change(
     assert seen() != before
 
 
+@pytest.mark.parametrize("size", [8 * 1024 * 1024, 9_000_001, 33_554_433])
+def test_a_checksum_by_several_threads_tells_any_change(size: int) -> None:
+    content = bytearray(np.random.default_rng(2).bytes(size))
+    before = sources.checksum(bytes(content))
+    for at in (0, size // 4, size // 2 - 1, size // 2, size - 1):
+        content[at] ^= 1
+        assert sources.checksum(bytes(content)) != before
+        content[at] ^= 1
+    assert sources.checksum(bytes(content)) == before
+
+
 def test_reserialize_puts_it_again(writer: WholeCalls, shelf: Shelf) -> None:
     array = np.zeros(BIG)
     renewed: set[int] = set()

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Thread
+from functools import partial
 from typing import Any, Final
 
+from scaler_client.side_by_side import side_by_side
 from scaler_protocol.buffers import Buffer
 
 PART_BYTES: Final = 2 * 1024 * 1024
 """A thread takes most of a tenth of a millisecond to start, and this much nearly a whole one to copy."""
-_THREADS_LIMIT: Final = 4
 _STEP_BYTES: Final = 1024 * 1024
 """What still lies in a core's own cache when the kernel has cleared it."""
 _MADV_POPULATE_WRITE: Final = 23
@@ -64,18 +63,9 @@ def copied(view: Buffer) -> bytes:
     size = memoryview(view).nbytes
     if sys.implementation.name != "cpython":
         return bytes(view)
-    count = max(1, min(size // PART_BYTES, os.cpu_count() or 1, _THREADS_LIMIT))
     # Bytes without content may be written to before anybody else sees them.
     made: bytes = _new_bytes(None, size)
-    step = -(-size // count)
-    threads = [
-        Thread(target=_copy, args=(made, view, start, min(start + step, size))) for start in range(0, size, step)
-    ]
-    for thread in threads[1:]:
-        thread.start()
-    threads[0].run()
-    for thread in threads[1:]:
-        thread.join()
+    side_by_side(partial(_copy, made, view), size, PART_BYTES)
     return made
 
 
