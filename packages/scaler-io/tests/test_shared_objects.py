@@ -256,12 +256,16 @@ def test_what_is_read_ahead_is_here_when_it_is_asked_for(start: Start, connect: 
     assert connection.get(references[0]) == contents[0]
 
 
-def test_what_is_read_ahead_and_deleted_is_not_found(start: Start, connect: Connect) -> None:
+@pytest.mark.parametrize("by_name", [True, False])
+def test_what_is_read_ahead_and_deleted_is_not_found(start: Start, connect: Connect, by_name: bool) -> None:
     server = start()
     connection = connect(server)
     references = [connection.put(bytes(size)) for size in (100_000, MIB)]
     begin_ahead(connection, references)
-    connection.delete(references)
+    if by_name:
+        connection.delete(references)
+    else:
+        connection.clear()
     for reference in references:
         with pytest.raises(ObjectNotFoundError):
             connection.get(reference)

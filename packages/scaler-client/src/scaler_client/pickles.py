@@ -19,7 +19,7 @@ PROTOCOL: Final = 5
 SCALARS: Final = frozenset({int, float, bool, type(None)})
 TEXTS: Final = frozenset({bytes, str, bytearray})
 COPIED_BYTES: Final = 1024 * 1024
-"""Bytes from here on are copied by several threads when they are read (`scaler_client.copies`)."""
+"""Bytes from here on are copied into memory that is asked for in steps when they are read (`scaler_client.copies`)."""
 _UNCHANGING: Final = SCALARS | {bytes, str, complex}
 _FIRST_BYTE: Final = 0x80
 

@@ -180,10 +180,9 @@ class ObjectConnection:
                 return download.payload
 
     def get_soon(self, following: Sequence[Reference]) -> None:
-        """These are likely to be asked for with `get`, the first one first: bring some of them here; does not wait."""
+        """Bring what is likely to be asked for with `get`, the first one first, as far as it fits; does not wait."""
         with self._lock:
-            traffic = self._traffic
-            if traffic is not None and traffic.near is not None:
+            if (traffic := self._traffic) is not None and traffic.near is not None:
                 for download in self._ahead.begin(following, near=traffic.near, may_map=traffic.mappings.may_grow):
                     self._start(download)
 
@@ -328,9 +327,10 @@ class ObjectConnection:
     def clear(self) -> None:
         """Free all objects of our session; does not wait."""
         with self._lock:
+            self._ahead.give_up()
             if self._traffic is not None:
                 self._traffic.mappings.forget([])
-        self._start(Deletion((), self.session))
+            self._start(Deletion((), self.session))
 
     def close(self) -> None:
         """Say goodbye; a client's objects are freed with its session. Operations in other threads raise."""

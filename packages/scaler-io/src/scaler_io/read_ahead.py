@@ -51,9 +51,9 @@ class ReadAhead:
         """The download of an object that is asked for now, if it was begun."""
         return self._begun.pop(reference.object, None)
 
-    def give_up(self, names: Iterable[bytes]) -> None:
-        """Nobody will ask for these."""
-        for name in names:
+    def give_up(self, names: Iterable[bytes] | None = None) -> None:
+        """Nobody will ask for these; where none are named, for any."""
+        for name in list(self._begun) if names is None else names:
             if (download := self._begun.pop(name, None)) is not None:
                 download.over.set()
 
