@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -191,7 +190,6 @@ def swap(array: Any, one: Any, other: Any) -> None:
     array[one], array[other] = array[other].copy(), array[one].copy()
 
 
-@pytest.mark.parametrize("with_numpy", [True, False])
 @pytest.mark.parametrize(
     "change",
     [
@@ -202,33 +200,16 @@ def swap(array: Any, one: Any, other: Any) -> None:
         lambda a: (a.__setitem__(3, a[3] + 1), a.__setitem__(4, a[4] - 1)), lambda a: np.negative(a, out=a),
     ],
 )  # fmt: skip
-def test_a_checksum_tells_any_change(
-    change: Callable[[Any], object], with_numpy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checksum_tells_any_change(change: Callable[[Any], object]) -> None:
     array = np.random.default_rng(1).random(9999)
 
-    def seen() -> int:
-        payload = pickles.dump(array)
-        with monkeypatch.context() as patch:
-            if not with_numpy:
-                patch.delitem(sys.modules, "numpy")
-            return sources.checksum(payload)
+    def seen() -> bytes:
+        return sources.checksum(pickles.dump(array))
 
     before = seen()
     assert seen() == before
     change(array)
     assert seen() != before
-
-
-@pytest.mark.parametrize("size", [8 * 1024 * 1024, 9_000_001, 33_554_433])
-def test_a_checksum_by_several_threads_tells_any_change(size: int) -> None:
-    content = bytearray(np.random.default_rng(2).bytes(size))
-    before = sources.checksum(bytes(content))
-    for at in (0, size // 4, size // 2 - 1, size // 2, size - 1):
-        content[at] ^= 1
-        assert sources.checksum(bytes(content)) != before
-        content[at] ^= 1
-    assert sources.checksum(bytes(content)) == before
 
 
 def test_reserialize_puts_it_again(writer: WholeCalls, shelf: Shelf) -> None:

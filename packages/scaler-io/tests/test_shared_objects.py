@@ -471,7 +471,11 @@ def test_an_interrupted_put_is_no_segment_for_others(start: Start, connect: Conn
         write = Upload.write
 
         def interrupted(upload, limit):
+            Upload.write = slow
             os.kill(os.getpid(), signal.SIGINT)
+            write(upload, 4096)
+
+        def slow(upload, limit):
             write(upload, 4096)
 
         for round in range(3):

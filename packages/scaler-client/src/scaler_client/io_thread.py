@@ -25,6 +25,7 @@ from scaler_client.handoff import Handoff
 from scaler_client.records import CallBlock, Deliver, Discard
 from scaler_client.storage import ClientStorage
 from scaler_client.task_context import TaskRuntime, Transport
+from scaler_io.latches import Latch
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.ids import LAST_COUNT, first_task
@@ -132,9 +133,9 @@ class IoThread:
         self._dial = dial
         self._core = ClientCore(address)
         self._callbacks = _Callbacks()
-        self._connected = threading.Event()
+        self._connected = Latch()
         self._connect_error: ScalerError | None = None
-        self._shutdown_answered = threading.Event()
+        self._shutdown_answered = Latch()
         self._shutdown_answer: AnswerShutdown | None = None
         self._perform: dict[type[Any], Callable[[Any], object]] = {
             Call: lambda call: call.whom(),
@@ -180,7 +181,7 @@ class IoThread:
 
     def clear(self) -> None:
         """Cancel everything; returns when all futures have ended."""
-        cleared = threading.Event()
+        cleared = Latch()
         self.tell(lambda core: core.clear(cleared.set))
         self.handoff.wake()
         while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive():
@@ -192,7 +193,7 @@ class IoThread:
 
     def ask_shutdown(self, seconds: float) -> AnswerShutdown | None:
         """The scheduler's answer, None where there was none in time."""
-        self._shutdown_answered.clear()
+        self._shutdown_answered = Latch()
         self.tell(lambda core: core.ask_shutdown())
         self.handoff.wake()
         self._shutdown_answered.wait(seconds)

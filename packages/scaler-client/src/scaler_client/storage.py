@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from scaler_client.stored import StoredObject, StoredPayload
 from scaler_client.unread import Unread
+from scaler_io.latches import Latch
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
@@ -31,7 +32,7 @@ PATIENCE_SECONDS = 10.0
 
 def wait_put(kept: StoredObject) -> None:
     """Block until storage has an object; raises ScalerError where that refuses it."""
-    ended = threading.Event()
+    ended = Latch()
     kept.when_put(lambda error: ended.set())
     while not ended.wait(1.0):  # on Windows nothing else lets a Ctrl-C through
         pass

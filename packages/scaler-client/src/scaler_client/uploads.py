@@ -33,7 +33,7 @@ class _Living(NamedTuple):
     """An argument that can be changed."""
 
     value: weakref.ref[Any]
-    checksum: int
+    checksum: bytes
     placed: StoredPayload
 
 
@@ -136,7 +136,7 @@ class Uploads:
         kept = text[1]()
         return StoredPayload.of(kept) if kept is not None and kept.error is None else None
 
-    def _remember(self, value: Any, found: int, placed: StoredPayload, digest: bytes) -> None:
+    def _remember(self, value: Any, found: bytes, placed: StoredPayload, digest: bytes) -> None:
         key, kept = id(value), placed.kept
         if type(value) in (bytes, str):
             self._texts[key] = value, weakref.ref(kept, _forgetter(self._texts, key))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import mmap
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -17,6 +16,7 @@ from typing import Final
 
 from scaler_io.held_files import HeldObject
 from scaler_io.host_cache import CachedFile
+from scaler_io.latches import Latch
 from scaler_io.segments import SegmentWriter, map_segment
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
 from scaler_protocol.messages import Message
@@ -54,7 +54,7 @@ class Transfer:
         self.answered = 0
         self.since = 0.0
         """When somebody began to wait for it."""
-        self.over = threading.Event()
+        self.over = Latch()
         self.error: ScalerError | None = None
 
     def begin(self, directory: str) -> None:

@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from scaler_io.latches import Latch
 from scaler_protocol.errors import ScalerError
 
 OnError = Callable[[ScalerError], bytes]
 """The record to say instead."""
+_WAIT_SECONDS: Final = 1.0
 
 
 class Answer:
@@ -30,7 +32,7 @@ class Answer:
         self._record: bytes | None = None
         self._on_error: OnError | None = None
         self._error: ScalerError | None = None
-        self._stored = threading.Event()
+        self._stored = Latch()
 
     def say(self, record: bytes, on_error: OnError) -> None:
         """As the contract says."""
@@ -46,7 +48,8 @@ class Answer:
 
     def wait(self) -> bool:
         """As the contract says."""
-        self._stored.wait()
+        while not self._stored.wait(_WAIT_SECONDS):
+            pass
         return self._error is None
 
     @property
