@@ -463,6 +463,19 @@ def test_a_refusal(server: Server, connect: Connect) -> None:
         connect(server.address, session=0).put(b"x")
 
 
+@pytest.mark.timeout(DEADLINE)
+def test_a_refusal_that_comes_at_once(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Traffic.__init__
+
+    def begin_and_end(made: Traffic, *words: object) -> None:
+        begin(made, *words)  # type: ignore[arg-type]
+        made._thread.join(DEADLINE)
+
+    monkeypatch.setattr(Traffic, "__init__", begin_and_end)
+    with pytest.raises(HandshakeRefusedError, match="refused us: a client has a session"):
+        connect(server.address, session=0).open()
+
+
 def run(script: str, *words: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *words], capture_output=True, encoding="utf-8", timeout=DEADLINE

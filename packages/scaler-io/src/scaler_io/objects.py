@@ -370,8 +370,7 @@ class ObjectConnection:
                     host=platform.node(),
                     pid=os.getpid(),
                 )
-                self._traffic = Traffic(self.address, hello, self._timeout, self._welcomed, self._holder)
-                self._traffic.start(transfer)
+                self._traffic = Traffic(self.address, hello, self._timeout, self._welcomed, self._holder, transfer)
 
 
 def _views(buffers: Sequence[Buffer]) -> Sequence[memoryview]:

@@ -34,9 +34,13 @@ class Traffic:
         hello: Hello,
         timeout_seconds: float,
         welcomed: Callable[[int], object],
-        holder: Holder | None = None,
+        holder: Holder | None,
+        first: Transfer,
     ) -> None:
-        """`welcomed` is told, on the thread, which incarnation of a server it is that knows nothing of us."""
+        """`welcomed` is told, on the thread, which incarnation of a server it is that knows nothing of us.
+
+        The `first` transfer is taken in any case, however soon the connection ends.
+        """
         self._address = address
         self._uplink = Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)
         self._dialer = Dialer(address, self._uplink)
@@ -44,7 +48,8 @@ class Traffic:
         self._woken.setblocking(False)
         self._wake.setblocking(False)
         self._lock = threading.RLock()  # a finalizer may delete objects in the middle of anything
-        self._arrivals: deque[Transfer] = deque()
+        first.since = time.monotonic()
+        self._arrivals = deque([first])
         self._closing = False
         self.mappings = Mappings(self._signal)
         self._conveyor = Conveyor(
