@@ -518,6 +518,7 @@ def test_an_interrupted_put_leaves_nothing_and_breaks_nothing() -> None:
         from scaler_io.transfers import Upload
         from scaler_protocol.addresses import Address
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # programs in the background begin without
         traffic.read_token = lambda directory: b""  # parts are sent to other hosts only
         connection = ObjectConnection(Address.parse(sys.argv[1]), session=1)
         request = Upload.request

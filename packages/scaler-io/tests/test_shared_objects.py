@@ -467,6 +467,7 @@ def test_an_interrupted_put_is_no_segment_for_others(start: Start, connect: Conn
         from scaler_io.transfers import Upload
         from scaler_protocol.addresses import Address
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # programs in the background begin without
         connection = ObjectConnection(Address.parse(sys.argv[1]), session=1)
         write = Upload.write
 
