@@ -70,6 +70,17 @@ def test_a_combo_takes_an_address_and_every_old_name(tmp_path: Path) -> None:
     assert "starting 1 workers" in log.read_text("utf-8")
 
 
+def test_a_combo_whose_port_is_0_has_three_in_a_row(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with SchedulerClusterCombo(address="tcp://127.0.0.1:0", n_workers=1, logging_paths=(str(log),)) as combo:
+        address = combo.get_address()
+        with Client(address=address) as client:
+            assert client.submit(bytes, 1_000_000).result(SECONDS) == bytes(1_000_000)
+    said, port = log.read_text("utf-8"), int(address.rpartition(":")[2])
+    assert f"object storage address tcp://127.0.0.1:{port + 1}" in said
+    assert f"monitor address tcp://127.0.0.1:{port + 2}" in said
+
+
 def test_a_combo_without_workers_is_legal_and_unprotected_ones_can_be_shut_down(tmp_path: Path) -> None:
     with SchedulerClusterCombo(n_workers=0, protected=False, logging_paths=(str(tmp_path / "log"),)) as combo:
         address = combo.get_address()

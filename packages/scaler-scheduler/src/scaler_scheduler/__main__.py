@@ -19,11 +19,12 @@ def _main() -> None:
     options.check()
     from scaler_io.services import serve
     from scaler_io.zeromq import Listener
+    from scaler_scheduler.ports import with_port
     from scaler_scheduler.service import SchedulerService
     from scaler_scheduler.storage_server import StorageServer
 
     options.begin_log()
-    listener = Listener(options.address)
+    listener = Listener(with_port(options.address))
     serve(options, SchedulerService(options, listener, StorageServer(options, listener.address)).serving)
 
 
