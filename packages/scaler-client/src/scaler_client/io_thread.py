@@ -193,11 +193,10 @@ class IoThread:
 
     def ask_shutdown(self, seconds: float) -> AnswerShutdown | None:
         """The scheduler's answer, None where there was none in time."""
-        self._shutdown_answered = Latch()
+        answered = self._shutdown_answered
         self.tell(lambda core: core.ask_shutdown())
         self.handoff.wake()
-        self._shutdown_answered.wait(seconds)
-        return self._shutdown_answer
+        return self._shutdown_answer if answered.wait(seconds) else None
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -255,7 +254,8 @@ class IoThread:
 
     def _note_shutdown(self, answer: AnswerShutdown) -> None:
         self._shutdown_answer = answer
-        self._shutdown_answered.set()
+        answered, self._shutdown_answered = self._shutdown_answered, Latch()  # who asks again waits again
+        answered.set()
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
