@@ -28,6 +28,7 @@ _HELD_BYTES: Final = 4 * 1024 * 1024
 """What a thread keeps mapped of a stored object; to give up less at a time takes time (*measured*: 10 % for 1 MiB)."""
 _MADV_POPULATE_WRITE: Final = 23
 """Of Linux 5.14 and later (madvise(2)); others say that they do not know it, and their pages come one by one."""
+_MADV_DONTNEED: Final = 4
 
 
 class _PyBuffer(ctypes.Structure):
@@ -55,8 +56,6 @@ _get_buffer = ctypes.pythonapi["PyObject_GetBuffer"]
 _get_buffer.argtypes = (ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)
 _release_buffer = ctypes.pythonapi["PyBuffer_Release"]
 _release_buffer.argtypes, _release_buffer.restype = (ctypes.POINTER(_PyBuffer),), None
-
-_MADV_DONTNEED: Final = 4
 
 _madvise: Any = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
 if _madvise is not None:
