@@ -13,6 +13,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 from scaler_client import combo
 from scaler_client.client import Client
 from scaler_client.combo import SchedulerClusterCombo
+from scaler_io.ports import free_port
 from scaler_protocol.errors import StorageFullError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux")
@@ -173,13 +175,20 @@ def test_an_address_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
     assert "in use" in capfd.readouterr().err
 
 
+def test_a_protected_scheduler_refuses_all_who_ask_at_once() -> None:
+    with SchedulerClusterCombo(n_workers=0, **QUIET) as cluster, Client(cluster.get_address()) as client:
+        for _ in range(20):
+            with ThreadPoolExecutor(4) as pool:
+                asked = [pool.submit(client.shutdown) for _ in range(4)]
+                assert [type(each.exception(20)) for each in asked] == [ValueError] * 4
+
+
 def test_a_port_that_was_taken_in_between(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        real = combo._free_port
-        ports = iter([taken.getsockname()[1], real()])
-        monkeypatch.setattr(combo, "_free_port", lambda: next(ports))
+        ports = iter([taken.getsockname()[1], free_port()])
+        monkeypatch.setattr(combo, "free_port", lambda: next(ports))
         with SchedulerClusterCombo(n_workers=0, **QUIET) as cluster, Client(cluster.get_address()):
             pass
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -467,8 +468,8 @@ def test_a_refusal(server: Server, connect: Connect) -> None:
 def test_a_refusal_that_comes_at_once(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Traffic.__init__
 
-    def begin_and_end(made: Traffic, *words: object) -> None:
-        begin(made, *words)  # type: ignore[arg-type]
+    def begin_and_end(made: Traffic, *words: Any) -> None:
+        begin(made, *words)
         made._thread.join(DEADLINE)
 
     monkeypatch.setattr(Traffic, "__init__", begin_and_end)

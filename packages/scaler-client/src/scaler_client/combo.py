@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import secrets
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -16,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from scaler_io.ports import free_port, is_free
+
 START_SECONDS = 60.0
 END_SECONDS = 5.0
 """How long services may take to end before they are killed."""
-_PORTS = 3
-"""The scheduler's, the storage's and the monitor's."""
-_PRIVATE_PORTS = range(20_000, 32_000)
 _TRIES = 5
 
 _SCHEDULER_OPTIONS = (
@@ -154,7 +151,7 @@ class SchedulerClusterCombo:
             raise ImportError("a local cluster needs scaler_launch, which is not installed: pip install scaler")
         address = given["address"]
         for attempt in range(1, _TRIES + 1):
-            wanted = address or f"tcp://127.0.0.1:{_free_port()}"
+            wanted = address or f"tcp://127.0.0.1:{free_port()}"
             ready, tell = os.pipe()
             words = [wanted, *_scheduler_options(given), "--ready-fd", str(tell), "--parent-pid", str(os.getpid())]
             if given["n_workers"]:
@@ -168,7 +165,7 @@ class SchedulerClusterCombo:
             if found := _read_ready(ready):
                 return found
             code = self._services[0].wait(END_SECONDS)
-            if address is not None or attempt == _TRIES or _is_free(int(wanted.rpartition(":")[2])):
+            if address is not None or attempt == _TRIES or is_free(int(wanted.rpartition(":")[2])):
                 raise RuntimeError(
                     f"the scheduler at {wanted} ended at once, with exit code {code}: it has said why above"
                 )
@@ -235,27 +232,6 @@ def _worker_environment() -> dict[str, str]:
     directory = os.getcwd()
     path = os.pathsep.join(os.path.join(directory, entry) for entry in sys.path)
     return {"SCALER_WORKER_PATH": path, "SCALER_WORKER_DIRECTORY": directory}
-
-
-def _free_port() -> int:
-    """A loopback port that is free, as are the next two.
-
-    Not one that the system gives to connections: the next two might be such a one's in the next moment.
-    """
-    for _ in range(100):
-        port = secrets.choice(_PRIVATE_PORTS)
-        if all(_is_free(port + offset) for offset in range(_PORTS)):
-            return port
-    raise OSError("no three free ports in a row on loopback")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            return False
-    return True
 
 
 def _read_ready(descriptor: int) -> str:

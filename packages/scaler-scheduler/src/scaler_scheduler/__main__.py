@@ -17,14 +17,14 @@ def _main() -> None:
 
     options = COMMAND.read()
     options.check()
+    options = options.with_port()
     from scaler_io.services import serve
     from scaler_io.zeromq import Listener
-    from scaler_scheduler.ports import with_port
     from scaler_scheduler.service import SchedulerService
     from scaler_scheduler.storage_server import StorageServer
 
     options.begin_log()
-    listener = Listener(with_port(options.address))
+    listener = Listener(options.address)
     serve(options, SchedulerService(options, listener, StorageServer(options, listener.address)).serving)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaler_io.command_line import Command
 from scaler_io.exposure import refuse_exposed
@@ -15,8 +15,10 @@ from scaler_io.options import (
     positive_seconds,
     whole_number,
 )
+from scaler_io.ports import free_port
 from scaler_io.services import SERVER_OPTIONS, ServerOptions
 from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,16 @@ class SchedulerOptions(ServerOptions):
         ServerOptions.check(self)
         if self.metrics_address is not None:
             refuse_exposed(self.metrics_address, self.insecure)
+
+    def with_port(self) -> SchedulerOptions:
+        """The same; where the port is 0, with one that is free, as are the two behind it. Raises AddressError."""
+        if self.address.path or self.address.port:
+            return self
+        try:
+            port = free_port(self.address.host)
+        except OSError as error:
+            raise AddressError(f"cannot listen to {self.address}: {error}") from None
+        return replace(self, address=replace(self.address, port=port))
 
 
 COMMAND = Command(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scaler_io.lifecycle import become_subreaper, ending, main_guard
@@ -40,10 +39,7 @@ def _run() -> int:
     of_scheduler, of_cluster = _split(sys.argv[1:])
     options = COMMAND.read(of_scheduler)
     options.check()
-    if not options.address.path and not options.address.port:  # only then, as ZeroMQ is loaded behind the fork
-        from scaler_scheduler.ports import with_port
-
-        options = replace(options, address=with_port(options.address))
+    options = options.with_port()
     options.begin_log()
     with contextlib.ExitStack() as stack:
         # As early as can be: it takes as long to come up as all the rest.
