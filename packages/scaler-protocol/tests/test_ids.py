@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from hashlib import blake2b
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler_protocol.ids import (
     COUNTER_BITS,
     LAST_COUNT,
+    SPARE_INCARNATIONS,
     first_run,
     first_task,
     function_id,
@@ -31,6 +34,12 @@ def test_runs_of_two_incarnations_never_meet(one: int, other: int) -> None:
     last = first_run(one) + 2**COUNTER_BITS - 1
     assert first_run(one) >> COUNTER_BITS == last >> COUNTER_BITS == one and last < 2**64
     assert one == other or not first_run(one) <= first_run(other) <= last
+
+
+def test_a_counter_of_runs_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "randbelow", lambda limit: limit - 1)
+    most = SPARE_INCARNATIONS * 2**COUNTER_BITS
+    assert first_run(new_incarnation()) + most < 2**64 and most > 100_000 * 86400 * 365 * 50
 
 
 def test_random_ids() -> None:

@@ -8,17 +8,17 @@ from scaler_protocol.profiles import NO_PROFILE, PROFILE, Profile, profile_at
 def test_a_record_is_fixed() -> None:
     one = Profile(1_500_000, 2, 3 << 30, 4711, 7, 2)
     packed = PROFILE.pack(*one)
-    assert len(packed) == PROFILE.size == 32
+    assert len(packed) == PROFILE.size == 36
     assert packed == (
         (1_500_000).to_bytes(8, "little")
         + (2).to_bytes(8, "little")
         + (3 << 30).to_bytes(8, "little")
         + (4711).to_bytes(4, "little")
-        + (7).to_bytes(2, "little")
-        + (2).to_bytes(2, "little")
+        + (7).to_bytes(4, "little")
+        + (2).to_bytes(4, "little")
     )
     assert profile_at(NO_PROFILE + packed, 1) == one
 
 
 def test_a_task_that_never_ran_has_none() -> None:
-    assert bytes(32) == NO_PROFILE and profile_at(NO_PROFILE, 0) == Profile(0, 0, 0, 0, 0, 0)
+    assert bytes(36) == NO_PROFILE and profile_at(NO_PROFILE, 0) == Profile(0, 0, 0, 0, 0, 0)

@@ -16,6 +16,7 @@ from scaler_protocol.errors import NoWorkerError, ProtocolError, WorkerDiedError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import NO_PROFILE
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.records import SessionRecord
 
@@ -37,7 +38,7 @@ def test_a_plain_report_is_passed_on_as_it_came(driver: SchedulerDriver) -> None
     driver.submit(client)
     driver.done(agent, driver.runs(agent))
     (done,) = driver.take(client, messages.Done)
-    assert done.worker == "w" and done.runs and len(done.profiles) == 32
+    assert done.worker == "w" and done.runs and len(done.profiles) == len(NO_PROFILE)
 
 
 def test_the_function_travels_to_an_agent_once(driver: SchedulerDriver) -> None:
@@ -519,4 +520,4 @@ def _dependent(task: int, need: int) -> Submit:
 
 
 def _kept(task: int, run: int, result: bytes) -> messages.Done:
-    return messages.Done((task,), (0,), Payloads([result]), runs=(run,), profiles=bytes(32), worker="w")
+    return messages.Done((task,), (0,), Payloads([result]), runs=(run,), profiles=NO_PROFILE, worker="w")

@@ -13,6 +13,7 @@ from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import NO_PROFILE
 from scaler_protocol.storage import DeleteObjects
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def test_an_object_of_an_inner_node_is_freed_with_its_last_taker(driver: Schedul
     driver.feed(client, piece(2, [(1, 0)], [1, 0], [1]))
     ((task, run),) = driver.runs(agent).items()
     reference = b"o" * 16 + (9).to_bytes(8, "little")
-    profile = bytes(32)
+    profile = NO_PROFILE
     done = messages.Done((task,), (0,), Payloads((reference,)), runs=(run,), stored=(0,), profiles=profile)
     driver.feed(agent, done)
     (taking,) = driver.take(agent, messages.Run)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import Blocked, Done, Message
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import PROFILE
 from scaler_worker import channel
 from scaler_worker.channel import (
     OUTPUT,
@@ -28,7 +29,7 @@ from scaler_worker.inputs import Input, join_inputs, split_inputs
 NUMBERS = st.integers(0, 2**64 - 1)
 
 
-@given(st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(0, 2**32 - 1), st.binary(max_size=50)), min_size=1))
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=50)), min_size=1))
 def test_tasks(tasks: list[tuple[int, int, int, bytes]]) -> None:
     runs, ids, handles, calls = zip(*tasks, strict=True)
     attempts, flags = [3] * len(tasks), [1] * len(tasks)
@@ -41,6 +42,24 @@ def test_tasks(tasks: list[tuple[int, int, int, bytes]]) -> None:
         assert datagram[at : at + length] == call
         at += length
     assert at == len(datagram)
+
+
+def test_no_counter_and_no_length_of_a_datagram_ends() -> None:
+    """Retries and lost runs together exceed 16 bits, sequences and handles count for the life of an agent."""
+    count = 2**16 + 1
+    last, ones = [2**64 - 1] * count, [1] * count
+    calls = [b""] * count
+    columns = channel.unpack_tasks(channel.pack_tasks(2**64 - 1, last, last, last, calls, [2**32 - 1] * count, ones))
+    assert columns.sequence == 2**64 - 1 and set(columns.handles) == {2**64 - 1}
+    assert columns.attempts == (2**32 - 1,) * count
+    name = "f" * 70_000
+    definition = Definition(2**64 - 1, b"f" * 70_000, name, b"body", 2, 1, b"s" * 70_000, b"serializer")
+    assert channel.unpack_definition(channel.pack_definition(definition)) == definition
+
+
+def test_a_call_may_take_any_number_of_results() -> None:
+    inputs = [Input(task, 0, b"r") for task in range(2**16 + 1)]
+    assert split_inputs(join_inputs(b"call", inputs)) == (b"call", inputs)
 
 
 @given(st.binary(), st.lists(st.builds(Input, NUMBERS, st.booleans(), st.binary())))
@@ -77,7 +96,7 @@ def test_records_however_they_are_cut(records: list[tuple[int, int, bytes]], cut
         if isinstance(event, RunsEnded):
             for position, (run, payload) in enumerate(zip(event.runs, event.payloads, strict=True)):
                 flat.append((STORED_RESULT if position in event.stored else RESULT, run, payload))
-                assert event.durations[position] == 11 and len(event.profiles[position]) == 32
+                assert event.durations[position] == 11 and len(event.profiles[position]) == PROFILE.size
         elif isinstance(event, OutputWritten):
             flat.append((OUTPUT, event.run, event.text))
         elif isinstance(event, WorkerReady):

@@ -7,7 +7,12 @@ from hashlib import blake2b
 
 SESSION_BITS = 32
 INCARNATION_BITS = 24
-"""A run id is a scheduler incarnation (24 random bits) followed by a counter (40 bits)."""
+"""A run id is a scheduler incarnation (24 random bits) plus a counter.
+
+The counter may exceed 40 bits (after four months at 100,000 runs a second): run ids go on counting through the numbers
+of the next incarnations, of which SPARE_INCARNATIONS are never drawn, so no run id exceeds 64 bits.
+"""
+SPARE_INCARNATIONS = 256
 COUNTER_BITS = 64 - INCARNATION_BITS
 LAST_COUNT = 2**SESSION_BITS - 1
 
@@ -24,7 +29,7 @@ def new_session() -> int:
 
 def new_incarnation() -> int:
     """One life of a process, never 0; short enough to be the head of a run id."""
-    return 1 + secrets.randbelow(2**INCARNATION_BITS - 1)
+    return 1 + secrets.randbelow(2**INCARNATION_BITS - 1 - SPARE_INCARNATIONS)
 
 
 def first_task(session: int) -> int:

@@ -80,7 +80,7 @@ struct Run {
   groups @1 :List(Data);      # each one a Group message of its own, so that every hop reads an unchanged group once
   tasks @2 :List(UInt64);
   taskGroups @3 :List(UInt16);
-  attempts @4 :List(UInt16);
+  attempts @4 :List(UInt32);   # runs of the task, this one included; retries and lost runs together exceed 16 bits
   callsLengths @5 :List(UInt32);
   stored @6 :List(UInt32);
   dependents @7 :List(UInt32);

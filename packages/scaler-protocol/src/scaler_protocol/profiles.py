@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-PROFILE = struct.Struct("<QQQIHH")
+PROFILE = struct.Struct("<QQQIII")
 """Little-endian: duration and CPU time in microseconds, peak memory in bytes, process id, worker number, attempt."""
 
 

@@ -34,7 +34,7 @@ ENDINGS = {
 }
 _COLUMNS = {
     "id": "Q", "group": "Q", "function": "I", "session": "I", "step": "B", "status": "B", "agent": "I", "run": "Q",
-    "pid": "I", "worker": "H", "attempt": "H", "since": "d", "assigned": "d", "ended": "d", "duration": "Q",
+    "pid": "I", "worker": "I", "attempt": "I", "since": "d", "assigned": "d", "ended": "d", "duration": "Q",
     "cpu": "Q", "memory": "Q",
 }  # fmt: skip
 Column = npt.NDArray[Any]

@@ -3,7 +3,7 @@
 Agent to worker, over SOCK_SEQPACKET: one datagram is a TASKS (one task, or a chunk of tiny ones) or a DEFINE (what a
 handle stands for). Columns are native integers, since both ends are on one host.
 
-Worker to agent, over a pipe: records of a HEADER (kind, status, payload length, run, and the 32 bytes of a PROFILE)
+Worker to agent, over a pipe: records of a HEADER (kind, status, payload length, run, and the bytes of a PROFILE)
 and a payload. A record cut short by the death of its writer is dropped.
 
 Both ways beside them, over a stream: the messages of the client inside a task, as two lengths and one or two frames.
@@ -30,6 +30,9 @@ DATAGRAM_LIMIT: Final = 60 * 1024
 COUNT_LIMIT: Final = 512
 """Tasks of one chunk."""
 
+HEAD_BYTES: Final = 16
+"""What of a datagram that travels as a memory file stands in the datagram itself."""
+
 TASKS: Final = 1
 DEFINE: Final = 2
 
@@ -41,15 +44,19 @@ WITH_INPUTS: Final = 2
 FOLLOWS: Final = 4
 """Flag: one of them is what the run before makes."""
 
-_TASKS_HEAD: Final = struct.Struct("=BxHI")
-_DEFINE_HEAD: Final = struct.Struct("=BBBBIHHHII")
+# Nothing that a client or a scheduler can name, and no counter of a life of years, exceeds these fields.
+_TASKS_HEAD: Final = struct.Struct("=B3xIQ")
+_DEFINE_HEAD: Final = struct.Struct("=4BQIIIQQ")
+_HANDLE: Final = struct.Struct("=4xQ")
 _SESSION: Final = struct.Struct("<I")
 _RUN_OF_WORKER: Final = struct.Struct("<QQI")
+PAYLOAD_LIMIT: Final = 2**32 - 1
+"""Bytes of a payload that can travel in a record, and in a message of the protocol."""
 
 
 @lru_cache(COUNT_LIMIT)
 def _layout(count: int) -> struct.Struct:
-    return struct.Struct(f"=BxHI{count}Q{count}Q{count}I{count}I{count}H{count}B")
+    return struct.Struct(f"=B3xIQ{count}Q{count}Q{count}Q{count}Q{count}I{count}B")
 
 
 def pack_tasks(
@@ -141,8 +148,8 @@ def unpack_definition(datagram: bytes) -> Definition:
 
 
 def handle_of(datagram: bytes) -> int:
-    """The handle that a DEFINE datagram defines."""
-    handle: int = _DEFINE_HEAD.unpack_from(datagram)[4]
+    """The handle that a DEFINE datagram, of which HEAD_BYTES suffice, defines."""
+    handle: int = _HANDLE.unpack_from(datagram)[0]
     return handle
 
 
@@ -163,7 +170,7 @@ PRELOAD_FAILED: Final = 7
 UNFED: Final = 8
 """The run was not started, for the one before did not make what it takes."""
 
-RECORD: Final = struct.Struct("<BBxxIQQQQIHH")
+RECORD: Final = struct.Struct("<BBxxIQQQQIII")
 """Kind, status, length of the payload, run; then a PROFILE: duration, CPU, peak memory, pid, worker, attempt."""
 _SEEN: Final = struct.Struct("<BBxxIQQ")
 _PROFILE_AT: Final = 16
@@ -341,7 +348,7 @@ def result_name(secret: bytes, task: int, run: int, pid: int) -> bytes:
 
 # --- messages of the client inside a task ---------------------------------------------------------------------------
 
-_LENGTHS: Final = struct.Struct("=II")
+_LENGTHS: Final = struct.Struct("=QQ")
 
 
 def pack_message(message: Message) -> bytes:

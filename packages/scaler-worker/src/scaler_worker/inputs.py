@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from scaler_protocol.messages import Run
 from scaler_worker.channel import FOLLOWS, PLAIN, STORED, WITH_INPUTS
 
-_INPUTS_HEAD: Final = struct.Struct("=IH")
-_INPUT: Final = struct.Struct("=QBI")
+_INPUTS_HEAD: Final = struct.Struct("=QQ")
+_INPUT: Final = struct.Struct("=QBQ")
 
 
 class Input(NamedTuple):
