@@ -94,6 +94,7 @@ def test_results_can_not_be_told_from_each_other(alice: Client) -> None:
 def test_another_clients_session_can_not_be_taken(alice: Client, storage: WatchedStorage) -> None:
     reference, future = packed(alice)
     session = alice._io.storage._session
+    alice._io.storage._connection().open()  # she opens it in the background: until then nobody owns her session
     for key in (b"", secrets.token_bytes(16)):
         thief = ObjectConnection(Address.parse(storage.address), session=session, key=key, timeout_seconds=SECONDS)
         with pytest.raises(HandshakeRefusedError, match=f"session {session} is another client's"):
