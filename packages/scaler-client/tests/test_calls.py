@@ -36,7 +36,7 @@ class Nowhere:
 
     losses = 0
 
-    def place(self, payload: Payload, *, soon: bool = False) -> bytes:
+    def place(self, payload: Payload, *, soon: bool = False, copying: object = None) -> bytes:
         return bytes(payload)
 
 

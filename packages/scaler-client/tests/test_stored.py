@@ -22,10 +22,12 @@ from scaler_client.parts import read_parts
 from scaler_client.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
 from scaler_client.repeats import REPEATS_LIMIT
 from scaler_client.serializers import DefaultSerializer
-from scaler_client.storage import AHEAD_BYTES, SOON_BYTES, ClientStorage, StorageDoor, wait_put
-from scaler_client.stored import StoredPayload, fetched, stored_positions, true_size
+from scaler_client.storage import AHEAD_BYTES, ClientStorage, StorageDoor, wait_put
+from scaler_client.stored import SOON_BYTES, StoredPayload, fetched, stored_positions, true_size
 from scaler_client.uploads import Uploads
 from scaler_io.links import LinkDown, LinkUp
+from scaler_io.segments import Copying, copies
+from scaler_io.transfers import views_of
 from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import (
     ClientForkedError,
@@ -61,9 +63,12 @@ class Shelf:
         self.likely: list[list[bytes]] = []
         self.on_the_way: list[tuple[bytes, bytes, Told]] = []
 
-    def put(self, payload: bytes | Sequence[Buffer], *, session: int, name: bytes) -> Reference:
+    def put(
+        self, payload: bytes | Sequence[Buffer], *, session: int, name: bytes, copying: Copying | None = None
+    ) -> Reference:
         assert session == 5
-        content = payload if isinstance(payload, bytes) else b"".join(payload)
+        views = views_of(payload)
+        content = b"".join(views if copying is None else copies(views, copying))
         reference = Reference(name, len(content))
         self.objects[reference.object] = content
         return reference

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import pickle
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +18,9 @@ from scaler_client import uploads as uploads_module
 from scaler_client.calls import WholeCalls
 from scaler_client.records import CallBlock, CallGroup
 from scaler_client.sources import source_of
-from scaler_client.stored import StoredObject, StoredPayload, kept_bytes
+from scaler_client.stored import SOON_BYTES, StoredObject, StoredPayload, kept_bytes
 from scaler_client.uploads import Uploads
+from scaler_io.segments import Copying, copies
 from scaler_protocol.buffers import Payload
 from scaler_protocol.errors import StorageFullError
 from scaler_protocol.handshake import INLINE_LIMIT
@@ -45,13 +46,17 @@ class Shelf:
         self.puts: list[int] = []
         self.objects: dict[bytes, bytes] = {}
         self.full = False
+        self.others: AbstractContextManager[object] = nullcontext()
+        """What other threads do while an object is put."""
 
-    def place(self, payload: Payload, *, soon: bool = False) -> bytes:
+    def place(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
         if self.full:
             raise StorageFullError
         reference = len(self.puts).to_bytes(16, "big") + len(payload).to_bytes(8, "little")
         self.puts.append(len(payload))
-        self.objects[reference] = bytes(payload)
+        with self.others:
+            views = [memoryview(piece).cast("B") for piece in sources.pieces(payload)]
+            self.objects[reference] = b"".join(views if copying is None else copies(views, copying))
         return StoredPayload.of(StoredObject(self, reference))
 
     def fetch(self, reference: bytes) -> bytes:
@@ -125,8 +130,8 @@ def test_what_is_known_by_identity_is_not_hashed_again(
     writer: WholeCalls, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array, hashed = np.arange(BIG), list[int]()
-    digest = sources.content_digest
-    monkeypatch.setattr(uploads_module, "content_digest", lambda payload: (hashed.append(1), digest(payload))[1])  # type: ignore[func-returns-value]
+    key = sources.content_key
+    monkeypatch.setattr(uploads_module, "content_key", lambda payload: (hashed.append(1), key(payload))[1])  # type: ignore[func-returns-value]
     for number in range(5):
         writer.write((array, number), {})
     assert len(hashed) == 1 == len(shelf.puts)
@@ -141,6 +146,30 @@ def test_equal_ones_are_put_once_while_one_of_them_is_kept(writer: WholeCalls, s
     assert not shelf.objects
     writer.write((np.arange(BIG),), {})
     assert len(shelf.puts) == 3
+
+
+@pytest.mark.parametrize("lasting", [True, False], ids=["for good", "and back"])
+@pytest.mark.parametrize("size", [BIG, SOON_BYTES], ids=["soon", "big"])
+def test_an_object_is_known_by_what_was_stored(writer: WholeCalls, shelf: Shelf, size: int, lasting: bool) -> None:
+    """Another thread changes an array while it is put; an equal one that comes later gets its own bytes."""
+    array = np.zeros(size)
+
+    @contextmanager
+    def change() -> Iterator[None]:
+        array[:] = 1.0
+        yield
+        if not lasting:
+            array[:] = 0.0
+
+    shelf.others = change()
+    kept = [writer.write((array,), {})]
+    shelf.others = nullcontext()
+    for later in (np.zeros(size), np.ones(size), array):
+        kept.append(writer.write((later,), {}))
+        (stored,) = kept[-1][1]
+        assert isinstance(stored, StoredObject)
+        assert np.array_equal(pickles.load(stored.fetch()), later)
+        assert stored.source is not None and stored.source.payload() in (None, stored.fetch())
 
 
 def test_an_id_that_is_used_again_is_not_mistaken(writer: WholeCalls, shelf: Shelf) -> None:

@@ -370,6 +370,23 @@ def test_what_a_host_has_made_it_does_not_fetch(meter: Meter, connect: Connect, 
     wait_until(lambda: len(files(tmp_path)) == 1)
 
 
+def test_what_stays_here_may_be_copies(meter: Meter, connect: Connect, tmp_path: Path) -> None:
+    class Inverting:
+        def restart(self) -> None:
+            self.size = 0
+
+        def copy(self, piece: memoryview) -> bytes:
+            self.size += len(piece)
+            return bytes(piece).translate(bytes(range(255, -1, -1)))
+
+    connect(meter.address, tmp_path, speaks=True).open()
+    content, copying = pattern(8 * MIB), Inverting()
+    reference = connect(meter.address, tmp_path).put(content, copying=copying)
+    got = connect(meter.address, tmp_path).get(reference)
+    assert bytes(got) == content.translate(bytes(range(255, -1, -1))) and copying.size == len(content)
+    assert meter.carried < MIB
+
+
 def test_who_is_not_the_first_writer_keeps_nothing(meter: Meter, connect: Connect, tmp_path: Path) -> None:
     connect(meter.address, tmp_path, speaks=True).open()
     reference = connect(meter.server).put(pattern(2 * MIB, 1))

@@ -153,6 +153,38 @@ def test_other_hosts_write_and_read_segments_in_parts(server: Server, connect: C
     assert isinstance(got, bytes) and got == content
 
 
+class Shouting:
+    """A Copying whose copies differ from the buffers."""
+
+    def __init__(self) -> None:
+        self.copied = [b"of an attempt before"]
+
+    def restart(self) -> None:
+        self.copied = []
+
+    def copy(self, piece: memoryview) -> bytes:
+        self.copied.append(bytes(piece).upper())
+        return self.copied[-1]
+
+
+def put_copies(connection: ObjectConnection, size: int) -> None:
+    """Of an object in uneven pieces the copies are stored, and nothing but them."""
+    content, copying = b"some text " * (size // 10 + 1), Shouting()
+    pieces = [content[: size // 3], b"", content[size // 3 : size // 3 + 1], content[size // 3 + 1 : size]]
+    reference = connection.put(pieces, copying=copying)
+    assert connection.get(reference) == b"".join(copying.copied) == content[:size].upper()
+
+
+@pytest.mark.parametrize("size", [70_000, SHARED_BYTES, PART_BYTES + 1, 20 * MIB])
+def test_copies_are_stored_where_others_may_change_the_buffers(server: Server, connect: Connect, size: int) -> None:
+    put_copies(connect(server.address), size)
+
+
+@on_another_host
+def test_copies_are_stored_in_parts_too(server: Server, connect: Connect) -> None:
+    put_copies(connect(server.address), 20 * MIB)
+
+
 def test_many_are_put_at_once(server: Server, connect: Connect) -> None:
     connection = connect(server.address)
     contents = [pattern(size) for size in (0, 10, 2 * MIB, 20_000)]

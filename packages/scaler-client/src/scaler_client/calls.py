@@ -18,7 +18,7 @@ from scaler_client.parts import future_part, object_part
 from scaler_client.records import CallGroup, Dependency, FunctionBody
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.signatures import CallCheck, check_for
-from scaler_client.sources import content_digest, source_of
+from scaler_client.sources import checksum, source_of
 from scaler_client.stored import Place, StoredPayload
 from scaler_client.task_context import load_object
 from scaler_client.uploads import Uploads
@@ -340,6 +340,6 @@ class Callees:
             placed = self._place(written)
             if type(placed) is not StoredPayload:
                 return FunctionBody(identity, name, written)
-            placed.kept.made_of(source_of(fn, self._writer.dump, content_digest(written)))
+            placed.kept.made_of(source_of(fn, self._writer.dump, checksum(written)))
             body = self._placed[identity] = FunctionBody(function_id(placed), name, placed)
         return body

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from scaler_client.stored import StoredObject, StoredPayload
+from scaler_client.stored import SOON_BYTES, StoredObject, StoredPayload
 from scaler_client.unread import Unread
 from scaler_io.latches import Latch
 from scaler_io.objects import ObjectConnection
+from scaler_io.segments import Copying
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.errors import ObjectRefusedError, ScalerError, StorageLostError
@@ -20,8 +21,6 @@ from scaler_protocol.objects import OBJECT_ID_BYTES, Reference, new_object_id
 
 _LOG = logging.getLogger("scaler")
 
-SOON_BYTES = 256 * 1024
-"""What is bigger is waited for, as nothing that comes later may be sent before it."""
 AHEAD_BYTES = 32 * 1024 * 1024
 """Bytes on the way to storage after which everything is waited for."""
 COPIES_BYTES = 32 * 1024 * 1024
@@ -93,10 +92,11 @@ class ClientStorage:
         self.losses = 0
         """How often objects of ours were found to be lost."""
 
-    def place(self, payload: Payload, *, soon: bool = False) -> bytes:
+    def place(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
         """The payload, or where it is too big to travel inline what stands for it; raises ScalerError.
 
         With `soon`, and unless much is on the way already, this does not wait for storage: see StoredObject.pending.
+        What is bigger than SOON_BYTES is stored as `copying` copies it.
         """
         if len(payload) <= INLINE_LIMIT or not self._door.named:
             return bytes(payload)
@@ -104,7 +104,7 @@ class ClientStorage:
             return self._place_soon(bytes(payload))
         placed = self._stand_in(Reference(new_object_id(), len(payload)).pack())
         try:
-            self._put(placed.kept, payload)
+            self._put(placed.kept, payload, copying)
         except StorageLostError:
             self.losses += 1
             raise
@@ -112,10 +112,10 @@ class ClientStorage:
             self._copy(placed.kept, bytes(payload))
         return placed
 
-    def _put(self, kept: StoredObject, payload: Payload) -> None:
+    def _put(self, kept: StoredObject, payload: Payload, copying: Copying | None = None) -> None:
         connection = self._connection()
         buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
-        connection.put(buffers, session=self._session, name=kept.reference[:OBJECT_ID_BYTES])
+        connection.put(buffers, session=self._session, name=kept.reference[:OBJECT_ID_BYTES], copying=copying)
         self._server = self._server or connection.server
 
     def _copy(self, kept: StoredObject, payload: bytes) -> None:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from scaler_client.sources import Source
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.objects import Reference
+
+SOON_BYTES: Final = 256 * 1024
+"""Objects up to this are copied when they are put. Bigger ones are waited for: what follows may not be sent before."""
 
 
 class ObjectHome(Protocol):

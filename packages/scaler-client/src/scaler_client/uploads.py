@@ -9,6 +9,9 @@ it may have been changed in place, and known again
   a call needs its object;
 - by its content otherwise, as long as anything keeps the object of an equal one.
 
+While an object is put other threads may change its buffers. It is known by what was stored: the checksum of the copies
+that were written, and by its content only where that checksum is the one of the bytes that were hashed.
+
 What depends on other tasks or names other objects is no object of its own: it belongs to its call. Once objects were
 lost nothing is known any more.
 """
@@ -18,15 +21,18 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from scaler_client import pickles
 from scaler_client.dependencies import Collector
-from scaler_client.sources import Source, checksum, content_digest, lasting_source, source_of
-from scaler_client.stored import StoredObject, StoredPayload
+from scaler_client.sources import CHECKSUM_BYTES, CheckedCopy, Source, checksum, content_key, lasting_source, source_of
+from scaler_client.stored import SOON_BYTES, StoredObject, StoredPayload
 from scaler_client.waiters import FutureOwner
-from scaler_protocol.buffers import Payload
+from scaler_protocol.buffers import BufferedPickle, Payload
 from scaler_protocol.handshake import INLINE_LIMIT
+
+if TYPE_CHECKING:
+    from scaler_io.segments import Copying
 
 
 class _Living(NamedTuple):
@@ -43,8 +49,11 @@ class UploadPlace(Protocol):
     losses: int
     """How often objects were found to be lost."""
 
-    def place(self, payload: Payload, *, soon: bool = False) -> bytes:
-        """What stands for a payload that is too big to travel, or its bytes; raises ScalerError."""
+    def place(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
+        """What stands for a payload that is too big to travel, or its bytes; raises ScalerError.
+
+        With `copying`, what it copies is stored.
+        """
 
 
 class Uploads:
@@ -83,38 +92,43 @@ class Uploads:
 
     def _place(self, value: Any, payload: Payload, *, renew: bool) -> StoredPayload | None:
         """The object that the argument with this pickle is, or becomes; None where there is no storage."""
-        found, living = checksum(payload), self._find_living(value)
-        if living is not None and living.checksum == found and living.placed.kept.error is None and not renew:
+        living = None if renew else self._find_living(value)
+        if living is not None and living.placed.kept.error is None and living.checksum == checksum(payload):
             return living.placed
-        digest = content_digest(payload)
-        placed = self._put(payload, digest, renew=renew, soon=True)
+        placed, found = self._put(payload, renew=renew, soon=True)
         if type(placed) is not StoredPayload:
             return None
-        self._remember(value, found, placed, digest)
+        self._remember(value, found, placed)
         return placed
 
     def place(self, payload: Payload, find_source: Callable[[bytes], Source | None]) -> bytes:
         """What stands for a payload, or the payload; one that equals another's is not put again. Raises ScalerError.
 
-        `find_source` is told its digest.
+        `find_source` is told its checksum.
         """
         if len(payload) <= INLINE_LIMIT:
             return bytes(payload)
         self._look_for_losses()
-        digest = content_digest(payload)
-        placed = self._put(payload, digest, renew=False, soon=False)
+        placed, found = self._put(payload, renew=False, soon=False)
         if type(placed) is StoredPayload:
-            placed.kept.made_of(find_source(digest))
+            placed.kept.made_of(find_source(found))
         return placed
 
-    def _put(self, payload: Payload, digest: bytes, *, renew: bool, soon: bool) -> bytes:
-        known = None if renew else self._by_content.get(digest)
+    def _put(self, payload: Payload, *, renew: bool, soon: bool) -> tuple[bytes, bytes]:
+        """What stands for a payload, and the checksum of what is stored: others may change its buffers meanwhile."""
+        if len(payload) <= SOON_BYTES:
+            payload = bytes(payload)
+        key = content_key(payload)
+        found = key[:CHECKSUM_BYTES]
+        known = None if renew else self._by_content.get(key)
         if known is not None and known.error is None:
-            return StoredPayload.of(known)
-        placed = self._storage.place(payload, soon=soon)
-        if type(placed) is StoredPayload:
-            self._by_content[digest] = placed.kept
-        return placed
+            return StoredPayload.of(known), found
+        copying = CheckedCopy() if isinstance(payload, BufferedPickle) else None
+        placed = self._storage.place(payload, soon=soon, copying=copying)
+        stored = found if copying is None else copying.checksum
+        if type(placed) is StoredPayload and stored == found:
+            self._by_content[key] = placed.kept
+        return placed, stored
 
     def clear(self) -> None:
         """Forget all."""
@@ -136,13 +150,13 @@ class Uploads:
         kept = text[1]()
         return StoredPayload.of(kept) if kept is not None and kept.error is None else None
 
-    def _remember(self, value: Any, found: bytes, placed: StoredPayload, digest: bytes) -> None:
+    def _remember(self, value: Any, found: bytes, placed: StoredPayload) -> None:
         key, kept = id(value), placed.kept
         if type(value) in (bytes, str):
             self._texts[key] = value, weakref.ref(kept, _forgetter(self._texts, key))
-            kept.made_of(lasting_source(value, pickles.dump, digest))
+            kept.made_of(lasting_source(value, pickles.dump, found))
             return
-        kept.made_of(source_of(value, pickles.dump, digest))
+        kept.made_of(source_of(value, pickles.dump, found))
         with contextlib.suppress(TypeError):  # nobody would say when its id is free again
             self._living[key] = _Living(weakref.ref(value, _forgetter(self._living, key)), found, placed)
 

@@ -21,7 +21,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,7 +138,7 @@ class HostCache:
                 excess -= each.size
         return excess
 
-    def write(self, reference: Reference, edition: int, buffers: Sequence[memoryview], give: Give) -> CachedFile | None:
+    def write(self, reference: Reference, edition: int, buffers: Iterable[memoryview], give: Give) -> CachedFile | None:
         """A new file that holds these, and is locked; None where there is no room, or somebody else writes it."""
         file = self.open(reference, edition)
         if file is None:

@@ -14,23 +14,35 @@ import platform
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from scaler_io.held_files import HeldFiles, HeldObject, new_edition
 from scaler_io.holder import Holder
 from scaler_io.host_cache import CachedFile, HostCache
 from scaler_io.read_ahead import ReadAhead
+from scaler_io.segments import Copying, copies
 from scaler_io.traffic import Traffic
-from scaler_io.transfers import Buffer, Deletion, Done, Download, Growth, Hold, Listing, Transfer, Upload
+from scaler_io.transfers import (
+    Buffer,
+    Deletion,
+    Done,
+    Download,
+    Growth,
+    Hold,
+    Listing,
+    Pieces,
+    Transfer,
+    Upload,
+    reference_of,
+    views_of,
+)
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError, ObjectRefusedError, ScalerError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
-from scaler_protocol.objects import SHARED_BYTES, Reference, new_object_id
+from scaler_protocol.objects import SHARED_BYTES, Reference
 
-_CHECK_SECONDS = 1.0
-"""How often a waiting thread looks up: on Windows nothing else lets a Ctrl-C through."""
 _LOOK_SECONDS: Final = 0.005
 """How often to look whether another process has fetched what we want."""
 _STILL_SECONDS: Final = 5.0
@@ -108,36 +120,33 @@ class ObjectConnection:
             if self._traffic is None or self._traffic.ended:
                 self._start(Transfer(Reference(b"", 0), 0))
 
-    def put(self, payload: Buffer | Sequence[Buffer], *, session: int = 0, name: bytes = b"") -> Reference:
+    def put(self, payload: Pieces, *, session: int = 0, name: bytes = b"", copying: Copying | None = None) -> Reference:
         """Store bytes, or several buffers as one object, in our session or another that a worker works for.
 
         The object's id is random unless it is to have this `name`, which must be new and as hard to guess.
-        Nothing may change the buffers before this returns. Raises ObjectRefusedError, of which StorageFullError is one.
+        Nothing may change the buffers before this returns, unless copies are stored (`copying`). Raises
+        ObjectRefusedError, of which StorageFullError is one.
         """
-        buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
-        views = _views(buffers)
-        held = HeldObject(_reference(views, name), new_edition(), session or self.session)
-        if not self._stays(held, views):
-            self._put([Upload(held.reference, views, held.session)])
+        views = views_of(payload)
+        held = HeldObject(reference_of(views, name), new_edition(), session or self.session)
+        if not self._stays(held, views if copying is None else copies(views, copying)):
+            self._put([Upload(held.reference, views, held.session, copying=copying)])
         return held.reference
 
-    def put_soon(
-        self, payload: Buffer | Sequence[Buffer], *, session: int = 0, name: bytes = b"", done: Done
-    ) -> Reference:
+    def put_soon(self, payload: Pieces, *, session: int = 0, name: bytes = b"", done: Done) -> Reference:
         """As `put`, but does not wait: `done` is called on the connection's thread, with None or why it failed.
 
         Until then nothing may change the buffers. `done` must not block.
         """
-        buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
-        views = _views(buffers)
-        upload = Upload(_reference(views, name), views, session or self.session, done)
+        views = views_of(payload)
+        upload = Upload(reference_of(views, name), views, session or self.session, done)
         self._start(upload)
         return upload.reference
 
     def put_each(self, payloads: Sequence[Buffer], *, session: int = 0) -> list[Reference]:
         """Store every one of these as an object, or, where that fails, none; otherwise as `put`."""
-        each = map(_views, ([payload] for payload in payloads))
-        return self._put([Upload(_reference(views), views, session or self.session) for views in each])
+        each = map(views_of, payloads)
+        return self._put([Upload(reference_of(views), views, session or self.session) for views in each])
 
     def _put(self, uploads: Sequence[Upload]) -> list[Reference]:
         references = [upload.reference for upload in uploads]
@@ -145,7 +154,7 @@ class ObjectConnection:
             for upload in uploads:
                 self._start(upload)
             for upload in uploads:
-                self._await(upload)
+                upload.wait()
         except BaseException:
             for upload in uploads:
                 upload.over.set()
@@ -193,7 +202,7 @@ class ObjectConnection:
         if download is None:
             return None
         try:
-            self._await(download)
+            download.wait()
         except ScalerError:
             return None  # why, it will say again
         return download.payload if download.whole else None
@@ -243,7 +252,7 @@ class ObjectConnection:
             raise
         return growth.whole
 
-    def _stays(self, held: HeldObject, views: Sequence[memoryview]) -> bool:
+    def _stays(self, held: HeldObject, views: Iterable[memoryview]) -> bool:
         """Whether an object stands on this host from now on, and a server elsewhere knows that."""
         cache, files = self._cache, self._held
         if cache is None or files is None or held.reference.size < SHARED_BYTES or self.is_near():
@@ -342,18 +351,7 @@ class ObjectConnection:
 
     def _run(self, transfer: Transfer) -> None:
         self._start(transfer)
-        self._await(transfer)
-
-    @staticmethod
-    def _await(transfer: Transfer) -> None:
-        try:
-            while not transfer.over.wait(_CHECK_SECONDS):
-                pass
-        except BaseException:
-            transfer.over.set()
-            raise
-        if transfer.error is not None:
-            raise transfer.error
+        transfer.wait()
 
     def _start(self, transfer: Transfer) -> None:
         with self._lock:
@@ -371,15 +369,6 @@ class ObjectConnection:
                     pid=os.getpid(),
                 )
                 self._traffic = Traffic(self.address, hello, self._timeout, self._welcomed, self._holder, transfer)
-
-
-def _views(buffers: Sequence[Buffer]) -> Sequence[memoryview]:
-    views = [memoryview(buffer) for buffer in buffers]
-    return [view.cast("B") for view in views if view.nbytes]
-
-
-def _reference(views: Sequence[memoryview], name: bytes = b"") -> Reference:
-    return Reference(name or new_object_id(), sum(map(len, views)))
 
 
 _CONNECTIONS: Final[weakref.WeakSet[ObjectConnection]] = weakref.WeakSet()

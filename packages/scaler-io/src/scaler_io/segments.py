@@ -6,13 +6,34 @@ import errno
 import mmap
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
 
 _TOKEN_LIMIT = 4096
 _MOST_BUFFERS = 512
+COPY_BYTES = 256 * 1024
+"""What is copied at a time where copies are written: it stays in a core's own cache."""
+
+
+class Copying(Protocol):
+    """Copies what is written, for a caller who must know what was written while others may change the buffers."""
+
+    def restart(self) -> None:
+        """The object is written from its beginning (again)."""
+
+    def copy(self, piece: memoryview) -> bytes:
+        """The next bytes of the object, as they are written."""
+
+
+def copies(buffers: Sequence[memoryview], copying: Copying) -> Iterator[memoryview]:
+    """Buffers as copies of COPY_BYTES at most."""
+    copying.restart()
+    for buffer in buffers:
+        for at in range(0, len(buffer), COPY_BYTES):
+            yield memoryview(copying.copy(buffer[at : at + COPY_BYTES]))
 
 
 def read_token(directory: str) -> bytes:
@@ -42,8 +63,11 @@ class SegmentWriter:
     meanwhile. Raises StorageLostError where the segment is gone.
     """
 
-    def __init__(self, directory: str, name: str, buffers: Sequence[memoryview]) -> None:
+    def __init__(
+        self, directory: str, name: str, buffers: Sequence[memoryview], copying: Copying | None = None
+    ) -> None:
         self._rest = list(reversed(buffers))
+        self._copying = copying
         self._at = 0
         try:
             self._file = os.open(Path(directory, name), os.O_WRONLY)
@@ -52,13 +76,18 @@ class SegmentWriter:
 
     def write(self, limit: int) -> bool:
         """Write up to about `limit` bytes; whether that was all. Raises StorageFullError where there is no memory."""
+        if self._copying is None:
+            return self._write_some(limit)
+        return any(self._write_some(COPY_BYTES) for _ in range(0, limit, COPY_BYTES))
+
+    def _write_some(self, limit: int) -> bool:
         batch, size = list[memoryview](), 0
         while self._rest and size < limit and len(batch) < _MOST_BUFFERS:
             buffer = self._rest.pop()
             if len(buffer) > limit - size:
                 self._rest.append(buffer[limit - size :])
                 buffer = buffer[: limit - size]
-            batch.append(buffer)
+            batch.append(buffer if self._copying is None else memoryview(self._copying.copy(buffer)))
             size += len(buffer)
         while batch:
             written = self._write(batch)

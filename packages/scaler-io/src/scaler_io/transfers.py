@@ -17,10 +17,10 @@ from typing import Final
 from scaler_io.held_files import HeldObject
 from scaler_io.host_cache import CachedFile
 from scaler_io.latches import Latch
-from scaler_io.segments import SegmentWriter, map_segment
+from scaler_io.segments import Copying, SegmentWriter, map_segment
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
 from scaler_protocol.messages import Message
-from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, part_count
+from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id, part_count
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import (
     AllocateObject,
@@ -39,9 +39,25 @@ from scaler_protocol.storage import (
 )
 
 LOGGER: Final = logging.getLogger("scaler")
+_CHECK_SECONDS: Final = 1.0
+"""How often a waiting thread looks up: on Windows nothing else lets a Ctrl-C through."""
 _DELETED_TOGETHER: Final = 1000
 Buffer = bytes | bytearray | memoryview
+Pieces = Buffer | Sequence[Buffer]
+"""The bytes of an object: one buffer, or several, one behind the other."""
 Done = Callable[[ScalerError | None], object]
+
+
+def views_of(payload: Pieces) -> Sequence[memoryview]:
+    """The bytes of an object, as views that are not empty."""
+    buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
+    views = [memoryview(buffer) for buffer in buffers]
+    return [view.cast("B") for view in views if view.nbytes]
+
+
+def reference_of(views: Sequence[memoryview], name: bytes = b"") -> Reference:
+    """The reference of a new object with these bytes; its id is random unless it is to have a `name`."""
+    return Reference(name or new_object_id(), sum(map(len, views)))
 
 
 class Transfer:
@@ -87,6 +103,17 @@ class Transfer:
             self.error = error
             self.over.set()
 
+    def wait(self) -> None:
+        """Block until it has ended; raises its error. Interrupted, it ends without an outcome."""
+        try:
+            while not self.over.wait(_CHECK_SECONDS):
+                pass
+        except BaseException:
+            self.over.set()
+            raise
+        if self.error is not None:
+            raise self.error
+
     def restart(self) -> None:
         """Nothing that was asked and not answered will be answered."""
         self.asked = self.answered
@@ -102,9 +129,11 @@ class Upload(Transfer):
         session: int,
         done: Done | None = None,
         edition: int = 0,
+        copying: Copying | None = None,
     ) -> None:
         super().__init__(reference, part_count(reference.size))
         self.session, self.edition = session, edition
+        self._copying = copying
         self._buffers = buffers
         self._ends = list(accumulate(map(len, buffers)))
         self._done = done
@@ -114,6 +143,8 @@ class Upload(Transfer):
     def begin(self, directory: str) -> None:
         self._directory = directory if self.reference.size >= SHARED_BYTES and not self.edition else ""
         self.count = 2 if self._directory else part_count(self.reference.size)
+        if self._copying is not None:
+            self._copying.restart()
 
     @property
     def may_ask(self) -> bool:
@@ -154,7 +185,10 @@ class Upload(Transfer):
             return SealObject(self.reference.object, self._segment, number)
         if self._directory:
             return AllocateObject(self.reference.object, self.reference.size, self.session, number)
-        parts = Payloads.cut(self._part(index * PART_BYTES, self.span(index)), [self.span(index)])
+        part = self._part(index * PART_BYTES, self.span(index))
+        if self._copying is not None:
+            part = self._copying.copy(memoryview(part))
+        parts = Payloads.cut(part, [self.span(index)])
         name, size = self.reference.object, self.reference.size
         return PutObject(name, size, parts, index * PART_BYTES, self.session, number, self.edition)
 
@@ -184,7 +218,7 @@ class Upload(Transfer):
             raise restore(message.error.encode())
         self._segment = message.segment
         if self._segment:
-            self._writer = SegmentWriter(self._directory, self._segment, self._buffers)
+            self._writer = SegmentWriter(self._directory, self._segment, self._buffers, self._copying)
         else:
             self.count = 1  # it is stored already
 
