@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import as_completed, wait
@@ -10,9 +11,10 @@ from concurrent.futures import as_completed, wait
 import pytest
 
 from scaler import Client
+from scaler_protocol.errors import ClientQuitError
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
-from support.tasks import TaggedSerializer, add, explode, fibonacci, square
+from support.tasks import TaggedSerializer, add, explode, fibonacci, in_fork, square, worker_pid
 
 MINUTE = 60.0
 
@@ -192,3 +194,76 @@ def test_a_parent_that_waits_for_its_siblings_children_too(single_client: Client
 
     left, right = (single_client.submit(parent, single_client, start) for start in (0, 5))
     assert left.result(MINUTE) + right.result(MINUTE) == [value * value for value in range(10)]
+
+
+def test_a_nested_client_that_fails_is_replaced(single_client: Client) -> None:
+
+    def fail(value: int) -> int:
+        broken = Client()
+        assert broken.submit(square, value).result(SECONDS) == value * value
+        broken._io.handoff.close(ClientQuitError("it has failed"))
+        broken._io.handoff.wake()
+        with Client() as client:
+            big = client.submit(bytes, 100_000)
+            return client.submit(square, value + 1).result(SECONDS) + len(big.result(SECONDS))
+
+    def use(client: Client, value: int) -> int:
+        return client.submit(square, value).result(SECONDS)
+
+    assert single_client.submit(fail, 3).result(MINUTE) == 100_016
+    assert single_client.submit(fail, 4).result(MINUTE) == 100_025
+    assert single_client.submit(use, single_client, 5).result(MINUTE) == 25
+
+
+def test_a_fork_of_a_task_has_a_client_of_its_own_by_the_address(client: Client, cluster: LocalCluster) -> None:
+    def parent(client: Client, address: str) -> list[str]:
+        before = client.submit(square, 2).result(SECONDS)
+
+        def by_address() -> int:
+            with Client(address) as own:
+                return own.submit(square, 3).result(SECONDS)
+
+        return [
+            str(before),
+            in_fork(by_address),
+            in_fork(Client),
+            in_fork(lambda: client.submit(square, 4).result(SECONDS)),
+            str(client.submit(square, 5).result(SECONDS)),
+        ]
+
+    before, by_address, without, inherited, after = client.submit(parent, client, cluster.address).result(MINUTE)
+    assert (before, by_address, after) == ("4", "9", "25")
+    assert without.startswith("ClientForkedError: ") and "address of the scheduler" in without
+    assert inherited.startswith("ClientForkedError: ")
+
+
+def test_a_fork_that_returns_from_its_task_ends(single_client: Client) -> None:
+    def forks(size: int) -> tuple[bytes, int]:
+        pid = os.fork()
+        if not pid:
+            return bytes(size), 0
+        return bytes(size), os.waitpid(pid, 0)[1]
+
+    for size in (1, 100_000):
+        assert single_client.submit(forks, size).result(MINUTE) == (bytes(size), 256)
+    assert single_client.submit(square, 3).result(MINUTE) == 9
+
+
+def test_the_address_of_its_own_cluster_makes_a_nested_client(single_client: Client, single: LocalCluster) -> None:
+    def down(address: str, depth: int) -> int:
+        if not depth:
+            return 0
+        with Client(address.replace("127.0.0.1", "localhost") if depth % 2 else address) as client:
+            return 1 + client.submit(down, address, depth - 1).result(SECONDS)
+
+    assert single_client.submit(down, single.address, 5).result(MINUTE) == 5
+
+
+def test_the_address_of_another_cluster_leads_there(client: Client, single: LocalCluster) -> None:
+    def elsewhere(address: str) -> int:
+        with Client(address) as other:
+            return other.submit(worker_pid).result(SECONDS)
+
+    with Client(single.address) as other:
+        expected = other.submit(worker_pid).result(SECONDS)
+    assert client.submit(elsewhere, single.address).result(MINUTE) == expected

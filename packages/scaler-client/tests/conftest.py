@@ -47,7 +47,7 @@ from scaler_protocol.profiles import PROFILE
 class InputsOnly:
     """A runtime that offers nothing but inputs."""
 
-    session = 0
+    session = scheduler = 0
     storage = StorageDoor(str, lambda address: ObjectConnection(address, session=1))
 
     def __init__(self, inputs: Mapping[int, tuple[bool, bytes]]) -> None:

@@ -65,7 +65,7 @@ GROUP = group_of()
 def core() -> ClientCore:
     core = ClientCore("tcp://127.0.0.1:2345")
     core.handle(LinkUp(Welcome(1), resumed=False), 0.0)
-    assert core.settle(0.0) == [Connected(None)]
+    assert core.settle(0.0) == [Connected(None, scheduler=1)]
     return core
 
 

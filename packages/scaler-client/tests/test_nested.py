@@ -19,7 +19,7 @@ from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask, Transport, current_task
 from scaler_io.links import LinkUp, UplinkEvent
 from scaler_io.objects import ObjectConnection
-from scaler_protocol.errors import ClientQuitError
+from scaler_protocol.errors import ClientForkedError, ClientQuitError
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.ids import new_session
 from scaler_protocol.messages import Blocked, Done, Message, Submit
@@ -54,6 +54,9 @@ class ScriptedChannel:
         return wake in ready
 
     def close(self) -> None:
+        """It stays with the worker."""
+
+    def free(self) -> None:
         os.close(self._reader)
         os.close(self._writer)
 
@@ -76,6 +79,7 @@ class FakeRuntime:
         self.run = 77
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self.session = new_session()
+        self.scheduler = 2
         self.storage = StorageDoor(str, lambda address: ObjectConnection(address, session=self.session))
         self.objects: dict[bytes, bytes] = {}
 
@@ -101,8 +105,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
     yield runtime
     if connection._nested is not None:
         connection._nested.stop()
-    else:
-        runtime.channel.close()
+    runtime.channel.free()
 
 
 def sent(runtime: FakeRuntime, kind: type[Any]) -> Any:
@@ -217,3 +220,35 @@ def test_inputs_are_looked_up_where_the_call_runs(runtime: FakeRuntime) -> None:
     assert task_context.input_payload(11) == runtime.objects[b"reference"]
     with pytest.raises(LookupError, match="did not come"):
         task_context.load_input(10)
+
+
+def test_a_client_that_failed_is_replaced_and_no_task_id_is_used_twice(runtime: FakeRuntime) -> None:
+    first = Client()
+    tasks = [first.submit(math.sqrt, 1).task_id, first._io.next_tasks(10)]
+    assert sent(runtime, Submit)
+    first._io.handoff.close(ClientQuitError("it has failed"))
+    first._io.handoff.wake()
+    with pytest.raises(ClientQuitError, match="it has failed"):
+        first.submit(math.sqrt, 1)
+    second = Client()
+    tasks += [second.submit(math.sqrt, 1).task_id, second._io.next_tasks(10)]
+    assert tasks == [tasks[0], tasks[1], tasks[0] + 2, tasks[1] - 10]
+    assert runtime.connections == 2
+
+
+def test_the_own_cluster_is_known_by_its_scheduler(cluster: Any, runtime: FakeRuntime) -> None:
+    with Client(cluster.address) as other:
+        assert other._inside is None
+        runtime.scheduler = other._io.scheduler
+    with Client(cluster.address) as own:
+        assert own._inside is runtime
+
+
+def test_a_forked_process_is_no_worker(runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_context, "_parents", None)
+    task_context._leave()
+    assert task_context.runtime() is None and task_context.is_fork()
+    task = current_task()
+    assert task is not None and task.id == 5
+    with pytest.raises(ClientForkedError, match="address of the scheduler"):
+        Client()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pickle import PickleBuffer
@@ -603,3 +606,30 @@ def test_sweeping_frees_what_nobody_knows(storage: ClientStorage, shelf: Shelf) 
     assert set(shelf.objects) == {kept[:16], come[:16], late}
     storage.sweep()
     assert late in shelf.objects
+
+
+def test_a_fork_drops_a_stored_result_although_another_thread_had_the_lock(
+    storage: ClientStorage, shelf: Shelf
+) -> None:
+    kept = storage.adopt(Reference(new_object_id(), 20_000).pack())
+    locked, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with storage._lock:
+            locked.set()
+            let_go.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    locked.wait(30)
+    pid = os.fork()
+    if not pid:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)
+        storage.refuse(ClientForkedError())
+        del kept
+        os._exit(0)
+    let_go.set()
+    holder.join()
+    assert os.waitpid(pid, 0)[1] == 0
+    assert not shelf.deleted, "it is the parent's"

@@ -39,17 +39,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CONNECT_GRACE_SECONDS = 5.0
-"""On top of the timeout, for the thread that connects to say so itself."""
-
 
 class Client:
     """Sends calls to a cluster and hands back futures; several threads may use it.
 
-    `address` is the scheduler's; inside a task it may be left out, and the client is then a door to that task's own
-    cluster. Connecting takes at most `timeout_seconds`, after which SchedulerLostError says what to do; a scheduler
-    that is away for longer than that later on ends the futures with the same error. Profiles are always taken and the
-    scheduler says how often hearts beat: `profiling` and `heartbeat_interval_seconds` are there for older programs.
+    `address` is the scheduler's. Inside a task it may be left out, and the client then belongs to the cluster that runs
+    the task; the address of that cluster means the same. Connecting takes at most `timeout_seconds`, after which
+    SchedulerLostError says what to do; a scheduler that is away for longer than that later on ends the futures with the
+    same error. Profiles are always taken and the scheduler says how often hearts beat: `profiling` and
+    `heartbeat_interval_seconds` are there for older programs.
     """
 
     def __init__(
@@ -65,9 +63,9 @@ class Client:
     ) -> None:
         if security_config is not None:
             raise ValueError("security_config is no longer taken: keys are found in the user's runtime directory")
-        inside = runtime()
-        if address is None and inside is None:
-            raise ValueError("No scheduler address provided, and not running inside a worker context")
+        # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
+        from scaler_client import connection
+
         self._settings: dict[str, Any] = {
             "address": address,
             "profiling": profiling,
@@ -79,9 +77,10 @@ class Client:
         }
         self._timeout_seconds = timeout_seconds
         self._identity = new_identity()
-        self._inside = inside if address is None else None
         self._closed = False
-        self._io = self._connect(address, timeout_seconds, object_storage_address or "")
+        self._io, self._inside = connection.connect(
+            runtime(), address, self._identity, timeout_seconds, object_storage_address or ""
+        )
         place = self._io.storage.place
         self._uploads = Uploads(self._io, self._io.storage)
         self._objects: PayloadStore = KeptObjects()
@@ -90,22 +89,6 @@ class Client:
             WholeCalls(self._io, self._uploads) if default else PartCalls(self._io, serializer, place)
         )
         self._callees = Callees(self._writer, stream_output=stream_output, place=place)
-
-    def _connect(self, address: str | None, timeout_seconds: float, storage_address: str) -> IoThread:
-        # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
-        from scaler_client import connection
-
-        if self._inside is not None:
-            return connection.nested(self._inside)
-        assert address is not None
-        name = f"Client|{self._identity.hex()}"
-        io = connection.dial(address, self._identity, name, timeout_seconds, storage_address)
-        try:
-            io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
-        except BaseException:
-            io.stop()
-            raise
-        return io
 
     # --- calls ------------------------------------------------------------------------------------------------------
 

@@ -19,10 +19,11 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A Welcome, which names the address of object storage, or why there will be none."""
+    """A Welcome: the address of object storage, the incarnation of the scheduler; or why there will be none."""
 
     error: ScalerError | None
     storage: str = ""
+    scheduler: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,19 @@ import cloudpickle
 
 from scaler_client.io_thread import IoThread
 from scaler_client.storage import PATIENCE_SECONDS, ClientStorage, StorageDoor
-from scaler_client.task_context import TaskRuntime, Transport
+from scaler_client.task_context import TaskRuntime, Transport, is_fork
+from scaler_client.task_ids import TaskIds
 from scaler_io.links import Uplink, UplinkEvent
 from scaler_io.objects import ObjectConnection
 from scaler_io.zeromq import Dialer
 from scaler_protocol.addresses import Address
+from scaler_protocol.errors import ClientForkedError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation, new_session
 from scaler_protocol.messages import Message
+
+CONNECT_GRACE_SECONDS = 5.0
+"""On top of the timeout, for the thread that connects to say so itself."""
 
 
 class DialedTransport:
@@ -87,24 +92,59 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
         )
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
-    thread = IoThread(address, session, transport, ClientStorage(door, session))
+    thread = IoThread(address, TaskIds(session), transport, ClientStorage(door, session))
     return _started(thread)
 
 
 _nested: IoThread | None = None
-_nested_lock = threading.Lock()
+_nested_lock = threading.RLock()
 
 
 def nested(runtime: TaskRuntime) -> IoThread:
-    """The IoThread that all clients inside the tasks of this process share."""
+    """The IoThread that all clients inside the tasks of this process share; one that has failed is replaced."""
     global _nested
     with _nested_lock:
-        if _nested is None or _nested.handoff.closed:
-            # No task id may be used twice: after a failure, or in a fork, there is another session.
-            session = runtime.session if _nested is None else new_session()
-            storage = ClientStorage(runtime.storage, session)
-            _nested = _started(IoThread("this worker's scheduler", session, runtime.connect, storage, runtime))
+        failed = _nested
+        if failed is not None and not failed.handoff.closed:
+            return failed
+        if failed is None:
+            ids = TaskIds(runtime.session)
+        else:
+            ids = failed.ids  # the session is the same, and no id may be used twice
+            failed.stop()  # only one thread may use the channel
+        storage = ClientStorage(runtime.storage, runtime.session)
+        _nested = _started(IoThread("this worker's scheduler", ids, runtime.connect, storage, runtime))
         return _nested
+
+
+def connect(
+    inside: TaskRuntime | None, address: str | None, identity: bytes, timeout_seconds: float, storage_address: str
+) -> tuple[IoThread, TaskRuntime | None]:
+    """The thread for a client, connected, and `inside` where it is the one that the tasks of this process share.
+
+    Raises ValueError or ClientForkedError where an address is needed, AddressError, HandshakeRefusedError,
+    SchedulerLostError.
+    """
+    if address is None:
+        if inside is not None:
+            return nested(inside), inside
+        if is_fork():
+            raise ClientForkedError(
+                "a task has forked this process, which shares nothing with the task's worker:"
+                " give Client the address of the scheduler"
+            )
+        raise ValueError("No scheduler address provided, and not running inside a worker context")
+    io = dial(address, identity, f"Client|{identity.hex()}", timeout_seconds, storage_address)
+    try:
+        io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
+    except BaseException:
+        io.stop()
+        raise
+    if inside is not None and io.scheduler == inside.scheduler:
+        # The task's own cluster, whatever its address: a task that waits must not keep its worker's place.
+        io.stop()
+        return nested(inside), inside
+    return io, None
 
 
 def _started(thread: IoThread) -> IoThread:

@@ -323,7 +323,7 @@ class ClientCore:
 
     def _link_up(self, event: LinkUp, now: float) -> None:
         self._up, self._failure, self._credit = True, None, event.welcome.session_credit
-        self._out.append(Connected(None, event.welcome.storage_address))
+        self._out.append(Connected(None, event.welcome.storage_address, event.welcome.incarnation))
         if self._was_up and not event.resumed:
             self._functions.forget()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel)]

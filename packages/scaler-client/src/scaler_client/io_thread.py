@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Final
@@ -25,10 +24,10 @@ from scaler_client.handoff import Handoff
 from scaler_client.records import CallBlock, Deliver, Discard
 from scaler_client.storage import ClientStorage
 from scaler_client.task_context import TaskRuntime, Transport
+from scaler_client.task_ids import TaskIds
 from scaler_io.latches import Latch
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
 from scaler_protocol.handshake import Goodbye
-from scaler_protocol.ids import LAST_COUNT, first_task
 
 PAUSE_SECONDS: Final = 0.001
 """How long the thread lets submissions pile up after it took some."""
@@ -55,7 +54,7 @@ class _Waiting:
     def __init__(self, handoff: Handoff[HandoffEntry], runtime: TaskRuntime | None) -> None:
         self._handoff, self._runtime = handoff, runtime
         self.forked = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may wait for a future in the middle of this
         self._runs: dict[int, int] = {}
 
     def __enter__(self) -> None:
@@ -114,7 +113,7 @@ class IoThread:
     def __init__(
         self,
         address: str,
-        session: int,
+        ids: TaskIds,
         dial: Callable[[], Transport],
         storage: ClientStorage,
         runtime: TaskRuntime | None = None,
@@ -122,14 +121,14 @@ class IoThread:
         self.address = address
         self.storage_address = ""
         """What the scheduler says."""
+        self.scheduler = 0
+        """The incarnation of the scheduler that welcomed us last."""
         self.storage = storage
         self._inside = runtime is not None
         self.handoff: Handoff[HandoffEntry] = Handoff()
         self.waiting = _Waiting(self.handoff, runtime)
-        self.next_task: Callable[[], int] = count(first_task(session) + 1).__next__
-        """An id for one task: they count up from the session's first."""
-        self._lock = threading.Lock()
-        self._blocks_from: int = first_task(session) + LAST_COUNT + 1
+        self.ids = ids
+        self.next_task, self.next_tasks = ids.next_task, ids.next_tasks
         self._dial = dial
         self._core = ClientCore(address)
         self._callbacks = _Callbacks()
@@ -163,12 +162,6 @@ class IoThread:
             raise self._connect_error
 
     # --- tasks ------------------------------------------------------------------------------------------------------
-
-    def next_tasks(self, size: int) -> int:
-        """The first of `size` consecutive ids: blocks come down from the session's last."""
-        with self._lock:
-            self._blocks_from -= size
-            return self._blocks_from
 
     def cancel(self, tasks: Sequence[int]) -> None:
         """These tasks are not wanted any more."""
@@ -246,6 +239,7 @@ class IoThread:
 
     def _note_connected(self, event: Connected) -> None:
         self.storage_address = event.storage or self.storage_address
+        self.scheduler = event.scheduler or self.scheduler
         if not self._connected.is_set():
             self._connect_error = event.error
             self._connected.set()

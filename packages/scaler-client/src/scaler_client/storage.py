@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable
-from weakref import WeakValueDictionary
+from typing import Final
+from weakref import WeakSet, WeakValueDictionary
 
 from scaler_client.stored import SOON_BYTES, StoredObject, StoredPayload
 from scaler_client.unread import Unread
@@ -80,17 +82,21 @@ class ClientStorage:
         self._door, self._session = door, session
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
         self._unread = Unread()
-        self._lock = threading.RLock()
+        self._renew_locks()
         self._on_the_way = 0
         self._refusal: ScalerError | None = None
         self._copies: dict[bytes, bytes] = {}
         self._copied = 0
-        self._mending = threading.Lock()
         self._stock: list[bytes] = []
         self._server = 0
         """The server that has what was put; 0 while that is nothing."""
         self.losses = 0
         """How often objects of ours were found to be lost."""
+        _STORAGES.add(self)
+
+    def _renew_locks(self) -> None:
+        self._lock = threading.RLock()
+        self._mending = threading.Lock()
 
     def place(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
         """The payload, or where it is too big to travel inline what stands for it; raises ScalerError.
@@ -253,3 +259,16 @@ class ClientStorage:
             if kept is None:
                 kept = self._known[name] = StoredObject(self, reference, pending=pending)
             return StoredPayload.of(kept)
+
+
+_STORAGES: Final[WeakSet[ClientStorage]] = WeakSet()
+
+
+def _after_fork() -> None:
+    """Nobody else of a forked process can be in here, and finalizers will."""
+    for storage in list(_STORAGES):
+        storage._renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

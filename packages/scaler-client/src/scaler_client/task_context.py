@@ -1,11 +1,14 @@
 """The seam between tasks and the worker process that runs them.
 
 A worker calls `install` once. From then on every Client of that process is a facade over one core, whose messages
-travel through `TaskRuntime.connect()` to the agent, and `current_task` answers inside tasks.
+travel through `TaskRuntime.connect()` to the agent, and `current_task` answers inside tasks. A process that a task
+forks is no worker: it shares nothing with its parent, and a Client there is an ordinary one.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -74,20 +77,33 @@ class TaskRuntime(Protocol):
     def load(self, reference: bytes) -> Any:
         """The value of an object that calls name, which is a pickle; raises ScalerError, or what loading raises."""
 
+    @property
+    def scheduler(self) -> int:
+        """The incarnation of the scheduler that this process works for."""
+
     def current(self) -> CurrentTask | None:
         """The task being run, from any of its threads."""
 
     def connect(self) -> Transport:
-        """A channel to the agent; called once per process."""
+        """The channel to the agent; whoever had it before has ended."""
 
 
 _runtime: TaskRuntime | None = None
+_parents: TaskRuntime | None = None
+"""In a process that was forked by a task: the runtime of the task's process."""
 
 
 def install(runtime: TaskRuntime) -> None:
     """This process runs tasks."""
     global _runtime
     _runtime = runtime
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=_leave)
+
+
+def _leave() -> None:
+    global _runtime, _parents
+    _runtime, _parents = None, _runtime or _parents
 
 
 def runtime() -> TaskRuntime | None:
@@ -95,9 +111,15 @@ def runtime() -> TaskRuntime | None:
     return _runtime
 
 
+def is_fork() -> bool:
+    """Whether a task has forked this process."""
+    return _parents is not None
+
+
 def current_task() -> CurrentTask | None:
-    """The task that is calling, or None outside of tasks."""
-    return _runtime.current() if _runtime is not None else None
+    """The task that is calling, or that has forked the calling process; None outside of tasks."""
+    found = _runtime or _parents
+    return found.current() if found is not None else None
 
 
 def load_input(task: int) -> Any:

@@ -111,6 +111,7 @@ class Agent:
             if isinstance(event, LinkUp):
                 self._was_up = True
                 self._forking.words.storage = event.welcome.storage_address
+                self._forking.words.scheduler = event.welcome.incarnation
                 self.connected.set()
                 LOGGER.info("connected to the scheduler")
             elif isinstance(event, LinkDown) and self._was_up:

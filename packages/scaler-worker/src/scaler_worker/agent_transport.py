@@ -17,7 +17,8 @@ _READ_SIZE = 256 * 1024
 class AgentTransport:
     """A transport as `scaler_client.task_context` describes it.
 
-    The agent sends a Welcome ahead of everything, and another one for every new scheduler: each becomes a LinkUp.
+    The agent sends a Welcome ahead of everything, and another one for every new scheduler: each becomes a LinkUp. The
+    last one is said again to whoever takes the transport over from an owner that failed.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -26,19 +27,37 @@ class AgentTransport:
         self._reader = MessageReader()
         self._out = bytearray()
         self._lost = False
+        self._welcome: Welcome | None = None
+        self._greeting = False
+        """Whether the owner is yet to hear of the Welcome."""
+
+    def taken_over(self) -> AgentTransport:
+        """The same transport for a new owner; the one before has ended."""
+        self._greeting = self._welcome is not None
+        return self
 
     def turn(self, now: float) -> list[UplinkEvent]:
         """Take in what has arrived."""
         if self._lost:
             return []
+        events: list[UplinkEvent] = []
+        if self._greeting and self._welcome is not None:
+            events.append(LinkUp(self._welcome, False))
+        self._greeting = False
         try:
             data = self._channel.recv(_READ_SIZE)
         except BlockingIOError:
-            return []
+            return events
         if not data:
             self._lost = True
             return [LinkLost("the agent is gone")]
-        return [LinkUp(m, False) if isinstance(m, Welcome) else m for m in self._reader.feed(data)]
+        for message in self._reader.feed(data):
+            if isinstance(message, Welcome):
+                self._welcome = message
+                events.append(LinkUp(message, False))
+            else:
+                events.append(message)
+        return events
 
     def send(self, message: Message) -> None:
         """Write the message with the next `flush`."""
@@ -53,8 +72,8 @@ class AgentTransport:
 
     def readable(self) -> bool:
         """Whether a turn would find something."""
-        if self._lost:
-            return False
+        if self._lost or self._greeting:
+            return self._greeting
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         return bool(poller.poll(0))

@@ -7,15 +7,14 @@ behind.
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from scaler_io.latches import Latch
 from scaler_protocol.errors import ScalerError
+from scaler_worker.forks import tell_in_forks
+from scaler_worker.pump import Pump
 
 OnError = Callable[[ScalerError], bytes]
 """The record to say instead."""
@@ -61,51 +60,39 @@ class Answer:
 
 
 class Answers:
-    """The way to the agent, for several threads; `write` writes one record."""
+    """The way to the agent, for several threads, finalizers and signal handlers; `write` writes one record."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
-        self._forked()
-        _ALL.add(self)
-
-    def _forked(self) -> None:
-        # What our parent has not said yet it says itself.
         self._waiting: deque[bytes | Answer] = deque()
-        self._lock = threading.Lock()
+        self._pump = Pump(self._say)
+        tell_in_forks(self)
+
+    def forked(self) -> None:
+        """What the parent has not said yet it says itself."""
+        self._waiting.clear()
+        self._pump.renew()
 
     def write(self, record: bytes) -> None:
         """Say this behind all that was to be said before."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.append(record)
-            else:
-                self._write(record)
+        self._waiting.append(record)
+        self._pump.run()
 
     def reserve(self) -> Answer:
         """The next place."""
         answer = Answer(self)
-        with self._lock:
-            self._waiting.append(answer)
+        self._waiting.append(answer)
         return answer
 
     def flush(self) -> None:
         """Say what need not wait any more."""
-        with self._lock:
-            waiting = self._waiting
-            while waiting:
-                record = first.record if isinstance(first := waiting[0], Answer) else first
-                if record is None:
-                    return
-                waiting.popleft()
-                self._write(record)
+        self._pump.run()
 
-
-_ALL: Final[weakref.WeakSet[Answers]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for answers in list(_ALL):
-        answers._forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    def _say(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            record = first.record if isinstance(first := waiting[0], Answer) else first
+            if record is None:
+                return
+            waiting.popleft()
+            self._write(record)

@@ -1,17 +1,46 @@
-"""What a task prints, on its way to the client."""
+"""What a task prints, on its way to the client.
+
+Finalizers and signal handlers print, too, and they may interrupt a print: nothing here waits for whom it interrupts.
+"""
 
 from __future__ import annotations
 
+import codecs
 import io
 import sys
-import threading
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
+
+from scaler_worker.forks import tell_in_forks
+from scaler_worker.pump import Pump
 
 STDOUT: Final = 1
 STDERR: Final = 2
 FLUSH_CHARACTERS: Final = 8192
+
+
+class _Bytes(io.BufferedIOBase):
+    """The `buffer` of a stream: bytes are text in UTF-8."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, data: Any, /) -> int:
+        found = bytes(memoryview(data))
+        self._stream.write(self._decoder.decode(found))
+        return len(found)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 class _Stream(io.TextIOBase):
@@ -20,14 +49,34 @@ class _Stream(io.TextIOBase):
     After the task it passes on to the stream it stood for: a thread may have kept it.
     """
 
+    encoding = "utf-8"
+    errors = "replace"
+
     def __init__(self, original: TextIO, send: Callable[[str], None]) -> None:
         self._original = original
-        self._send: Callable[[str], None] | None = send
-        self._pieces: list[str] = []
+        self._send: Callable[[str], object] = send
+        self._ended = False
+        self._pieces: deque[str] = deque()
         self._size = 0
-        self._lock = threading.Lock()
+        """Characters, about: threads may count at once."""
+        self._pump = Pump(self._send_pieces)
+        self._buffer: _Bytes | None = None
+        tell_in_forks(self)
 
-    encoding = "utf-8"
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    @property
+    def buffer(self) -> _Bytes:
+        """Takes bytes."""
+        if self._buffer is None:
+            self._buffer = _Bytes(self)
+        return self._buffer
+
+    def forked(self) -> None:
+        """What is not sent yet the parent sends."""
+        self._pieces.clear()
+        self._pump.renew()
 
     def writable(self) -> bool:
         return True
@@ -36,30 +85,30 @@ class _Stream(io.TextIOBase):
         return self._original.fileno()
 
     def write(self, text: str, /) -> int:
-        with self._lock:
-            if self._send is None:
-                return self._original.write(text)
-            self._pieces.append(text)
-            self._size += len(text)
-            if "\n" in text or self._size >= FLUSH_CHARACTERS:
-                self._flush()
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if self._ended:
+            return self._original.write(text)
+        self._pieces.append(text)
+        self._size += len(text)
+        if "\n" in text or self._size >= FLUSH_CHARACTERS:
+            self._pump.run()
         return len(text)
 
     def flush(self) -> None:
-        with self._lock:
-            self._flush()
+        self._pump.run()
 
-    def _flush(self) -> None:
-        if self._pieces and self._send is not None:
-            self._send("".join(self._pieces))
-            self._pieces.clear()
-            self._size = 0
+    def _send_pieces(self) -> None:
+        self._size = 0
+        pieces = self._pieces
+        if text := "".join([pieces.popleft() for _ in range(len(pieces))]):
+            self._send(text)
 
     def end(self) -> None:
         """The task is over."""
-        with self._lock:
-            self._flush()
-            self._send = None
+        self._ended = True
+        self._pump.run()
+        self._send = self._original.write  # for what a thread has begun to write
 
 
 class CapturedOutput:

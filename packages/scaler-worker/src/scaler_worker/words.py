@@ -1,7 +1,7 @@
 """The shared words: where each worker says which run it is in, and its agent which datagrams are revoked.
 
-Behind them stands a secret of this host's, and the address of object storage, which workers of any age look up when
-they need it; its version is odd while it is being written.
+Behind them stand the incarnation of the scheduler, a secret of this host's, and the address of object storage, which
+workers of any age look up when they need them; the address has a version, which is odd while it is being written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SharedWords:
         self.descriptor = descriptor
         self.count = count
         self._view = memoryview(mmap.mmap(descriptor, _size(count))).cast("Q")
-        rest = self._view[count * WORD + 1 :].cast("B")
+        rest = self._view[count * WORD + 2 :].cast("B")
         self._secret, self._address = rest[:SECRET_BYTES], rest[SECRET_BYTES:]
 
     @classmethod
@@ -46,6 +46,15 @@ class SharedWords:
         return bytes(self._secret)
 
     @property
+    def scheduler(self) -> int:
+        """The incarnation of the scheduler; 0 while there has been none."""
+        return int(self._view[self.count * WORD + 1])
+
+    @scheduler.setter
+    def scheduler(self, incarnation: int) -> None:
+        self._view[self.count * WORD + 1] = incarnation
+
+    @property
     def storage(self) -> str:
         """Where the scheduler says object storage is; empty while it has not."""
         at = self.count * WORD
@@ -63,4 +72,4 @@ class SharedWords:
 
 
 def _size(count: int) -> int:
-    return count * WORD * 8 + 8 + SECRET_BYTES + ADDRESS_BYTES
+    return count * WORD * 8 + 16 + SECRET_BYTES + ADDRESS_BYTES

@@ -29,6 +29,7 @@ from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
 from scaler_worker.config import WorkerConfig
 from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload
+from scaler_worker.result_pipe import ResultPipe
 from scaler_worker.storage import WorkerStorage
 from scaler_worker.words import SharedWords
 from scaler_worker.worker_core import WorkerCore
@@ -53,10 +54,8 @@ class WorkerEnds:
 class WorkerRuntime:
     """What `scaler_client.task_context` offers to tasks."""
 
-    def __init__(self, core: WorkerCore, messages: socket.socket, storage: WorkerStorage) -> None:
-        self._core = core
-        self._messages = messages
-        self._storage = storage
+    def __init__(self, core: WorkerCore, transport: AgentTransport, storage: WorkerStorage, words: SharedWords) -> None:
+        self._core, self._transport, self._storage, self._words = core, transport, storage, words
 
     @property
     def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
@@ -85,21 +84,14 @@ class WorkerRuntime:
         """The task being run."""
         return self._core.current()
 
+    @property
+    def scheduler(self) -> int:
+        """The incarnation of the scheduler that this process works for."""
+        return self._words.scheduler
+
     def connect(self) -> AgentTransport:
-        """The channel to the agent."""
-        return AgentTransport(self._messages)
-
-
-class _ResultPipe:
-    """Writes records in one piece each; one thread at a time (scaler_worker.answers sees to that)."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def write(self, record: bytes) -> None:
-        written = os.write(self._descriptor, record)
-        while written < len(record):
-            written += os.write(self._descriptor, memoryview(record)[written:])
+        """The channel to the agent; whoever had it before has ended."""
+        return self._transport.taken_over()
 
 
 def _see_as_the_caller() -> None:
@@ -118,7 +110,7 @@ def run_worker(
     code = 1
     try:
         _become_worker(ends, lifeline)
-        pipe = _ResultPipe(ends.results)
+        pipe = ResultPipe(ends.results, ends.faults)
         _see_as_the_caller()
         if not _preload(config, pipe):
             os._exit(1)
@@ -138,7 +130,9 @@ def run_worker(
             peak_memory=_peak_memory,
             store=storage,
         )
-        task_context.install(WorkerRuntime(core, socket.socket(fileno=ends.messages), storage))
+        transport = AgentTransport(socket.socket(fileno=ends.messages))
+        task_context.install(WorkerRuntime(core, transport, storage, words))
+        os.register_at_fork(after_in_child=lambda: core.become_fork(_end_fork))
         core.ready()
         _work(core, storage, ends, config)
         code = 0
@@ -150,6 +144,15 @@ def run_worker(
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         os._exit(code)
+
+
+def _end_fork() -> NoReturn:
+    """End a process that a task has forked and that has come back from the task: only its parent may answer."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"process {os.getpid()} was forked by a task and returned from it; it ends here\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1)
 
 
 def _cache(config: WorkerConfig) -> HostCache | None:
@@ -188,7 +191,7 @@ def _die_with(lifeline: int) -> None:
             os._exit(1)
 
 
-def _preload(config: WorkerConfig, pipe: _ResultPipe) -> bool:
+def _preload(config: WorkerConfig, pipe: ResultPipe) -> bool:
     if config.preload is None:
         return True
     try:

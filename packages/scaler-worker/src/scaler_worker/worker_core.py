@@ -10,11 +10,11 @@ will not go beyond.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from scaler_client.task_context import CurrentTask
 from scaler_protocol.buffers import Buffer, Payload
@@ -49,6 +49,8 @@ REVOKED: Final = 2
 FUNCTIONS_LIMIT: Final = 1024
 BRIEF_NANOSECONDS: Final = 200_000
 """Runs up to this are taken to use the CPU all the time: to ask costs more than many a task."""
+TEXT_LIMIT: Final = 4096 - RECORD.size
+"""Bytes of output in one record: with Linux' PIPE_BUF in all no other process can write in the middle of it."""
 LONG_NANOSECONDS: Final = 50_000_000
 """Runs longer than this have their peak memory read."""
 
@@ -143,6 +145,11 @@ class WorkerCore:
     def ready(self) -> None:
         """Say that tasks may come."""
         self._record(READY, 0, self._pid, b"")
+
+    def become_fork(self, end: Callable[[], NoReturn]) -> None:
+        """This process was forked by the current run: it may print, and calls `end` where the run comes to its end."""
+        self._store = None
+        self._write = lambda record: end()
 
     def _define(self, definition: Definition) -> None:
         """Loading waits for the first run, so that what it does is the doing of that run."""
@@ -282,7 +289,8 @@ class WorkerCore:
             current = self._run
 
             def send(stream: int, text: str) -> None:
-                self._record(OUTPUT, stream, current, text.encode("utf-8", "replace"))
+                for piece in _pieces(text.encode("utf-8", "replace"), TEXT_LIMIT):
+                    self._answers.write(self._packed(OUTPUT, stream, current, piece))
 
             if not prefixed:
                 with self._capture(send):
@@ -296,8 +304,22 @@ class WorkerCore:
         return run
 
     def _record(self, kind: int, status: int, run: int, payload: bytes) -> None:
-        head = RECORD.pack(kind, status, len(payload), run, 0, 0, 0, self._pid, self._number, 0)
-        self._write(head + payload)
+        self._write(self._packed(kind, status, run, payload))
+
+    def _packed(self, kind: int, status: int, run: int, payload: bytes) -> bytes:
+        return RECORD.pack(kind, status, len(payload), run, 0, 0, 0, self._pid, self._number, 0) + payload
+
+
+def _pieces(text: bytes, limit: int) -> Iterator[bytes]:
+    """Text in UTF-8 in pieces of at most so many bytes, cut between characters."""
+    at = 0
+    while len(text) - at > limit:
+        end = at + limit
+        while text[end] & 0xC0 == 0x80:
+            end -= 1
+        yield text[at:end]
+        at = end
+    yield text[at:]
 
 
 def _failing(run: int, profile: tuple[int, ...], error: ScalerError) -> bytes:
