@@ -195,6 +195,28 @@ def test_a_custom_serializer_with_objects_futures_graphs_and_errors(cluster: Loc
         assert client.submit(functools.partial(add, 1), b=2).result(SECONDS) == 3
 
 
+def test_calls_without_arguments(cluster: LocalCluster, client: Client, tmp_path: Path) -> None:
+    """With a custom serializer such a call has no bytes at all."""
+    with noting(cluster.address, tmp_path / "notes") as (custom, _):
+        for each in (client, custom):
+            assert each.submit(list).result(SECONDS) == []
+            assert each.starmap(list, [(), ()]) == [[], []]
+            assert each.get({"a": (list,), "b": (len, "a")}, keys=["b"]) == {"b": 0}
+
+
+def test_what_a_caller_does_to_a_result_is_not_seen_by_calls_that_take_it(
+    cluster: LocalCluster, client: Client, tmp_path: Path
+) -> None:
+    with noting(cluster.address, tmp_path / "notes") as (custom, _):
+        for each in (client, custom):
+            for size in (3, 10_000):  # inline, and in object storage
+                made = each.submit(list, range(size))
+                made.result(SECONDS).append(1000)
+                assert each.submit(len, made).result(SECONDS) == size
+                assert each.map(len, [made]) == [size] == each.map(len, [made])
+                assert made.result().pop() == 1000
+
+
 def test_one_future_may_be_several_arguments(cluster: LocalCluster, tmp_path: Path, gate: Gate) -> None:
     with noting(cluster.address, tmp_path / "notes") as (custom, _), Client(address=cluster.address) as plain:
         for client in (plain, custom):

@@ -329,6 +329,64 @@ def test_a_future_is_pickled_for_calls_only(desk: FutureDesk) -> None:
     assert collector.failed is failed
 
 
+@pytest.mark.parametrize("lent", [True, False])
+def test_an_argument_is_the_result_as_the_task_made_it(desk: FutureDesk, lent: bool) -> None:
+    """Whatever the caller has done to what `result` gave."""
+    future = make(desk)
+    loan = future.lend() if lent else None
+    settle(future, payload=pickle.dumps([1, 2]))
+    future.result().append(1000)
+    assert future.result() == [1, 2, 1000]
+    with Collector(desk) as collector:
+        assert pickle.loads(pickle.dumps((future,))) == ([1, 2],)
+    assert not collector.found
+    for outcome in (future.outcome(), loan.outcome() if loan else future.outcome()):
+        assert outcome == (Status.VALUE, pickle.dumps([1, 2]))
+    assert future.made() == [1, 2] and future.result() == [1, 2, 1000]
+
+
+def test_many_futures_in_one_argument_are_each_noted_once(desk: FutureDesk) -> None:
+    """Two tasks are compared only where their hashes are equal: N futures cost N, not N squared."""
+    futures = [make(desk, task) for task in range(1, 2000)]
+    with Collector(desk) as collector:
+        pickle.dumps([futures, futures[::-1]])
+    assert [need.task_id for need in collector.found] == list(range(1, 2000))
+    compared: list[int] = []
+
+    class Need:
+        task_id = 0
+
+        def outcome(self) -> None:
+            return None
+
+        def __hash__(self) -> int:
+            return id(self) // 16
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(1)
+            return self is other
+
+    for _ in range(2000):
+        collector.add(Need())
+    assert len(compared) < 2000
+
+
+def test_nothing_is_pickled_for_calls_that_were_waiting(desk: FutureDesk) -> None:
+    group = CallGroup(Group(b""), (), pickle.loads, lambda value: pytest.fail("pickled"))
+    future: ScalerFuture[Any] = ScalerFuture(desk, 1, group, b"")
+    loan = future.lend()
+    settle(future, payload=pickle.dumps("constant"))
+    assert future.result() == "constant"
+    assert loan.outcome() == future.outcome() == (Status.VALUE, pickle.dumps("constant"))
+
+
+def test_bytes_of_what_nobody_can_change_are_not_kept(desk: FutureDesk) -> None:
+    for value, kept in ((5, False), ("text", False), (None, False), ((1, "a"), False), ([1], True), (([1],), True)):
+        future = make(desk)
+        settle(future, payload=pickle.dumps(value))
+        assert future.result() == value and (future._as_written() is not None) == kept
+
+
 def test_outcomes_for_dependents(desk: FutureDesk) -> None:
     future = make(desk)
     assert future.outcome() is None

@@ -21,10 +21,15 @@ class AwaitedInputs:
 
     def ask(self, message: NeedInputs, outstanding: Mapping[int, OutstandingCall]) -> None:
         """These are wanted."""
+        known: dict[int, dict[int, Dependency]] = {}
         for task, need in zip(message.tasks, message.needs, strict=True):
             call = outstanding.get(task)
-            if call is not None:
-                self._waiting += [(task, found) for found in call.needs_of(task) if found.task_id == need]
+            if call is None:
+                continue
+            if task not in known:
+                known[task] = {found.task_id: found for found in call.needs_of(task)}
+            if need in known[task]:
+                self._waiting.append((task, known[task][need]))
 
     def answer(self, outstanding: Mapping[int, OutstandingCall]) -> Inputs | None:
         """Those that are there, for tasks that still want them."""

@@ -174,9 +174,11 @@ class PartCalls:
         elif isinstance(value, ScalerFuture):
             if not value.done() or value.is_stored_for(self._owner, self.load):
                 return future_part(keyword, found.await_result(value))
+            if (payload := value.payload_for(self.load)) is not None:
+                return keyword, payload
             if value.cancelled() or value.exception() is not None:
                 raise FailedArgumentError(value)
-            value = value.result()
+            value = value.made()
         return keyword, self.dump(value)
 
 

@@ -18,6 +18,29 @@ if TYPE_CHECKING:
     from scaler_client.waiters import FutureOwner
 
 
+Written = tuple[int, bytes]
+"""Status and payload of an outcome as they came."""
+
+
+class Loan:
+    """A future as a need of calls: it keeps the bytes of a result that was loaded meanwhile."""
+
+    __slots__ = ("__weakref__", "_future", "written")
+
+    def __init__(self, future: ScalerFuture[Any]) -> None:
+        self._future = future
+        self.written: Written | None = None
+
+    @property
+    def task_id(self) -> int:
+        """The task whose result it is."""
+        return self._future.task_id
+
+    def outcome(self) -> Written | None:
+        """Status and payload, None while there is none."""
+        return self._future.outcome()
+
+
 class _Open(threading.local):
     collector: Collector | None = None
 
@@ -28,11 +51,11 @@ _open = _Open()
 class Collector:
     """What the call that this thread is pickling depends on; `failed` is an argument that has no result to give."""
 
-    __slots__ = ("_outer", "failed", "found", "owner")
+    __slots__ = ("_found", "_outer", "failed", "owner")
 
     def __init__(self, owner: FutureOwner) -> None:
         self.owner = owner
-        self.found: list[Dependency] = []
+        self._found: dict[Dependency, None] = {}
         self.failed: ScalerFuture[Any] | None = None
 
     def __enter__(self) -> Collector:
@@ -42,18 +65,25 @@ class Collector:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         _open.collector = self._outer
 
+    @property
+    def found(self) -> list[Dependency]:
+        """What the call needs, each once."""
+        return list(self._found)
+
+    def add(self, need: Dependency) -> None:
+        """The call needs this."""
+        self._found[need] = None
+
     def await_result(self, future: ScalerFuture[Any]) -> int:
         """The call waits for this future; returns its task id. Raises ValueError where the scheduler knows it not."""
         if future.owner is not self.owner:
             raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
-        loan = future.lend()
-        if loan not in self.found:
-            self.found.append(loan)
+        self.add(future.lend())
         return future.task_id
 
     def keep(self, payload: StoredPayload) -> bytes:
         """The call names this object, which must outlive it; returns the reference."""
-        self.found.append(payload.kept)
+        self.add(payload.kept)
         return payload.kept.reference
 
 

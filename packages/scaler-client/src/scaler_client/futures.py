@@ -4,7 +4,9 @@ A pending future has no lock, no list of waiters and no list of callbacks. The f
 a `Watch`, under a lock of the process. Outcomes are delivered in batches under that same lock: a future without a
 watch is settled on the spot, one with a watch under its own lock, which is what the standard library calls its
 `_condition`. The bytes of an outcome are fetched, where they are in object storage, and loaded by the first thread
-that asks for it. Then their object is deleted, unless calls take it: those hold a `Loan` until their outcomes are in.
+that asks for it. A value that its user may change keeps its bytes as they came as long as the future lives, so that
+calls that take it later get the result as the task made it. Of a value that nobody can change the bytes (and their
+object) go at once, unless calls take it: those hold a `Loan` until their outcomes are in.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from scaler_client import pickles
-from scaler_client.dependencies import collector, same
+from scaler_client.dependencies import Loan, Written, collector, same
 from scaler_client.graph_records import GraphPiece
 from scaler_client.outcomes import ProfilingInfo, dump_failure, load_outcome, unloadable
+from scaler_client.pickles import load_with
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
 from scaler_client.stored import StoredPayload, fetched
 from scaler_client.task_context import load_input
 from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch
 from scaler_protocol.errors import ResultNotSerializableError, describe
-from scaler_protocol.messages import Encoding, Status
+from scaler_protocol.messages import Status
 
 T = TypeVar("T")
 
@@ -65,6 +68,7 @@ class ScalerFuture(Future[T]):
         self.task_id = task_id
         self.group = group
         self.call = call
+        """The payload of the call; when a result that its user may change was loaded, the payload of that."""
         self.weight = len(call)
         self.needs = needs
         self._status = _PENDING
@@ -82,23 +86,31 @@ class ScalerFuture(Future[T]):
         """The futures among its arguments."""
         return self.needs
 
-    def outcome(self) -> tuple[int, bytes] | None:
+    def outcome(self) -> Written | None:
         """Status and payload for a task that takes the result, None while there is none."""
-        with _guard:
-            status, outcome = self._status, self._outcome
-        if status == _PENDING:
+        if not self.done():
             return None
-        if status == Status.CANCELLED:
-            return status, b""
-        if status < _VALUE:
-            return status, outcome
+        if (written := self._as_written()) is not None:
+            return written
+        if self._status == Status.CANCELLED:
+            return self._status, b""
         try:
-            if status == _VALUE:
-                return Status.VALUE, self.group.dump(outcome)
-            return Status.RAISED, dump_failure(outcome)
+            if self._status == _VALUE:
+                return Status.VALUE, self.group.dump(self._outcome)
+            return Status.RAISED, dump_failure(self._outcome)
         except Exception as error:
             problem = f"the result of a task can not be passed on to another one: {error!r}"
             return Status.FAILED, describe(ResultNotSerializableError(problem))
+
+    def _as_written(self) -> Written | None:
+        """The outcome as it came, where that is kept."""
+        with _guard:
+            if Status.VALUE <= self._status < Status.CANCELLED:
+                return self._status, self._outcome
+            if self._status == _VALUE and self.call:
+                return Status.VALUE, self.call
+            loan = _loans.get(self.task_id)
+            return loan.written if loan is not None else None
 
     def settle(self, status: int, outcome: Any, reports: RunReports | None = None) -> bool:
         """End it so; False if it had ended before. Callbacks are left to the caller."""
@@ -120,9 +132,7 @@ class ScalerFuture(Future[T]):
 
     def end_like(self, other: ScalerFuture[Any]) -> None:
         """End as another one ended that was to be an argument."""
-        with _guard:
-            status, outcome = other._status, other._outcome
-        self.settle(status, outcome)
+        self.settle(*(other._as_written() or (other._status, other._outcome)))
 
     # --- the interface of concurrent.futures ------------------------------------------------------------------------
 
@@ -226,24 +236,33 @@ class ScalerFuture(Future[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         found = collector()
-        with _guard:
-            status, outcome = self._status, self._outcome
-        if status == _PENDING or self.is_stored_for(found.owner, pickles.load):
+        if not self.done() or self.is_stored_for(found.owner, pickles.load):
             return load_input, (found.await_result(self),)
-        if status == Status.VALUE and self.group.wire.encoding == Encoding.PICKLE:
-            return pickles.load, (bytes(fetched(outcome)),)
-        if status in (Status.VALUE, _VALUE):
-            return same, (self.result(),)
+        if (payload := self.payload_for(pickles.load)) is not None:
+            return pickles.load, (payload,)
+        if self._status in (Status.VALUE, _VALUE):
+            return same, (self.made(),)
         found.failed = self
         return same, (None,)
 
     def is_stored_for(self, owner: FutureOwner, load: Callable[[Any], Any]) -> bool:
         """Whether the result is in object storage, where calls of this owner can take it from and load it so."""
-        with _guard:
-            loan = _loans.get(self.task_id) if self._status == _VALUE else None
-            payload = loan.kept if loan is not None else self._outcome
-            stored = self._status in (Status.VALUE, _VALUE) and type(payload) is StoredPayload
+        status, payload = self._as_written() or (_PENDING, b"")
+        stored = status == Status.VALUE and type(payload) is StoredPayload
         return stored and self.owner is owner and self.group.load == load
+
+    def payload_for(self, load: Callable[[Any], Any]) -> bytes | None:
+        """The bytes of the result as they came, where they are kept and loaded so; raises ScalerError."""
+        status, payload = self._as_written() or (_PENDING, b"")
+        return bytes(fetched(payload)) if status == Status.VALUE and self.group.load == load else None
+
+    def made(self) -> T:
+        """The result as the task made it, whatever was done since to what `result` gave."""
+        status, payload = self._as_written() or (_PENDING, b"")
+        if status != Status.VALUE:
+            return self.result()
+        value: T = load_with(self.group.load, fetched(payload))
+        return value
 
     def lend(self) -> Loan:
         """What calls hold that take the result from wherever it is."""
@@ -312,8 +331,10 @@ class ScalerFuture(Future[T]):
             loaded = (_VALUE if good else _ERROR), outcome
         with _guard:
             if self._status == status:
-                if type(payload) is StoredPayload and (loan := _loans.get(self.task_id)) is not None:
-                    loan.kept = payload
+                if loaded[0] == _VALUE and not pickles.is_constant(loaded[1]):
+                    self.call = payload
+                elif (loan := _loans.get(self.task_id)) is not None:
+                    loan.written = status, payload
                 self._status, self._outcome = loaded
         self = payload = loaded = outcome = None  # type: ignore[assignment]  # see `load_failure`
 
@@ -343,27 +364,6 @@ class ScalerFuture(Future[T]):
             return self._status != _PENDING, self._status == Status.CANCELLED, None, None
         error = self.exception()
         return True, False, None if error else self._outcome, error
-
-
-class Loan:
-    """A future as a need of calls: it keeps the object of a result that was loaded meanwhile."""
-
-    __slots__ = ("__weakref__", "_future", "kept")
-
-    def __init__(self, future: ScalerFuture[Any]) -> None:
-        self._future = future
-        self.kept: StoredPayload | None = None
-
-    @property
-    def task_id(self) -> int:
-        """The task whose result it is."""
-        return self._future.task_id
-
-    def outcome(self) -> tuple[int, bytes] | None:
-        """Status and payload, None while there is none."""
-        with _guard:
-            kept = self.kept if self._future._status == _VALUE else None
-        return (Status.VALUE, kept) if kept is not None else self._future.outcome()
 
 
 _loans: WeakValueDictionary[int, Loan] = WeakValueDictionary()

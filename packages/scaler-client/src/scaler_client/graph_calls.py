@@ -44,7 +44,8 @@ class WrittenData:
 
     def __reduce__(self) -> tuple[Any, ...]:
         found = collector()
-        found.found += [need for need in self.needs if need not in found.found]
+        for need in self.needs:
+            found.add(need)
         if type(self.payload) is StoredPayload:
             return load_object, (found.keep(self.payload), self.load)
         return self.load, (self.payload,)

@@ -50,7 +50,7 @@ class Gathering:
                 for arity in set(map(len, chunk)):
                     self._check.check(*(None,) * arity)
                 calls, needs = self._writer.write_rows(chunk, renewed)
-                size = sum(map(len, calls)) + kept_bytes(needs.values())
+                size = sum(map(len, calls)) + kept_bytes(needs.values()) or 1  # a call without parts has no bytes
                 count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(calls) // size))
                 self._submit(calls, needs)
                 self._hold_back()

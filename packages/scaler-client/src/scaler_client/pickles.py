@@ -21,6 +21,7 @@ TEXTS: Final = frozenset({bytes, str, bytearray})
 COPIED_BYTES: Final = 1024 * 1024
 """Bytes from here on are copied into memory that is asked for in steps when they are read (`scaler_client.copies`)."""
 _UNCHANGING: Final = SCALARS | {bytes, str, complex}
+_SMALL_TUPLE: Final = 16
 _FIRST_BYTE: Final = 0x80
 
 
@@ -48,6 +49,14 @@ def is_unchanging(value: Any) -> bool:
     """Whether nobody can change it, so that several tasks may have the same."""
     kind = type(value)
     return kind in _UNCHANGING or (kind in (tuple, frozenset) and all(map(is_unchanging, value)))
+
+
+def is_constant(value: Any) -> bool:
+    """Whether it is certain at a glance that nobody can change it."""
+    kind = type(value)
+    if kind is tuple:
+        return len(value) <= _SMALL_TUPLE and set(map(type, value)) <= _UNCHANGING
+    return kind in _UNCHANGING
 
 
 def is_long(value: Any) -> bool:
