@@ -13,6 +13,7 @@ import cloudpickle
 import pytest
 
 from scaler import Client, ObjectReference, Serializer
+from scaler_client.futures import ScalerFuture
 from scaler_protocol import errors
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
@@ -210,7 +211,7 @@ def test_what_a_caller_does_to_a_result_is_not_seen_by_calls_that_take_it(
     with noting(cluster.address, tmp_path / "notes") as (custom, _):
         for each in (client, custom):
             for size in (3, 10_000):  # inline, and in object storage
-                made = each.submit(list, range(size))
+                made: ScalerFuture[list[int]] = each.submit(list, range(size))
                 made.result(SECONDS).append(1000)
                 assert each.submit(len, made).result(SECONDS) == size
                 assert each.map(len, [made]) == [size] == each.map(len, [made])
