@@ -36,7 +36,7 @@ def test_the_header_is_two_little_endian_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [Hello(1, b"", 1), Welcome(1), Refused([]), NeedHello(), Heartbeat(1), Acknowledge()]
+    "message", [Hello(1, b"i" * 16, 1), Welcome(1), Refused([]), NeedHello(), Heartbeat(1), Acknowledge()]
 )
 def test_what_keeps_the_connection_has_no_number(message: Message) -> None:
     stream = Stream()

@@ -1,4 +1,4 @@
-"""Strategies that make any message of the protocol, from the fields of its class and the sizes of the schema."""
+"""Strategies that make any message of the protocol, from the fields of its class, the schema and the limits."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from typing import Any, get_args
 import pytest
 from hypothesis import strategies as st
 
-from scaler_protocol import codec
+from scaler_protocol import codec, limits
+from scaler_protocol.limits import Anything, Bytes, Column, Flag, Limit, OneOf, Real, Text, Whole
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import Payloads
 
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
-TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
-SCALARS: dict[str, st.SearchStrategy[Any]] = {
-    **{f"uint{bits}": st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64)},
-    **{f"int{bits}": st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (32, 64)},
-    "float64": st.floats(allow_nan=False),
-    "bool": st.booleans(),
-    "text": TEXT,
-    "data": st.binary(max_size=20),
-}
+_FEW = 20
+"""Bytes of what a test draws, where more are allowed."""
 
 
 def schema_types(kind: type[Any]) -> dict[str, tuple[str, bool]]:
@@ -37,12 +31,73 @@ def schema_types(kind: type[Any]) -> dict[str, tuple[str, bool]]:
     return found
 
 
+def limits_of(kind: type[Any]) -> dict[str, Limit]:
+    """For every attribute what it may be."""
+    return {
+        name: limits.limit_of(kind.__name__, name, element, is_column=is_list)
+        for name, (element, is_list) in schema_types(kind).items()
+    }
+
+
+def texts(limit: Text) -> st.SearchStrategy[str]:
+    return st.text(st.characters(codec="utf-8"), min_size=limit.least, max_size=8)
+
+
+def allowed(limit: Limit) -> st.SearchStrategy[Any]:
+    """Values within a limit."""
+    if isinstance(limit, Whole):
+        return st.integers(limit.least, limit.most)
+    if isinstance(limit, Real):
+        return st.floats(limit.least, limit.most, allow_nan=False, allow_infinity=False)
+    if isinstance(limit, OneOf):
+        return st.sampled_from(sorted(limit.values))
+    if isinstance(limit, Text):
+        return texts(limit)
+    if isinstance(limit, Bytes):
+        some = st.binary(min_size=limit.least, max_size=max(limit.least, min(limit.most, _FEW)))
+        return some | st.just(b"") if limit.optional else some
+    if isinstance(limit, Flag):
+        return st.booleans()
+    assert isinstance(limit, Anything)
+    return groups()
+
+
+def refused(limit: Limit, element: str) -> st.SearchStrategy[Any] | None:
+    """Values out of a limit that a field of this type can carry, if there are any."""
+    if isinstance(limit, Whole):
+        least, most = limits.DEFAULTS[element].least, limits.DEFAULTS[element].most  # type: ignore[attr-defined]
+        ranges = [(least, limit.least - 1), (limit.most + 1, most)]
+        found = [st.integers(low, high) for low, high in ranges if low <= high]
+        return st.one_of(*found) if found else None
+    if isinstance(limit, Real):
+        wrong = [float("nan"), float("inf"), -float("inf")]
+        return st.sampled_from([*wrong, -1.0, limit.most * 2] if limit.least == 0 else wrong)
+    if isinstance(limit, OneOf):
+        return st.integers(0, 255).filter(lambda number: number not in limit.values)
+    if isinstance(limit, Text):
+        sizes = [size for size in (limit.least - 1, limit.most + 1) if size >= 0]
+        return st.sampled_from(["n" * size for size in sizes] + ["é" * (limit.most // 2 + 1)])
+    if isinstance(limit, Bytes):
+        sizes = [size for size in (limit.least - 1, limit.most + 1) if 0 <= size <= 2**20 + 1]
+        return st.sampled_from([bytes(size) for size in sizes]) if sizes else None
+    return None
+
+
+def foreign(limit: Limit) -> st.SearchStrategy[Any]:
+    """Values of another type, or such as no field can carry. What is false is written as the default of its type."""
+    values = {Text: ["name\udc80", 1, b"name"], Bytes: ["text", 1], Flag: [2, "yes"]}
+    return st.sampled_from(values.get(type(limit), ["1", b"1", [1], 1j, 2**2000, -(2**2000)]))
+
+
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
     count = draw(st.integers(0, 3))
     values: dict[str, Any] = {}
-    for name, (kind, is_list) in schema_types(Group).items():
-        values[name] = tuple(draw(SCALARS[kind]) for _ in range(count)) if is_list else draw(SCALARS[kind])
+    for name, limit in limits_of(Group).items():
+        if isinstance(limit, Column):
+            values[name] = tuple(draw(allowed(limit.each)) for _ in range(count))
+        else:
+            values[name] = draw(allowed(limit))
     return Group(**values)
 
 
@@ -50,22 +105,89 @@ def groups(draw: st.DrawFn) -> Group:
 def messages_of(draw: st.DrawFn, kind: type[Any]) -> Any:
     """Any message of this class."""
     optional = getattr(kind, "OPTIONAL", ())
-    sizes = {}
+    types, sizes = schema_types(kind), {}
     for columns in getattr(kind, "COLUMNS", ()):
         size = draw(st.integers(0, 5))
         sizes.update({column: draw(st.sampled_from([0, size])) if column in optional else size for column in columns})
     values: dict[str, Any] = {}
-    for name, (element, is_list) in schema_types(kind).items():
-        size = sizes[name] if name in sizes else draw(st.integers(0, 4)) if is_list else 0
-        if name == "groups":
-            values[name] = tuple(draw(groups()) for _ in range(size))
-        elif element == "payloads":
-            values[name] = Payloads([draw(st.binary(max_size=30)) for _ in range(size)])
-        elif is_list:
-            values[name] = tuple(draw(SCALARS[element]) for _ in range(size))
+    for name, limit in limits_of(kind).items():
+        if isinstance(limit, Column):
+            size = sizes[name] if name in sizes else draw(st.integers(0, min(4, limit.most)))
+            entries = tuple(draw(allowed(limit.each)) for _ in range(size))
+            values[name] = Payloads(entries) if types[name][0] == "payloads" else entries
         else:
-            values[name] = draw(SCALARS[element])
+            values[name] = draw(allowed(limit))
+    for relation in limits.RELATIONS.get(kind.__name__, ()):
+        values[relation.column] = draw(related(relation, values))
     return kind(**values)
+
+
+@st.composite
+def related(draw: st.DrawFn, relation: limits.Relation, values: dict[str, Any]) -> Any:
+    """A column that keeps a relation with others."""
+    entries = values[relation.column]
+    if isinstance(relation, limits.Positions):
+        if count := len(values[relation.of]):
+            return tuple(draw(st.integers(0, count - 1)) for _ in entries)
+        if relation.column == "dependents":
+            values["needs"] = ()
+            if "inputs" in values:
+                values["inputs"] = Payloads(())
+        return ()
+    if isinstance(relation, limits.Records):
+        return bytes(relation.size * (len(values[relation.of]) if relation.of else draw(st.integers(0, 3))))
+    if isinstance(relation, limits.Grouped):
+        values["groups"] = values["groups"] or (draw(groups()),)
+        return entries
+    assert isinstance(relation, limits.Distinct)
+    return tuple(draw(st.lists(st.integers(0, 2**64 - 1), min_size=len(entries), max_size=len(entries), unique=True)))
+
+
+def smallest(limit: Limit) -> Any:
+    """One value within a limit."""
+    if isinstance(limit, Whole | Real):
+        return max(0, limit.least)
+    if isinstance(limit, OneOf):
+        return min(limit.values)
+    if isinstance(limit, Text):
+        return "n" * limit.least
+    if isinstance(limit, Bytes):
+        return bytes(limit.least)
+    return False if isinstance(limit, Flag) else ()
+
+
+def smallest_of(kind: type[Any]) -> Any:
+    """The smallest message of this class."""
+    values = {name: smallest(limit) for name, limit in limits_of(kind).items()}
+    payloads = {name: Payloads(()) for name, (element, _) in schema_types(kind).items() if element == "payloads"}
+    return kind(**values | payloads)
+
+
+def unchecked(message: Any) -> list[bytes]:
+    """The frames of a message whose fields may hold whatever Cap'n Proto can write."""
+    kind = codec._KINDS[type(message).__name__[0].lower() + type(message).__name__[1:]]
+    root = codec._MESSAGE.new_message()
+    body = root.init(kind.member)
+    for field in kind.plain:
+        value = getattr(message, field.attribute)
+        if field.attribute == "groups":
+            value = [_unchecked_group(group) for group in value]
+        setattr(body, field.name, list(value) if field.is_list else value)
+    payload = b""
+    for field in kind.payloads:
+        column = getattr(message, field.attribute)
+        setattr(body, field.name, column.lengths)
+        payload += column.frame
+    return [root.to_bytes(), payload] if payload else [root.to_bytes()]
+
+
+def _unchecked_group(group: Group) -> bytes:
+    builder = codec._SCHEMA.Group.new_message()
+    for field in codec._GROUP_FIELDS:
+        value = getattr(group, field.attribute)
+        setattr(builder, field.name, list(value) if field.is_list else value)
+    written: bytes = builder.to_bytes()
+    return written
 
 
 class Wire:
@@ -74,6 +196,12 @@ class Wire:
     kinds = KINDS
     any_message = st.sampled_from(sorted(KINDS)).flatmap(lambda name: messages_of(KINDS[name]))
     groups = groups()
+    allowed = staticmethod(allowed)
+    refused = staticmethod(refused)
+    foreign = staticmethod(foreign)
+    limits_of = staticmethod(limits_of)
+    smallest_of = staticmethod(smallest_of)
+    unchecked = staticmethod(unchecked)
 
     @staticmethod
     def messages_of(kind: type[Any]) -> st.SearchStrategy[Any]:

@@ -35,6 +35,8 @@ from scaler_protocol.payloads import Payloads
 if TYPE_CHECKING:
     from conftest import Wire
 
+ID = b"f" * 16
+GROUP = Group(ID)
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -45,7 +47,7 @@ def normal(message: Message) -> dict[str, Any]:
 
 
 def submit(**changed: Any) -> Submit:
-    group = Group(b"f" * 16, ("gpu",), (1,))
+    group = Group(ID, ("gpu",), (1,))
     filled = Submit(
         [group],
         [1, 2],
@@ -53,7 +55,7 @@ def submit(**changed: Any) -> Submit:
         task_groups=[0, 0],
         dependents=[0],
         needs=[9],
-        functions=[b"f" * 16],
+        functions=[ID],
         names=["name"],
         bodies=Payloads([b"body"]),
     )
@@ -105,7 +107,7 @@ def test_a_report_is_passed_on_as_it_came(wire: Wire) -> None:
 
 
 def test_optional_columns_may_be_left_out() -> None:
-    for message in (submit(task_groups=()), Run(1, [Group(b"f")], [1, 2], Payloads([b"", b""]))):
+    for message in (submit(task_groups=()), Run(1, [GROUP], [1, 2], Payloads([b"", b""]))):
         assert decode([bytes(frame) for frame in encode(message)])
     done = decode([bytes(frame) for frame in encode(Done([1], [0], Payloads([b""])))])
     assert isinstance(done, Done) and done.runs == ()
@@ -121,9 +123,8 @@ def test_large_batches_are_within_the_traversal_limit(wire: Wire) -> None:
     count = 100_000
     for message in (
         Done(range(count), [0] * count, Payloads([b""] * count), range(count)),
-        Submit([Group(b"f")], range(count), Payloads([b"x"] * count), [0] * count),
-        Functions([b"f" * 16] * 10_000, ["n"] * 10_000, Payloads([b""] * 10_000)),
-        Hello(2, b"i" * 16, 1, capability_names=["c"] * 10_000, capability_values=[1] * 10_000),
+        Submit([GROUP], range(count), Payloads([b"x"] * count), [0] * count),
+        Functions([ID] * 10_000, ["n"] * 10_000, Payloads([b""] * 10_000)),
     ):
         assert normal(decode(wire.frames_of(message))).keys()
 
@@ -139,16 +140,16 @@ UNEQUAL: list[Message] = [
     submit(dependents=[]),
     submit(names=[]),
     submit(bodies=Payloads([])),
-    submit(groups=[Group(b"f", ("gpu",), ())]),
-    submit(groups=[Group(b"f" * 9000, (), (1,))]),
-    Run(1, [Group(b"f")], [1, 2], Payloads([b""])),
-    Run(1, [Group(b"f")], [1, 2], Payloads([b"", b""]), attempts=[1]),
-    Run(1, [Group(b"f")], [1], Payloads([b""]), dependents=[0], needs=[2]),
+    submit(groups=[Group(ID, ("gpu",), ())]),
+    submit(groups=[Group(ID, (), (1,))]),
+    Run(1, [GROUP], [1, 2], Payloads([b""])),
+    Run(1, [GROUP], [1, 2], Payloads([b"", b""]), attempts=[1]),
+    Run(1, [GROUP], [1], Payloads([b""]), dependents=[0], needs=[2]),
     Done([1], [], Payloads([b""])),
     Done([1], [0], Payloads([])),
     Done([1, 2], [0, 0], Payloads([b"", b""]), runs=[1]),
     Blocked([1], []),
-    Functions([b"f"], [], Payloads([b""])),
+    Functions([ID], [], Payloads([b""])),
     NeedInputs([1], []),
     Inputs([1], [2], [], Payloads([b""])),
     Resume(running=[1], runs=[]),
@@ -160,8 +161,8 @@ UNEQUAL: list[Message] = [
 
 @pytest.mark.parametrize("message", UNEQUAL, ids=lambda message: type(message).__name__)
 def test_unequal_columns_are_refused(wire: Wire, message: Message) -> None:
-    with pytest.raises(MalformedMessageError, match=r"entries|as many"):
-        decode(wire.frames_of(message))
+    with pytest.raises(MalformedMessageError, match="entries"):
+        decode(wire.unchecked(message))
 
 
 def test_the_payload_frame_has_to_fit(wire: Wire) -> None:
@@ -236,8 +237,8 @@ def test_damaged_frames(wire: Wire, data: st.DataObject) -> None:
 
 
 def _pointers_to_one_blob(count: int, size: int) -> bytes:
-    """A NeedFunctions whose `functions` are all the same bytes: small on the wire, huge when copied."""
-    frame = bytearray(encode(codec._KINDS["needFunctions"].kind([b"x" * size]))[0])
+    """An AgentStatus whose `deaths` are all the same text: small on the wire, huge when copied."""
+    frame = bytearray(encode(AgentStatus(deaths=["x" * (size - 1)]))[0])
     words = [struct.unpack_from("<Q", frame, at)[0] for at in range(0, len(frame), 8)]
     listed = next(i for i, word in enumerate(words) if word & 3 == 1 and word >> 32 & 7 == 6)
     head, blob = frame[: listed * 8], bytes(frame[(listed + 2) * 8 :])
@@ -251,7 +252,7 @@ def _pointers_to_one_blob(count: int, size: int) -> bytes:
 
 def test_a_small_frame_takes_little_memory() -> None:
     decoded = decode([_pointers_to_one_blob(4, 800)])
-    assert getattr(decoded, "functions", None) == (b"x" * 800,) * 4
+    assert getattr(decoded, "deaths", None) == ("x" * 799,) * 4
     bomb = _pointers_to_one_blob(100_000, 4_000)
     tracemalloc.start()
     with pytest.raises(MalformedMessageError, match="traversal limit"):
@@ -275,7 +276,7 @@ def test_a_list_of_nothing_is_not_believed(wire: Wire) -> None:
 
 def test_big_groups_of_strangers_are_not_remembered(wire: Wire) -> None:
     codec._parse_known_group.cache_clear()
-    decode(wire.frames_of(submit(groups=[Group(b"f" * 5000)])))
+    decode(wire.frames_of(submit(groups=[Group(ID, tuple(f"{i:0200}" for i in range(30)), (1,) * 30)])))
     assert codec._parse_known_group.cache_info().currsize == 0
     for _ in range(2):
         decode(wire.frames_of(submit()))

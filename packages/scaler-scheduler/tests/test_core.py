@@ -474,11 +474,11 @@ def test_an_adopted_task_whose_agent_dies_is_submitted_again(driver: SchedulerDr
     [
         messages.Run(1, (), (), Payloads(())),
         messages.Done((1,), (0,), Payloads((b"",)), runs=(1,)),
-        Submit((Group(b"f"),), ((99 << 32) + 1, (98 << 32) + 1), Payloads((b"", b""))),
-        Submit((Group(b"f"),), ((99 << 32) + 1,), Payloads((b"",)), task_groups=(3,)),
-        Submit((Group(b"f"),), ((99 << 32) + 1,), Payloads((b"",)), stored=(3,)),
-        Submit((Group(b"f"),), ((55 << 32) + 1,), Payloads((b"",))),
-        Submit((Group(b"f"),), ((99 << 32) + 1,), Payloads((b"",)), parent=4),
+        Submit((Group(b"f" * 16),), ((99 << 32) + 1, (98 << 32) + 1), Payloads((b"", b""))),
+        Submit((Group(b"f" * 16),), ((99 << 32) + 1,), Payloads((b"",)), task_groups=(3,)),
+        Submit((Group(b"f" * 16),), ((99 << 32) + 1,), Payloads((b"",)), stored=(3,)),
+        Submit((Group(b"f" * 16),), ((55 << 32) + 1,), Payloads((b"",))),
+        Submit((Group(b"f" * 16),), ((99 << 32) + 1,), Payloads((b"",)), parent=4),
     ],
 )
 def test_what_a_client_may_not_say_is_refused(driver: SchedulerDriver, message: messages.Message) -> None:

@@ -139,7 +139,7 @@ def test_ready_nodes_go_before_others_that_wait(driver: SchedulerDriver) -> None
 
 def test_an_inner_position_that_is_not_there_is_refused(driver: SchedulerDriver) -> None:
     client = driver.client()
-    with pytest.raises(ProtocolError, match="not in it"):
+    with pytest.raises(ProtocolError, match="inner names position"):
         driver.feed(client, Submit((Group(b"f" * 16),), (FIRST,), Payloads((b"c",)), takers=(0,), inner=(1,)))
 
 

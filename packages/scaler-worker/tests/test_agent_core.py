@@ -321,7 +321,7 @@ def test_a_blocked_parent_gives_its_place_and_its_tail_away() -> None:
     host.ready_all()
     [parent] = host.run(1)
     host.workers[0].begin()
-    host.handle(0, Submit([Group(b"g")], [9 << 32], Payloads([b""]), parent=parent))
+    host.handle(0, Submit([Group(b"g" * 16)], [9 << 32], Payloads([b""]), parent=parent))
     host.handle(0, Blocked((parent,), (True,)))
     assert any(isinstance(m, Blocked) for m in host.sent)
     assert len(host.workers) == 3
@@ -343,7 +343,7 @@ def test_a_parent_that_waits_without_saying_so_is_found_out() -> None:
     host.ready_all()
     [parent] = host.run(1)
     host.workers[0].begin()
-    host.handle(0, Submit([Group(b"g")], [9 << 32], Payloads([b""]), parent=parent))
+    host.handle(0, Submit([Group(b"g" * 16)], [9 << 32], Payloads([b""]), parent=parent))
     for _ in range(3):
         host.now += 0.06
         host.settle()
@@ -369,7 +369,7 @@ def test_nested_outcomes_find_their_worker() -> None:
     [parent] = host.run(1)
     host.workers[0].begin()
     task = 9 << 32
-    host.handle(0, Submit([Group(b"g")], [task], Payloads([b""]), parent=parent))
+    host.handle(0, Submit([Group(b"g" * 16)], [task], Payloads([b""]), parent=parent))
     host.core.handle(SCHEDULER, Done([task], [0], Payloads([b"x"])), host.now)
     effects = host.core.settle(host.now)
     assert [effect.worker for effect in effects if isinstance(effect, events.Relay)] == [0]
@@ -521,7 +521,7 @@ def test_a_spare_worker_does_not_hide_that_a_parent_waits() -> None:
     (second,) = host.run(1)
     (number,) = [number for number, worker in host.workers.items() if number and worker.unread]
     host.workers[number].begin()
-    host.handle(number, Submit((Group(b"f"),), [8 << 32], Payloads([b"call"]), parent=second))
+    host.handle(number, Submit((Group(b"f" * 16),), [8 << 32], Payloads([b"call"]), parent=second))
     host.core.fleet.workers[5] = spare = WorkerRecord(5, "spare")
     host.core.fleet.ready(spare, 1005, host.now)
     for _ in range(3):
@@ -737,7 +737,7 @@ class AgentMachine(RuleBasedStateMachine):
             self.session += 1
             parent = self.host.workers[number].word
             task = self.session << 32
-            self.host.handle(number, Submit([Group(b"g")], [task], Payloads([b""]), parent=parent))
+            self.host.handle(number, Submit([Group(b"g" * 16)], [task], Payloads([b""]), parent=parent))
 
     @rule(seconds=st.sampled_from([0.001, 0.01, 0.1, 11.0]))
     def wait(self, seconds: float) -> None:

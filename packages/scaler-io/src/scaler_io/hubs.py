@@ -19,7 +19,7 @@ from scaler_io.streams import (
     is_numbered,
     opened,
 )
-from scaler_protocol.errors import ProtocolError
+from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import (
     Acknowledge,
     Goodbye,
@@ -224,7 +224,13 @@ class Hub:
     def _greet(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
         if len(frames[0]) != HEADER.size:
             raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(frames[0])}")
-        hello, handed = opened(frames), type(frames[1]) is not bytes
+        handed = type(frames[1]) is not bytes
+        try:
+            hello = opened(frames)
+        except MalformedMessageError as error:
+            if str(error.details.get("field", "")).startswith("Hello."):  # its sender can be told what is wrong
+                self._out.append((route, Stream(handed=handed).write(Refused([str(error)]))))
+            raise
         self.received[type(hello).__name__] += 1
         if not isinstance(hello, Hello):
             self.refused_frames += 1

@@ -1,7 +1,9 @@
 """Messages to frames and back: the one module that knows Cap'n Proto.
 
 The schema drives it: a union member `doneMessage` is the dataclass `DoneMessage`, a field `taskGroups` its attribute
-`task_groups`, and a column `callsLengths` says where the parts of `calls` stand in the payload frame.
+`task_groups`, and a column `callsLengths` says where the parts of `calls` stand in the payload frame. What fields may
+hold is in `scaler_protocol.limits`; whole numbers and booleans that Cap'n Proto itself keeps in range are not looked at
+again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any, NamedTuple, get_args
 
 import capnp
 
-from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.errors import InvalidFieldError, MalformedMessageError
+from scaler_protocol.limits import DEFAULTS, KEPT_BY_TYPE, RELATIONS, Limit, limit_of
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import NONE, Payloads
 
@@ -26,6 +29,8 @@ _GROUPS = "groups"
 _KNOWN_GROUP_BYTES = 4096
 _MOST_SEGMENTS = 512
 _TWO_NUMBERS = struct.Struct("<II")
+_NOT_WRITTEN = (capnp.KjException, OverflowError, TypeError, ValueError, AttributeError)
+"""What Cap'n Proto and comparisons raise for values of the wrong type or range."""
 
 
 def _snake(name: str) -> str:
@@ -39,28 +44,55 @@ class _Field(NamedTuple):
     name: str
     place: Any
     is_list: bool
+    limit: Limit
+    fits: Callable[[Any], bool] | None
+    """The check of a value that the schema has let pass, where one is needed."""
+
+    @property
+    def default(self) -> Any:
+        """What the schema puts in the place of a value that is left out."""
+        kind = self.place.proto.slot.type.which()
+        return () if self.is_list else {"text": "", "data": b""}.get(kind, 0)
 
 
 def _fields(struct: Any) -> tuple[list[_Field], list[_Field]]:
     """The plain fields and the payload columns of a struct."""
-    plain, payloads = [], []
+    message = struct.schema.node.displayName.partition(":")[2]
+    plain: list[_Field] = []
+    payloads: list[_Field] = []
     for name, place in struct.schema.fields.items():
-        if name.endswith(_PAYLOAD):
-            payloads.append(_Field(_snake(name.removesuffix(_PAYLOAD)), name, place, True))
-        else:
-            plain.append(_Field(_snake(name), name, place, place.proto.slot.type.which() == "list"))
+        is_payload = name.endswith(_PAYLOAD)
+        slot = place.proto.slot.type
+        is_list = slot.which() == "list"
+        element = "payloads" if is_payload else str(slot.list.elementType.which() if is_list else slot.which())
+        attribute = _snake(name.removesuffix(_PAYLOAD))
+        limit = limit_of(message, attribute, element, is_column=is_list)
+        kept = element in KEPT_BY_TYPE and limit == DEFAULTS[element]
+        field = _Field(attribute, name, place, is_list, limit, None if kept else limit.fits)
+        (payloads if is_payload else plain).append(field)
     return plain, payloads
 
 
 _GROUP_FIELDS = _fields(_SCHEMA.Group)[0]
 
 
+def _group_fault(group: Group) -> tuple[str, str] | None:
+    """The field of a group that is out of its limits, and how."""
+    for field in _GROUP_FIELDS:
+        if fault := field.limit.fault(getattr(group, field.attribute)):
+            return f"Group.{field.attribute}", fault
+    names, values = len(group.capability_names), len(group.capability_values)
+    return None if names == values else ("Group.capability_values", f"has {values} entries, capability_names {names}")
+
+
 @lru_cache(4096)
 def _write_group(group: Group) -> bytes:
+    if found := _group_fault(group):
+        raise _invalid(*found)
     builder = _SCHEMA.Group.new_message()
-    for attribute, name, _, is_list in _GROUP_FIELDS:
-        value = getattr(group, attribute)
-        setattr(builder, name, list(value) if is_list else value)
+    for field in _GROUP_FIELDS:
+        value = getattr(group, field.attribute)
+        setattr(builder, field.name, list(value) if field.is_list else value)
     written: bytes = builder.to_bytes()
     return written
 
@@ -68,12 +100,12 @@ def _write_group(group: Group) -> bytes:
 def _parse_group(written: bytes) -> Group:
     with _SCHEMA.Group.from_bytes(written, traversal_limit_in_words=len(written) + 64) as reader:
         values: dict[str, Any] = {}
-        for attribute, _, place, is_list in _GROUP_FIELDS:
-            value = reader._get_by_field(place)
-            values[attribute] = tuple(value) if is_list else value
+        for field in _GROUP_FIELDS:
+            value = reader._get_by_field(field.place)
+            values[field.attribute] = tuple(value) if field.is_list else value
     group = Group(**values)
-    if len(group.capability_names) != len(group.capability_values):
-        raise MalformedMessageError("a group has as many capability names as values")
+    if found := _group_fault(group):
+        raise _malformed(*found)
     return group
 
 
@@ -93,77 +125,139 @@ class _Kind:
         self.member, self.kind = member, kind
         self.place = _MESSAGE.schema.fields[member]
         self.plain, self.payloads = _fields(struct)
-        self.scalars = [(field.attribute, field.place) for field in self.plain if not field.is_list]
-        self.lists = [(field.attribute, field.place) for field in self.plain if field.is_list]
-        self.absent: dict[str, Any] = dict.fromkeys([attribute for attribute, _ in self.lists], ())
+        self.writes = [(field.attribute, field.name, field.fits) for field in self.plain]
+        self.scalars = [(field.attribute, field.place, field.fits) for field in self.plain if not field.is_list]
+        self.lists = [(field.attribute, field.place, field.fits) for field in self.plain if field.is_list]
+        self.absent: dict[str, Any] = dict.fromkeys([attribute for attribute, _, _ in self.lists], ())
         self.absent.update((field.attribute, NONE) for field in self.payloads)
         self.columns: Sequence[tuple[str, ...]] = getattr(kind, "COLUMNS", ())
         self.optional: frozenset[str] = getattr(kind, "OPTIONAL", frozenset())
+        self.relations = [(relation.column, relation) for relation in RELATIONS.get(kind.__name__, ())]
+        self.required = [
+            (field.attribute, field.fits) for field in self.plain if field.fits and not field.fits(field.default)
+        ]
         self.keeps_frames = hasattr(kind, "encoded")
 
     def encode(self, message: Any) -> Sequence[bytes | memoryview]:
         if self.keeps_frames and message.encoded is not None:
             frames: Sequence[bytes | memoryview] = message.encoded
             return frames
+        try:
+            for attribute, fits in self.required:
+                if not fits(getattr(message, attribute)):
+                    raise ValueError(attribute)
+            return self._write(message)
+        except InvalidFieldError:  # of a group
+            raise
+        except _NOT_WRITTEN as error:
+            raise self._why_not_written(message, error) from error
+
+    def _write(self, message: Any) -> Sequence[bytes | memoryview]:
         root = _MESSAGE.new_message()
         body = root.init(self.member)
-        for attribute, name, _, _ in self.plain:
+        for attribute, name, fits in self.writes:
             # Whatever is false is the schema's default, too.
             if value := getattr(message, attribute):
+                if fits is not None and not fits(value):
+                    raise ValueError(attribute)
                 if attribute == _GROUPS:
                     value = [_write_group(group) for group in value]
                 setattr(body, name, list(value) if type(value) is range else value)
         parts: list[bytes | memoryview] = []
-        for attribute, name, _, _ in self.payloads:
+        for attribute, name, _, _, _, fits in self.payloads:
             column: Payloads = getattr(message, attribute)
             if column:
+                if fits is not None and not fits(column):
+                    raise ValueError(attribute)
                 setattr(body, name, column.lengths)
                 parts.append(column.frame)
         if not parts:
             return [root.to_bytes()]
         return [root.to_bytes(), parts[0] if len(parts) == 1 else b"".join(parts)]
 
+    def _why_not_written(self, message: Any, error: Exception) -> InvalidFieldError:
+        for field in (*self.plain, *self.payloads):
+            if fault := field.limit.fault(getattr(message, field.attribute)):
+                return _invalid(f"{self.kind.__name__}.{field.attribute}", fault)
+        for group in getattr(message, _GROUPS, ()):
+            if found := _group_fault(group):  # of a type that can not be hashed either
+                return _invalid(*found)
+        reason, _, _ = str(error).partition("\n")
+        return _invalid(self.kind.__name__, f"can not be written: {reason}")
+
+    def _contradiction(self, message: Any) -> tuple[str, str] | None:
+        """The column that does not go with the others, and why."""
+        for columns in self.columns:
+            size = len(getattr(message, columns[0]))
+            for other in columns[1:]:
+                found = len(getattr(message, other))
+                if found != size and (found or other not in self.optional):
+                    return f"{self.kind.__name__}.{other}", f"has {found} entries, {columns[0]} {size}"
+        for column, relation in self.relations:
+            if getattr(message, column) and (fault := relation.fault(message)):
+                return f"{self.kind.__name__}.{column}", fault
+        return None
+
     def decode(self, reader: Any, frames: Sequence[bytes]) -> Any:
         payload = frames[1] if len(frames) == 2 else b""
         body = reader._get_by_field(self.place)
-        get, has = body._get_by_field, body._has_by_field
         values = self.absent.copy()
-        for attribute, place in self.scalars:
-            values[attribute] = get(place)
-        for attribute, place in self.lists:
-            if has(place):
-                column = get(place)
-                values[attribute] = tuple(map(_read_group, column) if attribute == _GROUPS else column)
+        self._read(body, values)
         if self.payloads:
             self._cut(body, payload, values)
         elif payload:
             raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload)} bytes of nobody")
-        for columns in self.columns:
-            size = len(values[columns[0]])
-            for other in columns[1:]:
-                found = len(values[other])
-                if found != size and (found or other not in self.optional):
-                    where = f"{self.kind.__name__}.{other}"
-                    raise MalformedMessageError(f"{where} has {found} entries, {columns[0]} {size}")
         message = self.kind(**values)
+        if found := self._contradiction(message):
+            raise _malformed(*found)
         if self.keeps_frames:
             object.__setattr__(message, "encoded", frames)
         return message
 
+    def _read(self, body: Any, values: dict[str, Any]) -> None:
+        get, has = body._get_by_field, body._has_by_field
+        try:
+            for attribute, place, fits in self.scalars:
+                values[attribute] = value = get(place)
+                if fits is not None and not fits(value):
+                    raise self._out_of_limits(attribute, value)
+            for attribute, place, fits in self.lists:
+                if has(place):
+                    column = get(place)
+                    values[attribute] = value = tuple(map(_read_group, column) if attribute == _GROUPS else column)
+                    if fits is not None and not fits(value):
+                        raise self._out_of_limits(attribute, value)
+        except UnicodeDecodeError as error:
+            raise _malformed(f"{self.kind.__name__}.{attribute}", f"is no UTF-8: {error.reason}") from None
+
+    def _out_of_limits(self, attribute: str, value: Any) -> MalformedMessageError:
+        limits = {field.attribute: field.limit for field in (*self.plain, *self.payloads)}
+        return _malformed(f"{self.kind.__name__}.{attribute}", limits[attribute].fault(value))
+
     def _cut(self, body: Any, payload: bytes, values: dict[str, Any]) -> None:
         at = 0
         only = len(self.payloads) == 1
-        for attribute, _, place, _ in self.payloads:
+        for attribute, _, place, _, _, fits in self.payloads:
             if not body._has_by_field(place):
                 continue
             lengths = list(body._get_by_field(place))
             end = at + sum(lengths)
             if end > len(payload):
                 raise MalformedMessageError(f"{self.kind.__name__}.{attribute} ends at {end} of {len(payload)} bytes")
-            values[attribute] = Payloads.cut(payload if only else payload[at:end], lengths)
+            values[attribute] = column = Payloads.cut(payload if only else payload[at:end], lengths)
+            if fits is not None and not fits(column):
+                raise self._out_of_limits(attribute, column)
             at = end
         if at != len(payload):
             raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload) - at} bytes of nobody")
+
+
+def _invalid(field: str, fault: str) -> InvalidFieldError:
+    return InvalidFieldError(f"{field} {fault}", field=field)
+
+
+def _malformed(field: str, fault: str) -> MalformedMessageError:
+    return MalformedMessageError(f"{field} {fault}", field=field)
 
 
 _CLASSES = {kind.__name__: kind for kind in get_args(Message)}
@@ -174,7 +268,10 @@ _ENCODERS: dict[type[Any], Callable[[Any], Sequence[bytes | memoryview]]] = {
 
 
 def encode(message: Message) -> Sequence[bytes | memoryview]:
-    """The frames of a message: its columns, and the bytes of its payload columns where there are any."""
+    """The frames of a message: its columns, and the bytes of its payload columns where there are any.
+
+    Raises InvalidFieldError for a field that is out of its limits. That columns go together is for `decode` to check.
+    """
     return _ENCODERS[type(message)](message)
 
 

@@ -3,6 +3,7 @@
 ScalerError
 ├── ProtocolError
 │   └── MalformedMessageError (ValueError)
+├── InvalidFieldError (ValueError)
 ├── AddressError (ValueError)
 ├── CapabilityError (ValueError)
 ├── HandshakeRefusedError (ConnectionError)
@@ -50,6 +51,10 @@ class ProtocolError(ScalerError):
 
 class MalformedMessageError(ProtocolError, ValueError):
     """Bytes that are no message of the protocol."""
+
+
+class InvalidFieldError(ScalerError, ValueError):
+    """A value is not allowed in its field of a message."""
 
 
 class AddressError(ScalerError, ValueError):

@@ -14,6 +14,7 @@ from itertools import count
 
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.errors import restore
+from scaler_protocol.limits import Text, shortened
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
 from scaler_protocol.tracebacks import traceback_text
@@ -21,9 +22,10 @@ from scaler_scheduler.records import ASSIGNED, HELD, WAITING, AgentRecord, Group
 
 SNAPSHOT_TASKS = 50_000
 """Waiting tasks that a new listener is told of, so that its coming does not hold up the others."""
-TEXT_LIMIT = 1000
+TEXT = Text(1000)
+"""A line of words for monitors."""
 TRACEBACK_LIMIT = 4000
-"""Characters of what is told in words; of tracebacks the end."""
+"""Characters of a traceback that monitors get: its end."""
 _STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD}
 
 
@@ -94,7 +96,7 @@ class Chronicle:
     def say(self, level: int, text: str, task: int = 0) -> None:
         """Something in words, where possible about a task."""
         if self.listening:
-            self._texts.append((self.now, level, task, text[:TEXT_LIMIT]))
+            self._texts.append((self.now, level, task, shortened(text, TEXT)))
 
     def fault(self, task: int, status: int, payload: bytes, stored: bool) -> None:
         """Why a task has ended without a value, where somebody has said so."""
