@@ -8,9 +8,24 @@ import pytest
 from hypothesis import strategies as st
 
 from scaler_protocol import codec, limits
-from scaler_protocol.limits import Anything, Bytes, Column, Flag, Limit, OneOf, Real, Text, Whole
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.ranges import (
+    AnyOf,
+    Anything,
+    Bytes,
+    Column,
+    Distinct,
+    Flag,
+    Grouped,
+    Limit,
+    Positions,
+    Real,
+    Records,
+    Relation,
+    Text,
+    Whole,
+)
 
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 _FEW = 20
@@ -49,7 +64,7 @@ def allowed(limit: Limit) -> st.SearchStrategy[Any]:
         return st.integers(limit.least, limit.most)
     if isinstance(limit, Real):
         return st.floats(limit.least, limit.most, allow_nan=False, allow_infinity=False)
-    if isinstance(limit, OneOf):
+    if isinstance(limit, AnyOf):
         return st.sampled_from(sorted(limit.values))
     if isinstance(limit, Text):
         return texts(limit)
@@ -72,7 +87,7 @@ def refused(limit: Limit, element: str) -> st.SearchStrategy[Any] | None:
     if isinstance(limit, Real):
         wrong = [float("nan"), float("inf"), -float("inf")]
         return st.sampled_from([*wrong, -1.0, limit.most * 2] if limit.least == 0 else wrong)
-    if isinstance(limit, OneOf):
+    if isinstance(limit, AnyOf):
         return st.integers(0, 255).filter(lambda number: number not in limit.values)
     if isinstance(limit, Text):
         sizes = [size for size in (limit.least - 1, limit.most + 1) if size >= 0]
@@ -123,10 +138,10 @@ def messages_of(draw: st.DrawFn, kind: type[Any]) -> Any:
 
 
 @st.composite
-def related(draw: st.DrawFn, relation: limits.Relation, values: dict[str, Any]) -> Any:
+def related(draw: st.DrawFn, relation: Relation, values: dict[str, Any]) -> Any:
     """A column that keeps a relation with others."""
     entries = values[relation.column]
-    if isinstance(relation, limits.Positions):
+    if isinstance(relation, Positions):
         if count := len(values[relation.of]):
             return tuple(draw(st.integers(0, count - 1)) for _ in entries)
         if relation.column == "dependents":
@@ -134,12 +149,12 @@ def related(draw: st.DrawFn, relation: limits.Relation, values: dict[str, Any]) 
             if "inputs" in values:
                 values["inputs"] = Payloads(())
         return ()
-    if isinstance(relation, limits.Records):
+    if isinstance(relation, Records):
         return bytes(relation.size * (len(values[relation.of]) if relation.of else draw(st.integers(0, 3))))
-    if isinstance(relation, limits.Grouped):
+    if isinstance(relation, Grouped):
         values["groups"] = values["groups"] or (draw(groups()),)
         return entries
-    assert isinstance(relation, limits.Distinct)
+    assert isinstance(relation, Distinct)
     return tuple(draw(st.lists(st.integers(0, 2**64 - 1), min_size=len(entries), max_size=len(entries), unique=True)))
 
 
@@ -147,7 +162,7 @@ def smallest(limit: Limit) -> Any:
     """One value within a limit."""
     if isinstance(limit, Whole | Real):
         return max(0, limit.least)
-    if isinstance(limit, OneOf):
+    if isinstance(limit, AnyOf):
         return min(limit.values)
     if isinstance(limit, Text):
         return "n" * limit.least

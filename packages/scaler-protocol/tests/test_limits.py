@@ -16,6 +16,7 @@ from scaler_protocol.errors import InvalidFieldError, MalformedMessageError, Sca
 from scaler_protocol.messages import Done, Functions, Group, Inputs, Message, Run, Submit
 from scaler_protocol.monitoring import TaskEvents
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.ranges import Anything, Column, Records, Text
 from scaler_protocol.storage import PutObject
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def wrong_values(wire: Wire, kind: type[Any], *, carried: bool) -> dict[str, st.
     found = {}
     for field, limit in wire.limits_of(kind).items():
         element = wire.schema_types(kind)[field][0]
-        each = limit.each if isinstance(limit, limits.Column) else limit
-        if isinstance(each, limits.Anything) or (element == "payloads" and not carried):
+        each = limit.each if isinstance(limit, Column) else limit
+        if isinstance(each, Anything) or (element == "payloads" and not carried):
             continue
         refused = wire.refused(each, element)
         strategies = [refused] if refused is not None else []
@@ -44,7 +45,7 @@ def wrong_values(wire: Wire, kind: type[Any], *, carried: bool) -> dict[str, st.
 
 def with_wrong(wire: Wire, kind: type[Any], field: str, value: Any) -> Any:
     """A message whose one field is out of its limit."""
-    if isinstance(wire.limits_of(kind)[field], limits.Column):
+    if isinstance(wire.limits_of(kind)[field], Column):
         value = Payloads([value]) if wire.schema_types(kind)[field][0] == "payloads" else (value,)
     return replace(wire.smallest_of(kind), **{field: value})
 
@@ -117,10 +118,10 @@ def test_the_table_names_fields_that_are_there(wire: Wire) -> None:
         types = wire.schema_types(kinds[name])
         assert fields.keys() <= types.keys(), name
         for field, limit in fields.items():
-            assert isinstance(limit, limits.Column) == types[field][1], f"{name}.{field}"
+            assert isinstance(limit, Column) == types[field][1], f"{name}.{field}"
     for name, relations in limits.RELATIONS.items():
         for relation in relations:
-            assert wire.schema_types(kinds[name])[relation.column][1] or isinstance(relation, limits.Records)
+            assert wire.schema_types(kinds[name])[relation.column][1] or isinstance(relation, Records)
 
 
 def test_callers_are_told_what_is_wrong() -> None:
@@ -142,7 +143,7 @@ def test_callers_are_told_what_is_wrong() -> None:
 
 @given(text=st.text(max_size=40), most=st.integers(3, 60))
 def test_texts_for_people_are_made_to_fit(text: str, most: int) -> None:
-    limit = limits.Text(most)
+    limit = Text(most)
     short = limits.shortened(text + "\udc80", limit)
     assert not limit.fault(short)
     if len((text + "\\udc80").encode()) <= most:

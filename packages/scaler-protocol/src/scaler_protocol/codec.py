@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, get_args
 import capnp
 
 from scaler_protocol.errors import InvalidFieldError, MalformedMessageError
-from scaler_protocol.limits import DEFAULTS, KEPT_BY_TYPE, RELATIONS, Limit, limit_of
+from scaler_protocol.limits import DEFAULTS, KEPT_BY_TYPE, RELATIONS, limit_of
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import NONE, Payloads
+from scaler_protocol.ranges import Limit
 
 _SCHEMA = capnp.load(str(Path(__file__).with_name("messages.capnp")))
 _MESSAGE = _SCHEMA.Message

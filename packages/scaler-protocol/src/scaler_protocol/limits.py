@@ -1,256 +1,34 @@
 """Limits: what each field of each message may hold, checked by the codec at both ends of a connection.
 
 `FIELDS` is the table. A field that is not in it may hold whatever its type in the schema can (see `DEFAULTS`).
-`RELATIONS` says what must hold between the columns of a message, `COLUMNS` of the message classes apart. Callers check
-values with the same limits where those enter: `limits.PRIORITY.fault(priority)` says what is wrong with one, or "".
+`RELATIONS` says what must hold between the columns of a message, apart from `COLUMNS` of its class. Callers check a
+value with the same limits where it enters: `limits.PRIORITY.fault(priority)` says what is wrong with it, or "".
 """
 
 from __future__ import annotations
 
-import math
-import numbers
-import reprlib
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from scaler_protocol.handshake import Role
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK
 from scaler_protocol.profiles import PROFILE
-
-
-class Limit(ABC):
-    """What a value may be."""
-
-    @property
-    @abstractmethod
-    def span(self) -> str:
-        """The range or length alone, as docs/protocol.md writes it."""
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """What is allowed, in words that follow "not"."""
-
-    @abstractmethod
-    def fault(self, value: Any) -> str:
-        """What is wrong with a value of any type, in words that follow the name of its field; "" if it is allowed."""
-
-    @abstractmethod
-    def fits(self, value: Any) -> bool:
-        """Whether a value is allowed that has the right type already."""
-
-    def all_fit(self, column: Sequence[Any]) -> bool:
-        """Whether all values of a column, which is not empty, are allowed."""
-        return all(map(self.fits, column))
-
-
-@dataclass(frozen=True, slots=True)
-class Whole(Limit):
-    """A whole number of any integral type, as numpy's."""
-
-    least: int
-    most: int
-
-    @property
-    def span(self) -> str:
-        return f"{self.least:,} to {self.most:,}"
-
-    @property
-    def text(self) -> str:
-        return f"a whole number from {self.span}"
-
-    def fault(self, value: Any) -> str:
-        whole = isinstance(value, numbers.Integral)
-        return "" if whole and self.fits(value) else f"is {_shown(value)}, not {self.text}"
-
-    def fits(self, value: Any) -> bool:
-        return bool(self.least <= value <= self.most)
-
-    def all_fit(self, column: Sequence[int]) -> bool:
-        # Columns that may hold 0 and nothing below are of unsigned types.
-        return max(column) <= self.most and (not self.least or self.least <= min(column))
-
-
-@dataclass(frozen=True, slots=True)
-class Real(Limit):
-    """A number that is finite: neither NaN nor infinite."""
-
-    least: float = -math.inf
-    most: float = math.inf
-
-    @property
-    def span(self) -> str:
-        return "finite" if self.most == math.inf else f"{self.least:g} to {self.most:,.0f}"
-
-    @property
-    def text(self) -> str:
-        return "a finite number" if self.most == math.inf else f"a number from {self.span}"
-
-    def fault(self, value: Any) -> str:
-        real = isinstance(value, numbers.Real)
-        return "" if real and self.fits(value) else f"is {_shown(value)}, not {self.text}"
-
-    def fits(self, value: Any) -> bool:
-        try:
-            return math.isfinite(value) and self.least <= value <= self.most
-        except OverflowError:  # a whole number that no float can hold
-            return False
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf(Limit):
-    """One of a few numbers."""
-
-    values: frozenset[int]
-
-    @property
-    def span(self) -> str:
-        return ", ".join(map(str, sorted(self.values)))
-
-    @property
-    def text(self) -> str:
-        return f"one of {self.span}"
-
-    def fault(self, value: Any) -> str:
-        whole = isinstance(value, numbers.Integral)
-        return "" if whole and self.fits(value) else f"is {_shown(value)}, not {self.text}"
-
-    def fits(self, value: Any) -> bool:
-        return value in self.values
-
-    def all_fit(self, column: Sequence[int]) -> bool:
-        return self.values.issuperset(column)
-
-
-@dataclass(frozen=True, slots=True)
-class Text(Limit):
-    """A text that UTF-8 can write (surrogates are none), of so many bytes."""
-
-    most: int
-    least: int = 0
-
-    @property
-    def span(self) -> str:
-        return f"{self.least:,} to {self.most:,} bytes" if self.least else f"at most {self.most:,} bytes"
-
-    @property
-    def text(self) -> str:
-        return f"a text of {self.span} of UTF-8"
-
-    def fault(self, value: Any) -> str:
-        if not isinstance(value, str):
-            return f"is {_shown(value)}, not {self.text}"
-        try:
-            size = len(value.encode())
-        except UnicodeEncodeError:
-            return f"is {_shown(value)}, which UTF-8 can not write: it holds a surrogate"
-        return "" if self.least <= size <= self.most else f"is {_shown(value)} of {size:,} bytes, not {self.text}"
-
-    def fits(self, value: str) -> bool:
-        if not isinstance(value, str) or len(value) < self.least:
-            return False  # Cap'n Proto would write bytes as a text
-        return 4 * len(value) <= self.most or len(value.encode()) <= self.most
-
-
-@dataclass(frozen=True, slots=True)
-class Bytes(Limit):
-    """So many bytes, or none at all where `optional`."""
-
-    least: int
-    most: int
-    optional: bool = False
-
-    @property
-    def span(self) -> str:
-        size = f"{self.least:,}" if self.least == self.most else f"{self.least:,} to {self.most:,}"
-        if not self.least:
-            size = f"at most {self.most:,}"
-        return f"0 or {size} bytes" if self.optional else f"{size} bytes"
-
-    @property
-    def text(self) -> str:
-        return self.span
-
-    def fault(self, value: Any) -> str:
-        if not isinstance(value, bytes | bytearray | memoryview):
-            return f"is {_shown(value)}, not {self.text}"
-        return "" if self.fits(value) else f"is {_shown(value)} of {len(value):,} bytes, not {self.text}"
-
-    def fits(self, value: Any) -> bool:
-        if isinstance(value, str):
-            return False  # Cap'n Proto would write a text as bytes
-        return self.least <= len(value) <= self.most or (self.optional and not len(value))
-
-
-@dataclass(frozen=True, slots=True)
-class Flag(Limit):
-    """True or false."""
-
-    span = "true, false"
-    text = "True or False"
-
-    def fault(self, value: Any) -> str:
-        return "" if self.fits(value) else f"is {_shown(value)}, not {self.text}"
-
-    def fits(self, value: Any) -> bool:
-        return isinstance(value, bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Anything(Limit):
-    """What another check looks at: a Group."""
-
-    span = text = "as said there"
-
-    def fault(self, value: Any) -> str:
-        return ""
-
-    def fits(self, value: Any) -> bool:
-        return True
-
-    def all_fit(self, column: Sequence[Any]) -> bool:
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Column(Limit):
-    """At most so many entries, of which each has a limit; where their type alone keeps it, `each_fits` is set."""
-
-    each: Limit
-    most: int
-    each_fits: bool = False
-
-    @property
-    def span(self) -> str:
-        return f"{self.each.span}; at most {self.most:,} entries"
-
-    @property
-    def text(self) -> str:
-        return f"a column of at most {self.most:,} entries"
-
-    def fault(self, value: Any) -> str:
-        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-            return f"is {_shown(value)}, not {self.text}"
-        if len(value) > self.most:
-            return f"has {len(value):,} entries, at most {self.most:,} are allowed"
-        for position, entry in enumerate(value):
-            if fault := self.each.fault(entry):
-                return f"[{position}] {fault}"
-        return ""
-
-    def fits(self, value: Any) -> bool:
-        return len(value) <= self.most and (self.each_fits or not value or self.each.all_fit(value))
-
-
-def _shown(value: Any) -> str:
-    try:
-        return reprlib.repr(value)
-    except Exception:  # the repr of a user's own type may do anything
-        return f"<{type(value).__name__}>"
-
+from scaler_protocol.ranges import (
+    AnyOf,
+    Anything,
+    Bytes,
+    Column,
+    Distinct,
+    Flag,
+    Grouped,
+    Limit,
+    Positions,
+    Real,
+    Records,
+    Relation,
+    Text,
+    Whole,
+)
 
 # --- values that several fields, and callers, have in common ---------------------------------------------------------
 
@@ -318,7 +96,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "stream_output": Whole(0, 2),
     },
     "Hello": {
-        "role": OneOf(frozenset({Role.CLIENT, Role.AGENT, Role.OPERATOR})),
+        "role": AnyOf(frozenset({Role.CLIENT, Role.AGENT, Role.OPERATOR})),
         "identity": ID,
         "name": NAME,
         "host": NAME,
@@ -344,7 +122,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "NeedFunctions": {"functions": _FUNCTION_IDS},
     "Functions": _CODE,
     "Inputs": {"statuses": _STATUSES},
-    "Output": {"streams": Column(OneOf(frozenset({1, 2})), ENTRIES)},
+    "Output": {"streams": Column(AnyOf(frozenset({1, 2})), ENTRIES)},
     "AgentStatus": {
         "cpu": Real(0.0, 1e9),
         "names": Column(NAME, WORKERS.most),
@@ -382,77 +160,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "TaskEvents": {
         "group_functions": _NAMES,
         "group_needs": Column(_FIGURES, ENTRIES),
-        "text_levels": Column(OneOf(frozenset({10, 20, 30, 40, 50})), ENTRIES),
+        "text_levels": Column(AnyOf(frozenset({10, 20, 30, 40, 50})), ENTRIES),
     },
 }
-
-
-# --- what must hold between columns ----------------------------------------------------------------------------------
-
-
-class Relation(ABC):
-    """What holds between the columns of a message."""
-
-    column: str
-
-    @abstractmethod
-    def fault(self, message: Any) -> str:
-        """What is wrong, in words that follow the name of `column`, which is not empty; "" if nothing is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Positions(Relation):
-    """A sparse column: positions of another column, in any order."""
-
-    column: str
-    of: str
-
-    def fault(self, message: Any) -> str:
-        last, count = max(getattr(message, self.column)), len(getattr(message, self.of))
-        return "" if last < count else f"names position {last:,} of {self.of}, which has {count:,} entries"
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped(Relation):
-    """Tasks without `task_groups` are in group 0, which has to be there."""
-
-    column: str = "tasks"
-
-    def fault(self, message: Any) -> str:
-        return "" if message.groups else "is not empty, but groups is"
-
-
-@dataclass(frozen=True, slots=True)
-class Distinct(Relation):
-    """No entry stands twice."""
-
-    column: str
-
-    def fault(self, message: Any) -> str:
-        entries = getattr(message, self.column)
-        if len(entries) == 1 or len(set(entries)) == len(entries):
-            return ""
-        (twice, _), *_ = Counter(entries).most_common(1)
-        return f"holds {twice!r} more than once"
-
-
-@dataclass(frozen=True, slots=True)
-class Records(Relation):
-    """Bytes that are records of a fixed size: one for each entry of `of`, or any number; or nothing at all."""
-
-    column: str
-    size: int
-    of: str = ""
-
-    def fault(self, message: Any) -> str:
-        size = len(getattr(message, self.column))
-        if not self.of:
-            return f"has {size:,} bytes, not a multiple of {self.size}" if size % self.size else ""
-        count = len(getattr(message, self.of))
-        return (
-            "" if size == self.size * count else f"has {size:,} bytes, not {self.size} for each of {count:,} {self.of}"
-        )
-
 
 _DEFINED: Final = Positions("bodies_stored", "bodies")
 

@@ -14,9 +14,10 @@ from itertools import count
 
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.errors import restore
-from scaler_protocol.limits import Text, shortened
+from scaler_protocol.limits import shortened
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
+from scaler_protocol.ranges import Text
 from scaler_protocol.tracebacks import traceback_text
 from scaler_scheduler.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, TaskRecord, describe_runtime
 
