@@ -132,6 +132,26 @@ def test_work_that_raises_can_be_asked_for_again() -> None:
     assert len(done) == 2
 
 
+def test_a_record_that_comes_in_the_middle_of_another_one_follows_it() -> None:
+    said: list[bytes] = []
+
+    def write(record: bytes) -> None:
+        if record in (b"1", b"3"):
+            answers.write(bytes([record[0] + 1]))
+            assert said[-1:] != [b"2"]
+        said.append(record)
+
+    answers = Answers(write)
+    answers.write(b"1")
+    answer = answers.reserve()
+    answers.write(b"3")
+    answer.stored(None)
+    assert said == [b"1", b"2"]
+    answer.say(b"stored", lambda error: b"error")
+    answers.write(b"5")
+    assert said == [b"1", b"2", b"stored", b"3", b"4", b"5"]
+
+
 @contextmanager
 def forked(run: Callable[[], object]) -> Iterator[int]:
     """A forked process, which must end with code 0."""

@@ -281,7 +281,7 @@ def test_a_forked_process_does_not_wait_to_say_what_its_parent_does() -> None:
     answers = Answers(said.append)
     answer = answers.reserve()
     answers.write(b"behind")
-    with answers._pump._lock:  # as another thread may have it at that moment
+    with answers._lock:  # as another thread may have it at that moment
         pid = os.fork()
     if not pid:
         answers.write(b"of the child")

@@ -7,6 +7,7 @@ behind.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +15,6 @@ from typing import Final
 from scaler_io.latches import Latch
 from scaler_protocol.errors import ScalerError
 from scaler_worker.forks import tell_in_forks
-from scaler_worker.pump import Pump
 
 OnError = Callable[[ScalerError], bytes]
 """The record to say instead."""
@@ -60,23 +60,35 @@ class Answer:
 
 
 class Answers:
-    """The way to the agent, for several threads, finalizers and signal handlers; `write` writes one record."""
+    """The way to the agent, for several threads; `write` writes one record.
+
+    A finalizer or signal handler that interrupts a write, and prints, leaves its record to the call that it interrupts.
+    """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
-        self._waiting: deque[bytes | Answer] = deque()
-        self._pump = Pump(self._say)
+        self.forked()
         tell_in_forks(self)
 
     def forked(self) -> None:
-        """What the parent has not said yet it says itself."""
-        self._waiting.clear()
-        self._pump.renew()
+        """What our parent has not said yet it says itself."""
+        self._waiting: deque[bytes | Answer] = deque()
+        self._writing = False
+        self._lock = threading.RLock()
 
     def write(self, record: bytes) -> None:
         """Say this behind all that was to be said before."""
-        self._waiting.append(record)
-        self._pump.run()
+        with self._lock:
+            if self._writing or self._waiting:
+                self._waiting.append(record)
+            else:
+                self._writing = True
+                try:
+                    self._write(record)
+                finally:
+                    self._writing = False
+            if self._waiting:
+                self.flush()
 
     def reserve(self) -> Answer:
         """The next place."""
@@ -86,13 +98,18 @@ class Answers:
 
     def flush(self) -> None:
         """Say what need not wait any more."""
-        self._pump.run()
+        with self._lock:
+            while not self._writing and self._next() is not None:
+                self._writing = True
+                try:
+                    while (record := self._next()) is not None:
+                        self._waiting.popleft()
+                        self._write(record)
+                finally:
+                    self._writing = False
 
-    def _say(self) -> None:
-        waiting = self._waiting
-        while waiting:
-            record = first.record if isinstance(first := waiting[0], Answer) else first
-            if record is None:
-                return
-            waiting.popleft()
-            self._write(record)
+    def _next(self) -> bytes | None:
+        """What may be said now."""
+        if not self._waiting:
+            return None
+        return first.record if isinstance(first := self._waiting[0], Answer) else first
