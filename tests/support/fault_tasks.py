@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import resource
 import signal
 import sys
 import time
@@ -72,3 +74,41 @@ def noted_block(path: str, number: int, *values: bytes) -> bytes:
     """The same of numbers that are written again and again until they are too big for a message."""
     found = noted_total(path, number, 0.005, *(int.from_bytes(value[:8], "big") for value in values))
     return found.to_bytes(8, "big") * 10_000
+
+
+_kept: list[int] = []
+
+
+def keep_descriptors(*, fail: bool = False) -> str:
+    """Open files until no more can be opened."""
+    try:
+        while True:
+            _kept.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        if fail:
+            raise
+    return "done"
+
+
+def lower_limit() -> str:
+    """Allow no more files to be opened."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return "done"
+
+
+def open_files(number: int) -> int:
+    """Need some files, for a while."""
+    with open(os.devnull, "rb"), open(os.devnull, "rb"):
+        time.sleep(0.005)
+    return number
+
+
+def break_module() -> None:
+    """What later tasks of this worker call is no function any more."""
+    math.sqrt = None  # type: ignore[assignment]
+
+
+def root_of(number: int) -> float:
+    """The square root, after a while."""
+    time.sleep(0.002)
+    return math.sqrt(number)

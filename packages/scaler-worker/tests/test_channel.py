@@ -18,12 +18,12 @@ from scaler_worker.channel import (
     RESULT,
     STORED_RESULT,
     Definition,
-    MessageReader,
     OutputWritten,
     RecordReader,
     RunsEnded,
     WorkerReady,
 )
+from scaler_worker.client_messages import MessageReader, pack_message
 from scaler_worker.inputs import Input, join_inputs, split_inputs
 
 NUMBERS = st.integers(0, 2**64 - 1)
@@ -120,7 +120,7 @@ def test_messages_however_they_are_cut() -> None:
         Done((2,), (0,), Payloads([b"x" * 100])),
         Blocked((3,), (False,)),
     ]
-    data = b"".join(channel.pack_message(message) for message in messages)
+    data = b"".join(pack_message(message) for message in messages)
     for size in (1, 7, 100, len(data)):
         reader = MessageReader()
         found = [message for at in range(0, len(data), size) for message in reader.feed(data[at : at + size])]

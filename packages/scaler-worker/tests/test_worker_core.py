@@ -42,11 +42,12 @@ from scaler_worker.channel import (
     RunsEnded,
     RunUnfed,
     WorkerReady,
+    WorkerRetired,
 )
 from scaler_worker.inputs import Input, join_inputs
 from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload, PreloadError
-from scaler_worker.worker_core import REVOKED, RUN, WorkerCore
+from scaler_worker.worker_core import REVOKED, RUN, RetiredError, WorkerCore
 
 Done = Callable[[ScalerError | None], object]
 
@@ -96,7 +97,12 @@ class Store:
 class Bench:
     """A WorkerCore and what it wrote."""
 
-    def __init__(self, store: Store | None = None, capture: Any = lambda send: contextlib.nullcontext()) -> None:
+    def __init__(
+        self,
+        store: Store | None = None,
+        capture: Any = lambda send: contextlib.nullcontext(),
+        damage: Callable[[], str] = str,
+    ) -> None:
         self.word = memoryview(bytearray(24)).cast("Q")
         self.written: list[Any] = []
         self.ticks = count(step=1_000_000)
@@ -112,6 +118,7 @@ class Bench:
             clock=lambda: next(self.ticks),
             cpu_clock=lambda: next(self.ticks),
             peak_memory=lambda: 5,
+            damage=damage,
             store=store,
         )
 
@@ -423,3 +430,69 @@ def test_a_run_takes_what_the_one_before_made() -> None:
     bench.run(5, (30, 9, call()))
     bench.run(6, takes(31, 30), flag=chain)
     assert [type(event) for event in bench.written] == [RunsEnded, RunUnfed, FunctionMissed, RunUnfed]
+
+
+class Damageable:
+    """A process that calls with True damage."""
+
+    def __init__(self) -> None:
+        self.damaged = ""
+        self.examined = 0
+
+    def find(self) -> str:
+        self.examined += 1
+        return self.damaged
+
+    def run(self, damage: bool, fail: bool) -> None:
+        if damage:
+            self.damaged = "it is broken"
+        if fail:
+            raise ValueError
+
+
+def test_what_fails_behind_a_run_that_may_have_done_the_damage_is_not_answered() -> None:
+    process = Damageable()
+    bench = Bench(damage=process.find)
+    bench.core._runners[1] = load_runner(Definition(1, b"f" * 16, "f", cloudpickle.dumps(len), 0, 0))
+    bench.core._runners[2] = _runner_of(process)
+    calls = [(10, 2, call(False, True)), (11, 2, call(True, False)), (12, 2, call(False, True)), (13, 1, call([]))]
+    with pytest.raises(RetiredError, match="it is broken"):
+        bench.run(1, *calls)
+    assert [type(event) for event in bench.written] == [RunsEnded, RunsEnded, WorkerRetired]
+    assert [run for event in bench.written[:2] for run in event.runs] == [10, 11]
+    assert bench.written[-1].text == "it is broken" and bench.word[RUN] == 12
+
+
+def test_a_run_that_has_done_the_damage_for_certain_ends_as_it_ended() -> None:
+    process = Damageable()
+    bench = Bench(damage=process.find)
+    bench.core._runners[2] = _runner_of(process)
+    bench.core.examine()
+    with pytest.raises(RetiredError):
+        bench.run(1, (10, 2, call(True, True)), (11, 2, call(False, False)), (12, 2, call(False, False)))
+    ended, returned, retired = bench.written
+    assert (ended.runs, ended.statuses) == ([10], [Status.RAISED])
+    assert (returned, retired) == (DatagramReturned(11), WorkerRetired("it is broken"))
+
+
+def test_damage_that_makes_nothing_fail_is_found_by_and_by_and_costs_nothing_until_then() -> None:
+    process = Damageable()
+    bench = Bench(damage=process.find)
+    bench.core._runners[2] = _runner_of(process)
+    bench.run(1, *((run, 2, call(run == 20, False)) for run in range(10, 30)))
+    assert process.examined == 0 and sum(len(event.runs) for event in bench.written) == 20
+    with pytest.raises(RetiredError):
+        bench.core.examine()
+    assert bench.written[-1] == WorkerRetired("it is broken")
+
+
+def _runner_of(process: Damageable) -> Any:
+    def run(payload: Any) -> tuple[int, bytes]:
+        args, _ = pickle.loads(payload)
+        try:
+            process.run(*args)
+        except ValueError:
+            return Status.RAISED, b"raised"
+        return Status.VALUE, b"done"
+
+    return run

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import repeat
 from typing import Any, Final
 
@@ -69,6 +70,7 @@ from scaler_worker.flights import Flights
 from scaler_worker.functions import FunctionTable
 from scaler_worker.inputs import with_inputs
 from scaler_worker.outcomes import Outbox
+from scaler_worker.outliers import Outliers
 from scaler_worker.records import AgentConfig, Entry, WorkerRecord
 from scaler_worker.relays import ByTask, by_session
 
@@ -88,6 +90,7 @@ class AgentCore:
         self.functions = FunctionTable(config.task_timeout_seconds)
         self._outbox = Outbox(config.name)
         self.flights = Flights(self.fleet, self.functions, self._outbox, config.host, config.secret)
+        self._outliers = Outliers(self.fleet, self.flights)
         self._draining = Draining(self.fleet, self.flights, self.functions)
         self._retention = config.object_retention_seconds
         self._effects = self.flights.effects
@@ -125,12 +128,13 @@ class AgentCore:
     def _worker_handlers(self) -> dict[type, Callable[[WorkerRecord, Any, float], None]]:
         flights = self.flights
         return {
-            channel.RunsEnded: flights.ended,
+            channel.RunsEnded: self._outliers.ended,
             channel.OutputWritten: self._written,
             channel.RunUnfed: lambda worker, event, now: flights.unfed(worker, event.run, now),
             channel.FunctionMissed: lambda worker, event, now: flights.missed(worker, event.run, now),
             channel.DatagramReturned: lambda worker, event, now: flights.returned(worker, event.run, now),
             channel.WorkerReady: self._ready,
+            channel.WorkerRetired: lambda worker, event, now: setattr(worker, "parting", event.text),
             channel.PreloadFailed: lambda worker, event, now: self._stop(1, event.text),
             events.WorkerDied: self._died,
             events.TailRecalled: flights.tail_recalled,
@@ -269,7 +273,10 @@ class AgentCore:
     def _died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
         # What it was still to be asked can not be asked any more, and its number is another's soon.
         self._effects[:] = [effect for effect in self._effects if getattr(effect, "worker", None) != worker.number]
+        if worker.parting:
+            event = replace(event, reason=f"ended itself ({worker.parting})")
         self.flights.died(worker, event, now)
+        self._outliers.gone(worker.number)
         for session in worker.sessions:
             self._sessions.pop(session, None)
         if stop := self.fleet.gone(worker, event.reason):

@@ -9,7 +9,7 @@ import socket
 from scaler_io.links import LinkLost, LinkUp, UplinkEvent
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message
-from scaler_worker.channel import MessageReader, pack_message
+from scaler_worker.client_messages import MessageReader, pack_message
 
 _READ_SIZE = 256 * 1024
 

@@ -108,6 +108,13 @@ class Answers:
                 finally:
                     self._writing = False
 
+    def finish(self) -> None:
+        """Wait for storage until all is said."""
+        for answer in list(self._waiting):
+            if isinstance(answer, Answer):
+                answer.wait()
+        self.flush()
+
     def _next(self) -> bytes | None:
         """What may be said now."""
         if not self._waiting:

@@ -6,7 +6,7 @@ handle stands for). Columns are native integers, since both ends are on one host
 Worker to agent, over a pipe: records of a HEADER (kind, status, payload length, run, and the bytes of a PROFILE)
 and a payload. A record cut short by the death of its writer is dropped.
 
-Both ways beside them, over a stream: the messages of the client inside a task, as two lengths and one or two frames.
+Beside them stands a stream for the client inside a task: `scaler_worker.client_messages`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from scaler_protocol.buffers import Buffer
-from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Message
 from scaler_protocol.objects import OBJECT_ID_BYTES
 
 DATAGRAM_LIMIT: Final = 60 * 1024
@@ -169,6 +167,8 @@ PRELOAD_FAILED: Final = 7
 """The payload says why; the worker ends."""
 UNFED: Final = 8
 """The run was not started, for the one before did not make what it takes."""
+RETIRED: Final = 9
+"""The payload says why the worker can run no more tasks; it ends."""
 
 RECORD: Final = struct.Struct("<BBxxIQQQQIII")
 """Kind, status, length of the payload, run; then a PROFILE: duration, CPU, peak memory, pid, worker, attempt."""
@@ -244,7 +244,15 @@ class PreloadFailed:
     text: str
 
 
-RecordEvent = RunsEnded | OutputWritten | FunctionMissed | RunUnfed | DatagramReturned | WorkerReady | PreloadFailed
+@dataclass(frozen=True, slots=True)
+class WorkerRetired:
+    """A worker ends because it can run no more tasks; a run that it has not answered is lost."""
+
+    text: str
+
+
+_RunEvent = RunsEnded | OutputWritten | FunctionMissed | RunUnfed | DatagramReturned
+RecordEvent = _RunEvent | WorkerReady | PreloadFailed | WorkerRetired
 
 _RARE: Final[dict[int, Callable[[int, int, bytes], RecordEvent]]] = {
     OUTPUT: lambda status, run, payload: OutputWritten(run, status, payload),
@@ -253,6 +261,7 @@ _RARE: Final[dict[int, Callable[[int, int, bytes], RecordEvent]]] = {
     RETURNED: lambda status, run, payload: DatagramReturned(run),
     READY: lambda status, run, payload: WorkerReady(run),
     PRELOAD_FAILED: lambda status, run, payload: PreloadFailed(payload.decode("utf-8", "replace")),
+    RETIRED: lambda status, run, payload: WorkerRetired(payload.decode("utf-8", "replace")),
 }
 
 
@@ -344,43 +353,3 @@ def result_name(secret: bytes, task: int, run: int, pid: int) -> bytes:
     """
     key = hmac.digest(secret, _SESSION.pack(session_of(task)), "sha256")
     return hmac.digest(key, _RUN_OF_WORKER.pack(task, run, pid), "sha256")[:OBJECT_ID_BYTES]
-
-
-# --- messages of the client inside a task ---------------------------------------------------------------------------
-
-_LENGTHS: Final = struct.Struct("=QQ")
-
-
-def pack_message(message: Message) -> bytes:
-    """A message as it travels between a worker's client and the agent."""
-    frames = encode(message)
-    payload = frames[1] if len(frames) == 2 else b""
-    return b"".join((_LENGTHS.pack(len(frames[0]), len(payload)), frames[0], payload))
-
-
-class MessageReader:
-    """Cuts the stream between a worker's client and the agent into messages."""
-
-    __slots__ = ("_buffer",)
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[Any]:
-        """The messages that are complete with `data`; raises MalformedMessageError."""
-        buffer = self._buffer
-        buffer += data
-        at, messages = 0, []
-        while at + _LENGTHS.size <= len(buffer):
-            columns, payload = _LENGTHS.unpack_from(buffer, at)
-            middle = at + _LENGTHS.size + columns
-            end = middle + payload
-            if end > len(buffer):
-                break
-            frames = [bytes(buffer[at + _LENGTHS.size : middle])]
-            if payload:
-                frames.append(bytes(buffer[middle:end]))
-            messages.append(decode(frames))
-            at = end
-        del buffer[:at]
-        return messages

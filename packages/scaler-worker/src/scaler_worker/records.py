@@ -101,7 +101,7 @@ class WorkerRecord:
 
     __slots__ = (
         "blocked", "children", "cpu", "doomed", "dropped", "flight", "guessed", "idle_since", "knows", "name",
-        "number", "pid", "sequence", "sessions", "state", "verdict",
+        "number", "parting", "pid", "sequence", "sessions", "state", "verdict",
     )  # fmt: skip
 
     def __init__(self, number: int, name: str) -> None:
@@ -123,6 +123,8 @@ class WorkerRecord:
         self.children: set[int] = set()
         """Unfinished tasks that the current run submitted."""
         self.sessions: dict[int, None] = {}
+        self.parting = ""
+        """Why it ends by itself, if it has said so."""
         self.cpu = -1
         """Nanoseconds at the last look, if there was one since it has children."""
 

@@ -27,17 +27,21 @@ from scaler_worker.agent_transport import AgentTransport
 from scaler_worker.answers import Answers
 from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
 from scaler_worker.config import WorkerConfig
+from scaler_worker.damage import Damage
 from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload
 from scaler_worker.result_pipe import ResultPipe
 from scaler_worker.storage import WorkerStorage
 from scaler_worker.words import SharedWords
-from scaler_worker.worker_core import WorkerCore
+from scaler_worker.worker_core import RetiredError, WorkerCore
 
 DESCRIPTORS: Final = 4
 RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
 KEEP_SECONDS: Final = 1.0
 """Objects that no run has needed for so long, and then for as long again, are let go."""
+EXAMINE_SECONDS: Final = 0.05
+LONG_SECONDS: Final = 0.001
+"""How often this process is examined for damage, and after which datagrams in any case: it takes a few microseconds."""
 _ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(4)
 
 
@@ -117,24 +121,28 @@ def run_worker(
         storage = WorkerStorage(
             lambda: config.object_storage_address or words.storage, words.secret, name, cache=_cache(config)
         )
+        answers = Answers(pipe.write)
         core = WorkerCore(
             name=name,
             host=socket.gethostname(),
             number=number,
             pid=os.getpid(),
             word=words.of(number),
-            answers=Answers(pipe.write),
+            answers=answers,
             capture=CapturedOutput,
             clock=time.monotonic_ns,
             cpu_clock=time.process_time_ns,
             peak_memory=_peak_memory,
+            damage=Damage(ends.faults).find,
             store=storage,
         )
         transport = AgentTransport(socket.socket(fileno=ends.messages))
         task_context.install(WorkerRuntime(core, transport, storage, words))
         os.register_at_fork(after_in_child=lambda: core.become_fork(_end_fork))
         core.ready()
-        _work(core, storage, ends, config)
+        with contextlib.suppress(RetiredError):
+            _work(core, storage, ends, config)
+        answers.finish()
         code = 0
     except BrokenPipeError:
         code = 0  # the agent is gone
@@ -205,34 +213,55 @@ def _preload(config: WorkerConfig, pipe: ResultPipe) -> bool:
 
 def _work(core: WorkerCore, storage: WorkerStorage, ends: WorkerEnds, config: WorkerConfig) -> None:
     tasks = socket.socket(fileno=ends.tasks)
-    interval = config.garbage_collect_interval_seconds
-    _limit_waiting(tasks, interval)
-    receive, take, clock = tasks.recvmsg, core.take, time.monotonic
-    collect_at, worked = clock() + interval, False
-    forget_at, keeping = 0.0, False
+    chores = _Chores(core, storage, config)
+    receive, take, clock, limit = tasks.recvmsg, core.take, time.monotonic, 0.0
     while True:
+        if limit != chores.seconds:
+            limit = chores.seconds
+            _limit_waiting(tasks, limit)
         try:
             datagram, ancillary, _, _ = receive(RECEIVE_SIZE, _ONE_DESCRIPTOR)
         except BlockingIOError:
-            datagram, ancillary = b"", []
+            chores.do(clock())
         except KeyboardInterrupt:
             continue
         else:
             if not datagram:
                 return
+            began = clock()
             take(read_memory_file(ancillary) if ancillary else datagram)
-            worked = True
-        now = clock()
-        if storage.keeping and now >= forget_at:
-            storage.forget_unused()
-            forget_at = now + KEEP_SECONDS
-        if keeping is not storage.keeping:
-            keeping = storage.keeping
-            _limit_waiting(tasks, min(interval, KEEP_SECONDS) if keeping else interval)
-        if now >= collect_at:
-            if worked:
-                _collect(config.trim_memory_threshold_bytes)
-            collect_at, worked = clock() + interval, False
+            chores.do_after_work(began, clock())
+
+
+class _Chores:
+    """What a worker does between datagrams, now and then; `seconds` is how long it may wait for one."""
+
+    def __init__(self, core: WorkerCore, storage: WorkerStorage, config: WorkerConfig) -> None:
+        self._core, self._storage = core, storage
+        self._interval = self.seconds = config.garbage_collect_interval_seconds
+        self._threshold = config.trim_memory_threshold_bytes
+        self._worked = False
+        self._forget_at = self._examine_at = 0.0
+        self._collect_at = time.monotonic() + self._interval
+
+    def do_after_work(self, began: float, now: float) -> None:
+        """Do what is due after a datagram; raises RetiredError where that has damaged this process."""
+        self._worked = True
+        if now >= self._examine_at or now >= began + LONG_SECONDS:
+            self._core.examine()
+            self._examine_at = now + EXAMINE_SECONDS
+        self.do(now)
+
+    def do(self, now: float) -> None:
+        """Do what is due."""
+        if self._storage.keeping and now >= self._forget_at:
+            self._storage.forget_unused()
+            self._forget_at = now + KEEP_SECONDS
+        self.seconds = min(self._interval, KEEP_SECONDS) if self._storage.keeping else self._interval
+        if now >= self._collect_at:
+            if self._worked:
+                _collect(self._threshold)
+            self._collect_at, self._worked = time.monotonic() + self._interval, False
 
 
 def _limit_waiting(tasks: socket.socket, interval: float) -> None:

@@ -13,12 +13,11 @@ from scaler_protocol.messages import Message
 from scaler_worker.channel import (
     DATAGRAM_LIMIT,
     DEFINE,
-    MessageReader,
     RecordEvent,
     RecordReader,
     handle_of,
-    pack_message,
 )
+from scaler_worker.client_messages import MessageReader, pack_message
 from scaler_worker.worker import RECEIVE_SIZE, read_memory_file
 
 BUFFER_SIZE: Final = 1024 * 1024

@@ -30,6 +30,7 @@ from scaler_worker.channel import (
     READY,
     RECORD,
     RESULT,
+    RETIRED,
     RETURNED,
     STORED,
     STORED_RESULT,
@@ -46,6 +47,8 @@ RUN: Final = 0
 STARTED: Final = 1
 REVOKED: Final = 2
 """Places in a worker's word: the current run, when it started (monotonic nanoseconds), the revoked sequence."""
+EVERYTHING: Final = 2**64 - 1
+"""The revoked sequence of a worker that runs nothing any more."""
 FUNCTIONS_LIMIT: Final = 1024
 BRIEF_NANOSECONDS: Final = 200_000
 """Runs up to this are taken to use the CPU all the time: to ask costs more than many a task."""
@@ -98,6 +101,10 @@ class AnswerDesk(Protocol):
         """The next place."""
 
 
+class RetiredError(ScalerError):
+    """This worker can run no more tasks, and the agent knows why."""
+
+
 class WorkerCore:
     """One worker's functions and its current run. `take` is the way in, `answers` the way out."""
 
@@ -114,6 +121,7 @@ class WorkerCore:
         clock: Callable[[], int],
         cpu_clock: Callable[[], int],
         peak_memory: Callable[[], int],
+        damage: Callable[[], str] = str,
         store: ObjectStore | None = None,
     ) -> None:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
@@ -122,6 +130,10 @@ class WorkerCore:
         self._word, self._capture = word, capture
         self._answers, self._write = answers, answers.write
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
+        self._find_damage = damage
+        self._damaged = ""
+        self._last = self._whole_after = 0
+        """The last run that ended, and the one after which this process was found whole."""
         self._store = store
         self._runners: dict[int, Runner] = {}
         self._made: dict[int, tuple[bool, bytes]] = {}
@@ -136,15 +148,28 @@ class WorkerCore:
         return CurrentTask(self._task, self._attempt, self._name, self._run) if self._run else None
 
     def take(self, datagram: bytes) -> None:
-        """Do what a datagram says."""
+        """Do what a datagram says; raises RetiredError where this process can go on no more."""
         if datagram[0] == DEFINE:
             self._define(unpack_definition(datagram))
         else:
             self._run_tasks(datagram)
+            self._run = 0
+            if self._damaged:
+                self._retire(self._damaged)
 
     def ready(self) -> None:
         """Say that tasks may come."""
         self._record(READY, 0, self._pid, b"")
+
+    def examine(self) -> None:
+        """See whether this process can go on running tasks; raises RetiredError where it can not."""
+        if damage := self._find_damage():
+            self._retire(damage)
+        self._whole_after = self._last
+
+    def _retire(self, why: str) -> NoReturn:
+        self._record(RETIRED, 0, 0, why.encode("utf-8", "replace")[:TEXT_LIMIT])
+        raise RetiredError(why)
 
     def become_fork(self, end: Callable[[], NoReturn]) -> None:
         """This process was forked by the current run: it may print, and calls `end` where the run comes to its end."""
@@ -173,6 +198,7 @@ class WorkerCore:
         word, clock, cpu_clock, runners = self._word, self._clock, self._cpu_clock, self._runners
         pack, pid, number = RECORD.pack, self._pid, self._number
         start, cpu_start = clock(), cpu_clock()
+        last = self._last
         for run, task, handle, length, attempt, flag in zip(
             runs, tasks, handles, lengths, attempts, flags, strict=True
         ):
@@ -196,8 +222,8 @@ class WorkerCore:
             else:
                 status, payload = runner(datagram[at:end])
             kind, answer = RESULT, None
-            if len(payload) > INLINE_LIMIT:
-                kind, status, payload, answer = self._place_result(status, payload)
+            if status or len(payload) > INLINE_LIMIT:
+                kind, status, payload, answer = self._place_outcome(status, payload, last)
             small = not status and len(payload) <= INLINE_LIMIT
             self._made = {task: (kind == STORED_RESULT, bytes(payload))} if small else {}
             self._making = answer
@@ -217,7 +243,23 @@ class WorkerCore:
                 self._write(record)
             else:
                 answer.say(record, partial(_failing, run, profile))
-        self._run = 0
+            last = run
+        self._last = last
+
+    def _place_outcome(self, status: int, payload: Payload, last: int) -> tuple[int, int, Payload, LateAnswer | None]:
+        """As `_place_result`, for runs that failed, too: where this process is damaged such a run is its last one.
+
+        Raises RetiredError, so that it is tried again elsewhere, where an earlier run may have done the damage; `last`
+        is the one before.
+        """
+        if status and (damage := self._find_damage()):
+            if self._whole_after != last:
+                self._retire(damage)
+            self._damaged = damage
+            self._word[REVOKED] = EVERYTHING
+        if len(payload) > INLINE_LIMIT:
+            return self._place_result(status, payload)
+        return RESULT, status, payload, None
 
     def _decline(self, kind: int, run: int) -> None:
         """Say that a run can not be, and so makes nothing."""

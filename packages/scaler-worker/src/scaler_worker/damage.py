@@ -1,0 +1,52 @@
+"""Damage: what tasks may have done to their worker's process that makes later tasks fail."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Final
+
+SPARE_DESCRIPTORS: Final = 16
+"""Tasks, and the engine itself, need some."""
+_LIMITS: Final = {
+    "open files": resource.RLIMIT_NOFILE,
+    "memory": resource.RLIMIT_AS,
+    "data": resource.RLIMIT_DATA,
+    "file size": resource.RLIMIT_FSIZE,
+    "processes": resource.RLIMIT_NPROC,
+}
+
+
+class Damage:
+    """Compares this process with what it was; `descriptor` is any open one. `find` takes a few microseconds."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._ids = _ids()
+        self._limits = {name: _soft_limit(kind) for name, kind in _LIMITS.items()}
+
+    def find(self) -> str:
+        """Why this process should run no more tasks, in words; empty where it is whole."""
+        if (ids := _ids()) != self._ids:
+            return f"its user and group were changed from {self._ids} to {ids}"
+        for name, kind in _LIMITS.items():
+            limit = _soft_limit(kind)
+            if limit < self._limits[name]:
+                return f"its limit of {name} was lowered from {self._limits[name]:g} to {limit:g}"
+        try:
+            lowest_free = os.dup(self._descriptor)
+        except OSError as error:
+            return f"it can open no file: {error.strerror}"
+        os.close(lowest_free)
+        if lowest_free + SPARE_DESCRIPTORS > _soft_limit(resource.RLIMIT_NOFILE):
+            return f"all but a few of its {lowest_free} file descriptors are in use"
+        return ""
+
+
+def _ids() -> tuple[int, int]:
+    return os.geteuid(), os.getegid()
+
+
+def _soft_limit(kind: int) -> float:
+    limit = resource.getrlimit(kind)[0]
+    return float("inf") if limit == resource.RLIM_INFINITY else limit

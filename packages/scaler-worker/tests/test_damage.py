@@ -1,0 +1,89 @@
+"""What tasks do to their processes is noticed, and what is no damage is not."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+
+import pytest
+
+from scaler_worker.damage import SPARE_DESCRIPTORS, Damage
+
+
+def found_after(do: Callable[[], object]) -> str:
+    """What is found in a process of its own, which is whole before."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            damage = Damage(writer)
+            before = damage.find()
+            do()
+            os.write(writer, (before or damage.find() or "whole").encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as file:
+        text = file.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+def set_soft(kind: int, limit: int) -> None:
+    resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
+
+
+def lowest_free() -> int:
+    descriptor = os.dup(0)
+    os.close(descriptor)
+    return descriptor
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (resource.RLIMIT_NOFILE, "open files"),
+        (resource.RLIMIT_AS, "memory"),
+        (resource.RLIMIT_FSIZE, "file size"),
+        (resource.RLIMIT_NPROC, "processes"),
+    ],
+)
+def test_limits_that_were_lowered(kind: int, name: str) -> None:
+    limit = 2**40 if kind == resource.RLIMIT_AS else 100
+    assert found_after(lambda: set_soft(kind, limit)).startswith(f"its limit of {name} was lowered from ")
+
+
+def test_a_user_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    damage = Damage(0)
+    user, group = os.geteuid(), os.getegid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)  # which only root can really do
+    assert damage.find() == f"its user and group were changed from {(user, group)} to {(user + 1, group)}"
+
+
+def test_descriptors_that_are_used_up() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free() + 200, hard))
+    try:
+        assert found_after(lambda: [os.dup(0) for _ in range(150)]) == "whole"
+        assert "are in use" in found_after(lambda: [os.dup(0) for _ in range(200 - SPARE_DESCRIPTORS)])
+        assert found_after(lambda: use_up(200)) == "it can open no file: Too many open files"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def use_up(count: int) -> None:
+    try:
+        for _ in range(count):
+            os.dup(0)
+    except OSError:
+        return
+
+
+def test_limits_that_were_raised_are_no_damage() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft // 2, hard))
+    try:
+        assert found_after(lambda: set_soft(resource.RLIMIT_NOFILE, soft)) == "whole"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

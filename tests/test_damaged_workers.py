@@ -1,0 +1,54 @@
+"""Tasks that damage the process of their worker: it is replaced, and what others run does not fail for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import Client
+from support.clusters import LocalCluster
+from support.fault_tasks import break_module, keep_descriptors, lower_limit, open_files, root_of
+from support.gates import SECONDS
+
+TASKS = 40
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster whose log is the test's."""
+    started = LocalCluster(tmp_path / "log", n_workers=2)
+    yield started
+    started.end()
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [(keep_descriptors, "it can open no file"), (lower_limit, "its limit of open files was lowered")],
+)
+def test_a_damaged_worker_is_replaced_and_spoils_no_task(own: LocalCluster, damage: object, why: str) -> None:
+    with Client(own.address) as client:
+        client.map(root_of, range(TASKS))
+        assert client.submit(damage).result(SECONDS) == "done"  # type: ignore[arg-type]
+        futures = [client.submit(open_files, number) for number in range(TASKS)]
+        assert [future.result(SECONDS) for future in futures] == list(range(TASKS))
+    assert f"ended itself ({why}" in own.log.read_text("utf-8")
+
+
+def test_a_task_that_damages_its_worker_and_fails_says_why_itself(own: LocalCluster) -> None:
+    with Client(own.address) as client:
+        error = client.submit(keep_descriptors, fail=True).exception(SECONDS)
+        assert isinstance(error, OSError) and "Too many open files" in str(error)
+        assert client.map(open_files, range(TASKS)) == list(range(TASKS))
+
+
+def test_a_worker_that_fails_unlike_the_other_is_replaced_and_said(own: LocalCluster) -> None:
+    with Client(own.address) as client:
+        client.submit(break_module).result(SECONDS)
+        outcomes: list[bool] = []
+        while not outcomes or "is replaced: its last" not in own.log.read_text("utf-8"):
+            futures = [client.submit(root_of, number) for number in range(TASKS)]
+            outcomes += [future.exception(SECONDS) is None for future in futures]
+            assert len(outcomes) < 50 * TASKS
+        assert all(client.submit(root_of, number).exception(SECONDS) is None for number in range(TASKS))
