@@ -143,7 +143,7 @@ def test_every_worker_finds_where_the_storage_is_now() -> None:
         assert (other.storage, len(other.secret), other.secret) == ("", 16, words.secret)
         words.of(2)[0] = 77
         for address in ("tcp://127.0.0.1:2346", "ipc:///a"):
-            words.storage = address
+            words.follow(1, address)
             assert other.storage == address
         assert list(other.of(2)) == [77, 0, 0]
     finally:

@@ -110,8 +110,7 @@ class Agent:
         for event in heard:
             if isinstance(event, LinkUp):
                 self._was_up = True
-                self._forking.words.storage = event.welcome.storage_address
-                self._forking.words.scheduler = event.welcome.incarnation
+                self._forking.words.follow(event.welcome.incarnation, event.welcome.storage_address)
                 self.connected.set()
                 LOGGER.info("connected to the scheduler")
             elif isinstance(event, LinkDown) and self._was_up:

@@ -50,10 +50,6 @@ class SharedWords:
         """The incarnation of the scheduler; 0 while there has been none."""
         return int(self._view[self.count * WORD + 1])
 
-    @scheduler.setter
-    def scheduler(self, incarnation: int) -> None:
-        self._view[self.count * WORD + 1] = incarnation
-
     @property
     def storage(self) -> str:
         """Where the scheduler says object storage is; empty while it has not."""
@@ -63,11 +59,12 @@ class SharedWords:
             if not version % 2 and self._view[at] == version:
                 return text.rstrip(b"\0").decode()
 
-    @storage.setter
-    def storage(self, address: str) -> None:
+    def follow(self, scheduler: int, storage: str) -> None:
+        """Work for this incarnation of the scheduler from now on, which says where object storage is."""
         at = self.count * WORD
+        self._view[at + 1] = scheduler
         self._view[at] += 1
-        self._address[:] = address.encode().ljust(ADDRESS_BYTES, b"\0")
+        self._address[:] = storage.encode().ljust(ADDRESS_BYTES, b"\0")
         self._view[at] += 1
 
 

@@ -198,7 +198,6 @@ class WorkerCore:
         word, clock, cpu_clock, runners = self._word, self._clock, self._cpu_clock, self._runners
         pack, pid, number = RECORD.pack, self._pid, self._number
         start, cpu_start = clock(), cpu_clock()
-        last = self._last
         for run, task, handle, length, attempt, flag in zip(
             runs, tasks, handles, lengths, attempts, flags, strict=True
         ):
@@ -223,7 +222,7 @@ class WorkerCore:
                 status, payload = runner(datagram[at:end])
             kind, answer = RESULT, None
             if status or len(payload) > INLINE_LIMIT:
-                kind, status, payload, answer = self._place_outcome(status, payload, last)
+                kind, status, payload, answer = self._place_outcome(status, payload)
             small = not status and len(payload) <= INLINE_LIMIT
             self._made = {task: (kind == STORED_RESULT, bytes(payload))} if small else {}
             self._making = answer
@@ -243,17 +242,15 @@ class WorkerCore:
                 self._write(record)
             else:
                 answer.say(record, partial(_failing, run, profile))
-            last = run
-        self._last = last
+            self._last = run
 
-    def _place_outcome(self, status: int, payload: Payload, last: int) -> tuple[int, int, Payload, LateAnswer | None]:
+    def _place_outcome(self, status: int, payload: Payload) -> tuple[int, int, Payload, LateAnswer | None]:
         """As `_place_result`, for runs that failed, too: where this process is damaged such a run is its last one.
 
-        Raises RetiredError, so that it is tried again elsewhere, where an earlier run may have done the damage; `last`
-        is the one before.
+        Raises RetiredError, so that it is tried again elsewhere, where an earlier run may have done the damage.
         """
         if status and (damage := self._find_damage()):
-            if self._whole_after != last:
+            if self._whole_after != self._last:
                 self._retire(damage)
             self._damaged = damage
             self._word[REVOKED] = EVERYTHING
