@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,13 +13,14 @@ import numpy as np
 import pytest
 
 from scaler import Client
+from scaler_client.futures import ScalerFuture
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Role
 from support.faults import Service, Services, wait_until
 from support.gates import SECONDS, Gate, wait_at
-from support.object_tasks import doubled, give, mark, same, size_of, total, weigh
+from support.object_tasks import doubled, fail_with, give, mark, same, size_of, total, weigh
 from support.processes import free_ports, stopped
 from support.storage import WatchedStorage
 
@@ -166,6 +168,35 @@ def test_what_a_killed_worker_had_made_and_not_stored_is_made_again(
                 assert not any(future.done() for future in futures)
                 os.kill(next(iter(made(marks).values())), signal.SIGKILL)
             assert [future.result(SECONDS) for future in futures] == [bytes([number]) * SMALL for number in range(40)]
+
+
+def test_storage_that_is_silent_keeps_nobody_longer_than_he_wants_to_wait(
+    storage_address: str, server: Service, tmp_path: Path
+) -> None:
+    with Services(tmp_path, "--object-storage-address", storage_address) as services:
+        services.add_agent(1)
+        # A storage that says nothing for one and a half heartbeats is lost to this client.
+        with Client(services.address, timeout_seconds=1.0) as client:
+            result, failure = client.submit(give, BIG), client.submit(fail_with, bytes(BIG))
+            assert wait([result], SECONDS).done and wait([failure], SECONDS).done
+            with stopped(server.process.pid):
+                for call in (result.result, result.exception, failure.result, failure.exception):
+                    with pytest.raises(TimeoutError, match="did not come"):
+                        call(timeout=0.1)
+                with pytest.raises(StorageLostError, match="no answer"):
+                    result.result()
+                assert isinstance(failure.exception(), StorageLostError)
+                assert isinstance(client.submit(size_of, bytes(4 * BIG)).exception(SECONDS), StorageLostError)
+                with pytest.raises(StorageLostError):
+                    asyncio.run(awaited(result))
+            assert client.submit(size_of, bytes(4 * BIG)).result(SECONDS) == 4 * BIG
+            assert result.result(SECONDS) == bytes(BIG) and result.exception() is None
+            with pytest.raises(ValueError):
+                failure.result(SECONDS)
+
+
+async def awaited(future: ScalerFuture[bytes]) -> bytes:
+    return await future
 
 
 def made(marks: Path) -> dict[int, int]:

@@ -20,6 +20,11 @@ def give(size: int) -> bytes:
     return bytes(size)
 
 
+def fail_with(value: bytes) -> None:
+    """Raises a ValueError of so many bytes."""
+    raise ValueError(value)
+
+
 def mark(folder: str, number: int, size: int) -> bytes:
     """So many bytes, and a file that says who made them and when it was done."""
     Path(folder, f"{number}-{os.getpid()}").touch()

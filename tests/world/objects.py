@@ -19,6 +19,7 @@ from scaler_io.held_files import HeldFiles, HeldObject
 from scaler_io.holder import Holder
 from scaler_io.host_cache import HostCache
 from scaler_io.links import Hub, HubEvent, Patience, Uplink
+from scaler_io.locks import Lives
 from scaler_io.mappings import Mappings
 from scaler_io.memory import MemoryDialer, MemoryListener, MemoryNetwork
 from scaler_io.reception import ServiceTurn
@@ -121,7 +122,7 @@ class ObjectProcess:
         self.here = here
         self.transfers: list[Upload | Download | Hold] = []
         self._files, self._speaks = files, speaks
-        self._network, self._role = network, role
+        self._network, self._role, self._lives = network, role, Lives()
         self._connect()
 
     def _connect(self) -> None:
@@ -137,6 +138,7 @@ class ObjectProcess:
             TIMEOUT_SECONDS,
             self._mappings,
             prove,
+            self._lives.name,
             lambda server: None,
             Holder(self._files) if self._files is not None and self._speaks else None,
         )
@@ -150,9 +152,8 @@ class ObjectProcess:
         for event in self.dialer.flush(now):
             conveyor.handle(event, now)
         copied = conveyor.copy(now)
-        if (lost := conveyor.give_up(now)) is not None:
-            conveyor.end(lost)
-        return now if copied else self._uplink.due()
+        conveyor.give_up(now)
+        return now if copied else min(self._uplink.due(), conveyor.due())
 
     def put(self, name: bytes, content: bytes) -> Upload:
         """Begin to store an object."""
@@ -214,9 +215,6 @@ class ObjectProcess:
         self._start(transfer)
 
     def _start(self, transfer: Transfer) -> None:
-        if self._conveyor.ended is not None:
-            self.shell.kill()
-            self._connect()
         transfer.since = self._network.now
         self._conveyor.add(transfer)
         self.shell.wake()
@@ -229,14 +227,14 @@ class ObjectProcess:
     def kill(self) -> None:
         """SIGKILL: the kernel takes what it had mapped and locked."""
         self.shell.kill()
-        self._conveyor.close()
+        self._lives.end()
         self.transfers.clear()
 
     def leave(self) -> None:
         """Say goodbye, as a process that ends well."""
         self._uplink.send(Goodbye())
         self.dialer.flush(self._network.now)
-        self._conveyor.close()
+        self._lives.end()
         self.dialer.close()
         self.shell.alive = False
 

@@ -13,9 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from scaler_io.transfers import Download, Upload
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, StorageLostError
+from scaler_protocol.handshake import Role
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference
+from scaler_storage.processes import GRACE_SECONDS
 from scaler_storage.service import AGENT_GRACE_SECONDS
-from world.objects import CLIENT_GRACE_SECONDS, ObjectProcess, ObjectWorld
+from world.objects import CLIENT_GRACE_SECONDS, TIMEOUT_SECONDS, ObjectProcess, ObjectWorld
 
 SIZES = [20_000, SHARED_BYTES, 3 * PART_BYTES + 5]
 NAMES = [bytes([number]) * 16 for number in range(4)]
@@ -104,6 +106,42 @@ def test_a_storage_that_stays_away(world: ObjectWorld) -> None:
     puts = [process.put(NAMES[number], content(1, SIZES[-1])) for number, process in enumerate(world.processes)]
     world.restart_storage(30.0)
     assert all(isinstance(put.error, StorageLostError) for put in puts)
+    again = world.owner.put(NAMES[0], content(2, SIZES[-1]))
+    world.finish()
+    assert again.error is None
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_an_idle_client_outlives_the_silence_of_its_storage(world: ObjectWorld, here: bool) -> None:
+    client = ObjectProcess(world.network, here=here, role=Role.CLIENT)
+    world.owner.leave()
+    world.owner = client
+    put = client.put(NAMES[0], content(1, SIZES[-1]))
+    world.finish()
+    world.storage.shell.stop(40.0)
+    world.run(40.0 + 2 * (CLIENT_GRACE_SECONDS + GRACE_SECONDS))
+    assert world.storage.core.status().objects == 1
+    got = client.get(put.reference)
+    world.finish()
+    check(got, 1)
+
+
+def test_deletions_are_made_up_for_when_storage_is_back(world: ObjectWorld) -> None:
+    world.owner.put(NAMES[0], content(1, SIZES[0]))
+    world.finish()
+    world.storage.shell.stop(15.0)
+    world.run(12.0)
+    world.owner.delete(NAMES[0])
+    world.run(12.0)
+    assert world.storage.core.status().objects == 0
+
+
+def test_nobody_waits_longer_for_a_silent_storage_than_for_one_that_is_gone(world: ObjectWorld) -> None:
+    world.storage.shell.stop()
+    put = world.owner.put(NAMES[0], content(1, SIZES[-1]))
+    world.run(TIMEOUT_SECONDS + 0.1)
+    assert isinstance(put.error, StorageLostError)
+    world.storage.shell.resume()
     again = world.owner.put(NAMES[0], content(2, SIZES[-1]))
     world.finish()
     assert again.error is None

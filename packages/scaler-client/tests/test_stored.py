@@ -89,7 +89,9 @@ class Shelf:
             self.objects[name] = payload
         done(error)
 
-    def get(self, reference: Reference) -> bytes:
+    def check_server(self, patience: float = 0.0) -> None: ...
+
+    def get(self, reference: Reference, timeout: float) -> bytes:
         if reference.object not in self.objects:
             raise ObjectNotFoundError(f"there is no object {reference}")
         return self.objects[reference.object]

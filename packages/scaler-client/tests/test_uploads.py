@@ -59,7 +59,7 @@ class Shelf:
             self.objects[reference] = b"".join(views if copying is None else copies(views, copying))
         return StoredPayload.of(StoredObject(self, reference))
 
-    def fetch(self, reference: bytes) -> bytes:
+    def fetch(self, reference: bytes, timeout: float = 0.0) -> bytes:
         return self.objects[reference]
 
     def free(self, reference: bytes) -> None:

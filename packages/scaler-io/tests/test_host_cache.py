@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io import objects, traffic
+from scaler_io import host_objects, traffic
 from scaler_io.held_files import HeldFiles
 from scaler_io.holder import Holder
 from scaler_io.host_cache import HELD, TOKEN, CachedFile, HostCache
@@ -405,7 +405,7 @@ def test_small_objects_are_not_shared(meter: Meter, connect: Connect, tmp_path: 
 def test_a_fetcher_that_is_killed_or_stopped(
     meter: Meter, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int
 ) -> None:
-    monkeypatch.setattr(objects, "_STILL_SECONDS", 0.1)
+    monkeypatch.setattr(host_objects, "_STILL_SECONDS", 0.1)
     content = pattern(24 * MIB)
     reference = connect(meter.server).put(content)
     meter.stop_after(12 * MIB)
@@ -436,7 +436,7 @@ def test_what_is_deleted_is_not_found_although_it_is_cached(meter: Meter, connec
 def test_what_is_deleted_in_the_middle(
     meter: Meter, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_STILL_SECONDS", 0.1)
+    monkeypatch.setattr(host_objects, "_STILL_SECONDS", 0.1)
     writer = connect(meter.server)
     reference = writer.put(pattern(24 * MIB))
     meter.stop_after(4 * MIB)

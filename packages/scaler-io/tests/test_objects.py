@@ -14,12 +14,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaler_io import conveyor, traffic
 from scaler_io.links import Uplink
+from scaler_io.locks import OWN_LIFE, PEERS, is_unlocked
 from scaler_io.mappings import Mappings
 from scaler_io.objects import ObjectConnection
 from scaler_io.traffic import Traffic
@@ -394,9 +396,9 @@ def test_an_upload_begins_anew_with_a_server_that_came_back(
 class Cable:
     """A TCP relay that can be cut."""
 
-    def __init__(self, to: Address) -> None:
+    def __init__(self, to: Address, port: int = 0) -> None:
         self._to = (to.host, to.port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.address = Address("127.0.0.1", self._listener.getsockname()[1])
         self._ends: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
@@ -438,6 +440,59 @@ class Cable:
 def hang_up(end: socket.socket) -> None:
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_process_outlives_its_connection(server: Server, connect: Connect) -> None:
+    cable = Cable(server.address)
+    connection = connect(cable.address, timeout_seconds=0.5)
+    reference = connection.put(bytes(SHARED_BYTES))
+    [directory] = [path.parent for path, _, _ in OWN_LIFE._open.values() if path.exists()]
+    [life] = lives(directory)
+    cable.close()
+    with pytest.raises(StorageLostError, match="no connection"):
+        connection.put(b"lost")
+    with pytest.raises(StorageLostError, match="silent"):
+        connection.check_server()
+    assert lives(directory) == [life]  # the server looks at nothing else
+    cable = Cable(server.address, cable.address.port)
+    try:
+        connection.check_server(DEADLINE)  # it comes back although nobody asks for anything
+        assert connection.get(reference) == bytes(SHARED_BYTES)
+        other = connect(server.address, session=2)
+        other.open()
+        assert lives(directory) == [life]
+        connection.close()
+        assert lives(directory) == [life]
+    finally:
+        cable.close()
+
+
+def lives(directory: Path) -> list[Path]:
+    """The files there that a process has locked."""
+    return [path for path in directory.iterdir() if not is_unlocked(path)]
+
+
+def test_a_fork_has_a_life_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / PEERS).mkdir()
+    program = f"""
+        import os
+        from scaler_io.locks import OWN_LIFE
+        print(OWN_LIFE.name({str(tmp_path)!r}), flush=True)
+        if not os.fork():
+            print(OWN_LIFE.name({str(tmp_path)!r}), flush=True)
+            os.read(0, 1)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert process.stdin is not None and process.stdout is not None
+    with process.stdin, process.stdout:
+        parent, child = (process.stdout.readline().strip() for _ in range(2))
+        assert process.wait(DEADLINE) == 0
+        assert is_unlocked(tmp_path / PEERS / parent) and not is_unlocked(tmp_path / PEERS / child)
 
 
 @on_another_host
@@ -642,7 +697,7 @@ def test_a_download_goes_on_where_it_stands_and_an_upload_begins_anew() -> None:
 
 def test_what_comes_after_the_end_ends_too() -> None:
     conveying = conveyor.Conveyor(
-        Uplink(Hello(0, b"", 0), 0, timeout_seconds=1), "x", 1.0, Mappings(print), str.encode, lambda server: None
+        Uplink(Hello(0, b"", 0), 0, timeout_seconds=1), "x", 1.0, Mappings(print), str.encode, str, lambda server: None
     )
     early, late = Download(Reference(b"i" * 16, 5)), Download(Reference(b"i" * 16, 5))
     conveying.add(early)

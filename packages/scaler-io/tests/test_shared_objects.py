@@ -514,9 +514,9 @@ def test_an_object_of_3_gib(start: Start, connect: Connect) -> None:
 
 def test_what_is_not_there_is_no_token_and_no_segment(tmp_path: Path) -> None:
     assert read_token("") == read_token(str(tmp_path)) == b""
-    with pytest.raises(ObjectNotFoundError, match="can not be mapped"):
+    with pytest.raises(ObjectNotFoundError, match="segment is gone"):
         map_segment(str(tmp_path), "1", 10)
-    with pytest.raises(StorageLostError, match="can not be written"):
+    with pytest.raises(StorageLostError, match="segment is gone"):
         SegmentWriter(str(tmp_path), "1", [])
 
 

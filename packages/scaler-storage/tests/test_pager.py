@@ -29,8 +29,9 @@ from scaler_protocol.storage import (
     SealObject,
     UnpinObjects,
 )
-from scaler_storage.core import LIFE_SECONDS, WRITING_SECONDS, StorageCore
+from scaler_storage.core import WRITING_SECONDS, StorageCore
 from scaler_storage.pool import OVERHEAD_BYTES, RECYCLE_SECONDS
+from scaler_storage.processes import GRACE_SECONDS, LOOK_SECONDS
 from scaler_storage.segments import MemorySegments, Segment, size_class
 
 KIB = 1024
@@ -77,7 +78,7 @@ class SharingServer:
         """Its process ends, and its connection does not break."""
         self.segments.dead.add(self.lives[peer])
         for _ in range(2):
-            self.now += LIFE_SECONDS
+            self.now += LOOK_SECONDS
             self.settle()
 
     def tell(self, peer: bytes, event: HubEvent) -> None:
@@ -184,7 +185,7 @@ def test_a_dead_process_is_not_waited_for() -> None:
     pinned, writing = server.map(BOB, NAMES[0]), server.allocate(BOB, NAMES[1])
     server.tell(ALICE, DeleteObjects([NAMES[0]], 1))
     assert server.core.status().bytes == 2 * PAGE and server.mapped(pinned).found
-    server.now += 10 * LIFE_SECONDS
+    server.now += 10 * LOOK_SECONDS
     server.settle()
     assert server.core.status().bytes == 2 * PAGE
     server.die(BOB)
@@ -195,7 +196,48 @@ def test_a_dead_process_is_not_waited_for() -> None:
     for peer in (ALICE, FAR):
         assert server.core.status().objects == 1
         server.die(peer) if peer == ALICE else server.tell(peer, PeerLost("gone"))
+    assert server.core.status().objects == 1
+    server.now += GRACE_SECONDS
+    server.settle()
     assert server.core.status().objects == 0  # with its session
+
+
+def test_who_speaks_is_not_dead() -> None:
+    server = SharingServer(living=True)
+    server.put(NAMES[0])
+    for peer in (BOB, FAR):
+        server.tell(peer, PeerLost("gone"))
+    server.die(ALICE)
+    assert server.mapped(server.map(ALICE, NAMES[0])).found
+    server.now += 10 * GRACE_SECONDS
+    server.settle()
+    assert server.core.status().objects == 1
+    server.tell(ALICE, PeerLost("gone"))
+    assert server.core.status().objects == 0
+
+
+def test_another_owner_keeps_the_session_of_a_dead_process() -> None:
+    server = SharingServer(living=True)
+    server.put(NAMES[0])
+    for peer in (BOB, FAR):
+        server.tell(peer, PeerLost("gone"))
+    server.die(ALICE)
+    server.join(BOB)
+    server.now += GRACE_SECONDS
+    server.settle()
+    assert server.core.status().objects == 1
+
+
+def test_a_process_lives_on_without_its_connection() -> None:
+    server = SharingServer(living=True)
+    life = server.lives[BOB]
+    server.tell(BOB, PeerLost("gone"))
+    server.join(BOB)
+    server.tell(BOB, HostProof(server.segments.token, life))
+    server.now += 10 * LOOK_SECONDS
+    server.settle()
+    server.put(NAMES[0])
+    assert server.mapped(server.map(BOB, NAMES[0])).found
 
 
 def test_a_life_is_no_path() -> None:

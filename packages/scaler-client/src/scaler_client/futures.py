@@ -12,8 +12,9 @@ object) go at once, unless calls take it: those hold a `Loan` until their outcom
 from __future__ import annotations
 
 import logging
-import os
+import math
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
@@ -28,7 +29,7 @@ from scaler_client.pickles import load_with
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
 from scaler_client.stored import StoredPayload, fetched
 from scaler_client.task_context import load_input
-from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch
+from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch, guard
 from scaler_protocol.errors import ResultNotSerializableError, describe
 from scaler_protocol.messages import Status
 
@@ -39,17 +40,6 @@ _VALUE: Final = 10
 """Loaded: `_outcome` is the value."""
 _ERROR: Final = 11
 """Loaded: `_outcome` is a Failure."""
-
-_guard = threading.RLock()
-
-
-def _renew_guard() -> None:
-    global _guard
-    _guard = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_guard)
 
 
 class ScalerFuture(Future[T]):
@@ -104,7 +94,7 @@ class ScalerFuture(Future[T]):
 
     def _as_written(self) -> Written | None:
         """The outcome as it came, where that is kept."""
-        with _guard:
+        with guard:
             if Status.VALUE <= self._status < Status.CANCELLED:
                 return self._status, self._outcome
             if self._status == _VALUE and self.call:
@@ -157,11 +147,12 @@ class ScalerFuture(Future[T]):
         return self._status != _PENDING
 
     def result(self, timeout: float | None = None) -> T:
-        """The result. Raises what the call raised, CancelledError, or TimeoutError after `timeout` seconds."""
-        if self._status == _PENDING:
-            self._wait(timeout)
+        """The result. Raises what the call raised, CancelledError, or TimeoutError after `timeout` seconds.
+
+        Asking again may help after a StorageLostError, and after an OSError where this process can open no more files.
+        """
         if self._status < Status.CANCELLED:
-            self._load()
+            self._finish(timeout)
         if self._status == _VALUE:
             value: T = self._outcome
             return value
@@ -175,10 +166,13 @@ class ScalerFuture(Future[T]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The exception that `result` would raise, None where there is a result."""
-        if self._status == _PENDING:
-            self._wait(timeout)
-        if self._status < Status.CANCELLED:
-            self._load()
+        try:
+            if self._status < Status.CANCELLED:
+                self._finish(timeout)
+        except TimeoutError:
+            raise
+        except OSError as passing:
+            return passing
         try:
             if self._status == Status.CANCELLED:
                 raise CancelledError
@@ -231,7 +225,7 @@ class ScalerFuture(Future[T]):
         import asyncio
 
         if not self.done():  # what is to be fetched holds up the thread for callbacks, not the loop
-            self.add_done_callback(lambda done: self._load())
+            self.add_done_callback(lambda done: done.cancelled() or done.exception())
         return asyncio.wrap_future(self).__await__()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -266,7 +260,7 @@ class ScalerFuture(Future[T]):
 
     def lend(self) -> Loan:
         """What calls hold that take the result from wherever it is."""
-        with _guard:
+        with guard:
             loan = _loans.get(self.task_id)
             if loan is None:
                 loan = _loans[self.task_id] = Loan(self)
@@ -294,7 +288,7 @@ class ScalerFuture(Future[T]):
 
     def _watching(self) -> Watch:
         if self._watch is None:
-            with _guard:
+            with guard:
                 if self._watch is None:
                     self._watch = Watch(self.owner)
         return self._watch
@@ -314,9 +308,15 @@ class ScalerFuture(Future[T]):
                 with watch.lock:
                     watch.waiters.remove(waiter)
 
-    def _load(self) -> None:
+    def _finish(self, timeout: float | None) -> None:
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        if self._status == _PENDING:
+            self._wait(timeout)
+        self._load(until)
+
+    def _load(self, until: float = math.inf) -> None:
         """Make the value or the exception of the bytes; threads that do so at once end up with one and the same."""
-        with _guard:
+        with guard:
             status, payload = self._status, self._outcome
         if status >= Status.CANCELLED:
             return
@@ -327,9 +327,9 @@ class ScalerFuture(Future[T]):
             except Exception as problem:
                 loaded = _ERROR, unloadable(problem)
         else:
-            good, outcome = load_outcome(status, payload, self.group.load)
+            good, outcome = load_outcome(status, payload, self.group.load, until)
             loaded = (_VALUE if good else _ERROR), outcome
-        with _guard:
+        with guard:
             if self._status == status:
                 if loaded[0] == _VALUE and not pickles.is_constant(loaded[1]):
                     self.call = payload
@@ -381,7 +381,7 @@ def deliver(outcomes: Deliver) -> None:
     watched: list[tuple[ScalerFuture[Any], int, bytes]] = []
     changed: dict[Any, None] = {}
     columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)
-    with _guard:
+    with guard:
         for call, task, status, payload in columns:
             if type(call) is ScalerFuture:
                 if call._watch is None:

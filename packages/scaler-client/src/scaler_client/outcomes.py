@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from scaler_client.graph_records import noted
 from scaler_client.pickles import load_with
 from scaler_client.stored import fetched
+from scaler_client.waiters import WaitTimeoutError
 from scaler_protocol.buffers import Buffer
-from scaler_protocol.errors import DeserializeError, ScalerError, restore
+from scaler_protocol.errors import DeserializeError, ScalerError, StorageLostError, restore
 from scaler_protocol.messages import Status
 from scaler_protocol.profiles import Profile
 
+FETCH_SECONDS: Final = 1.0
+"""How long a result that is there may take to be fetched, however short the timeout of `result()` is."""
 Failure = tuple[BaseException, TracebackType | None]
 """An exception and the traceback it came with: raising it adds frames, so each time starts from the first."""
 
@@ -77,10 +82,18 @@ def load_failure(status: int, payload: Buffer) -> Failure:
         del error  # the frames of a traceback that is loaded lead to this one
 
 
-def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any]) -> tuple[bool, Any]:
-    """True and the value, or False and the failure, of a payload that may be in object storage."""
+def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any], until: float = math.inf) -> tuple[bool, Any]:
+    """True and the value, or False and the failure, of a payload that may be in object storage.
+
+    Raises what passes, so that asking again may help: StorageLostError, another OSError, or TimeoutError where the
+    payload could not be fetched `until` then, a time of time.monotonic.
+    """
     try:
-        content = fetched(payload)
+        content = fetched(payload, max(until - time.monotonic(), FETCH_SECONDS))
+    except StorageLostError:
+        raise
+    except TimeoutError as late:
+        raise WaitTimeoutError(f"the task is done, but its result did not come in time: {late}") from None
     except ScalerError as lost:
         return False, (lost.with_traceback(None), None)
     if status != Status.VALUE:

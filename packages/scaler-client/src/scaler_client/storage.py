@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -29,6 +30,8 @@ COPIES_BYTES = 32 * 1024 * 1024
 """Bytes of objects up to SOON_BYTES that are kept here, too, should their server lose them."""
 PATIENCE_SECONDS = 10.0
 """How long an operation may take to find the server."""
+LOST_SECONDS = 1.0
+"""How long an object to be stored waits for a server that others have waited for in vain: a big call costs no more."""
 
 
 def wait_put(kept: StoredObject) -> None:
@@ -88,8 +91,6 @@ class ClientStorage:
         self._copies: dict[bytes, bytes] = {}
         self._copied = 0
         self._stock: list[bytes] = []
-        self._server = 0
-        """The server that has what was put; 0 while that is nothing."""
         self.losses = 0
         """How often objects of ours were found to be lost."""
         _STORAGES.add(self)
@@ -110,6 +111,7 @@ class ClientStorage:
             return self._place_soon(bytes(payload))
         placed = self._stand_in(Reference(new_object_id(), len(payload)).pack())
         try:
+            self._connection().check_server(LOST_SECONDS)
             self._put(placed.kept, payload, copying)
         except StorageLostError:
             self.losses += 1
@@ -122,7 +124,6 @@ class ClientStorage:
         connection = self._connection()
         buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
         connection.put(buffers, session=self._session, name=kept.reference[:OBJECT_ID_BYTES], copying=copying)
-        self._server = self._server or connection.server
 
     def _copy(self, kept: StoredObject, payload: bytes) -> None:
         with self._lock:
@@ -131,25 +132,23 @@ class ClientStorage:
                 self._copied += len(payload)
 
     def mend(self) -> None:
-        """If the server is another one than before, put there what was lost and can be made again; raises ScalerError.
+        """Put where it belongs what the server has lost of ours, if it can be made again; raises ScalerError.
 
         What can not be made again is told to whoever wants it, by the server.
         """
         connection = self._connection()
-        connection.list()  # whoever answers is the server of now
         with self._mending:
-            if self._server in (0, connection.server):
-                return
-            self._server = server = connection.server
+            stored = set(connection.list())  # whoever answers is the server of now
+            server = connection.server
             with self._lock:
                 known = list(self._known.values())
             while known:
                 kept = known.pop()  # which may be the last that keeps it
-                if (payload := self._made_again(kept)) is not None:
-                    with contextlib.suppress(ObjectRefusedError):
-                        self._put(kept, payload)
+                if kept.reference[:OBJECT_ID_BYTES] in stored or (payload := self._made_again(kept)) is None:
+                    continue
+                with contextlib.suppress(ObjectRefusedError):
+                    self._put(kept, payload)
             if server != connection.server:
-                self._server = -1  # neither: it is to be done once more
                 raise StorageLostError("the object storage server was started again while objects were put there")
 
     def take_stock(self) -> bool:
@@ -191,8 +190,6 @@ class ClientStorage:
             with self._lock:
                 self._on_the_way -= len(payload)
                 self.losses += isinstance(error, StorageLostError)
-            if error is None:
-                self._server = self._server or connection.server
             kept.end_put(error)
 
         connection = self._connection()
@@ -221,10 +218,11 @@ class ClientStorage:
             with contextlib.suppress(ScalerError):
                 self._connection().delete([Reference(object_id, 0)], session=self._session)
 
-    def fetch(self, reference: bytes) -> Buffer:
-        """The bytes of an object; raises ScalerError."""
+    def fetch(self, reference: bytes, timeout: float = math.inf) -> Buffer:
+        """The bytes of an object; raises ScalerError, OSError, or TimeoutError after so many seconds."""
         connection, unpacked = self._connection(), Reference.unpack(reference)
-        payload = connection.get(unpacked)
+        connection.check_server()
+        payload = connection.get(unpacked, timeout=timeout)
         with self._lock:
             following = self._unread.take(unpacked)
         if following:

@@ -10,6 +10,7 @@ deleted at once in the same way.
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
@@ -26,8 +27,8 @@ SOON_BYTES: Final = 256 * 1024
 class ObjectHome(Protocol):
     """Where objects are."""
 
-    def fetch(self, reference: bytes) -> Buffer:
-        """The bytes of an object; raises ScalerError."""
+    def fetch(self, reference: bytes, timeout: float = ...) -> Buffer:
+        """The bytes of an object; raises ScalerError, OSError, or TimeoutError after so many seconds."""
 
     def free(self, reference: bytes) -> None:
         """Nobody needs the object any more. Never blocks."""
@@ -86,9 +87,9 @@ class StoredObject:
         """Bytes of the object."""
         return Reference.unpack(self.reference).size
 
-    def fetch(self) -> Buffer:
-        """The bytes; raises ScalerError."""
-        return self._home.fetch(self.reference)
+    def fetch(self, timeout: float = math.inf) -> Buffer:
+        """The bytes; raises ScalerError, OSError, or TimeoutError after so many seconds."""
+        return self._home.fetch(self.reference, timeout)
 
 
 def _free(home: ObjectHome, reference: bytes) -> None:
@@ -128,9 +129,9 @@ def pending_puts(needs: Iterable[object], *payloads: bytes) -> list[StoredObject
     return [kept for kept in found if kept.pending]
 
 
-def fetched(payload: bytes) -> Buffer:
-    """The payload proper; raises ScalerError where it is in object storage and can not be had."""
-    return payload.kept.fetch() if type(payload) is StoredPayload else payload
+def fetched(payload: bytes, timeout: float = math.inf) -> Buffer:
+    """The payload proper. Where it is in object storage: raises what StoredObject.fetch raises."""
+    return payload.kept.fetch(timeout) if type(payload) is StoredPayload else payload
 
 
 def kept_bytes(needs: Iterable[Sequence[object]]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +19,12 @@ if sys.version_info < (3, 11):  # there are two; callers catch either
         """The future was not done in time."""
 
     WaitTimeoutError = _WaitTimeoutError
+
+
+guard = threading.RLock()
+"""Held by whoever delivers outcomes, or looks at futures of which nobody knows who else does."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=guard._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class FutureOwner(Protocol):

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from scaler_io.holder import Holder
-from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, Uplink, UplinkEvent
-from scaler_io.locks import Life
+from scaler_io.links import LinkDown, LinkRefused, LinkUp, Uplink, UplinkEvent
 from scaler_io.mappings import Mappings
 from scaler_io.transfers import Deletion, Download, Transfer, Upload
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, StorageLostError
@@ -46,6 +46,8 @@ LOGGER: Final = logging.getLogger("scaler")
 WINDOW_BYTES = 8 * PART_BYTES
 AHEAD_SECONDS = 0.25
 """How long what is on the way may take: heartbeats and small objects of this connection wait behind it."""
+_BEATS = 1.5
+"""Heartbeats of a server after which it is silent: one is on its way."""
 _REQUEST_COST = 1024
 """What a request takes of the window beside its bytes."""
 _SLICE_BYTES = 8 * 1024 * 1024
@@ -66,8 +68,9 @@ class _Request:
 class Conveyor:
     """All transfers of one connection, until it has `ended`.
 
-    `prove` gives the token of a directory on our host; `welcomed` is told of each incarnation of a server that knows
-    nothing of us; a `holder` speaks for our host where that is not the server's.
+    `prove` gives the token of a directory on our host, `live` the name of what this process keeps locked there;
+    `welcomed` is told of each incarnation of a server that knows nothing of us; a `holder` speaks for our host where
+    that is not the server's. A server that is lost is waited for: what is asked meanwhile fails after the timeout.
     """
 
     def __init__(
@@ -77,25 +80,27 @@ class Conveyor:
         timeout_seconds: float,
         mappings: Mappings,
         prove: Callable[[str], bytes],
+        live: Callable[[str], str],
         welcomed: Callable[[int], object],
         holder: Holder | None = None,
     ) -> None:
         self.ended: ScalerError | None = None
         """Why nothing is taken any more, if so."""
+        self.lost = False
+        """Whether the server was silent for longer than the timeout when we looked last."""
         self._uplink, self._server, self._timeout = uplink, server, timeout_seconds
+        self._silence = timeout_seconds
+        """How long the server may say nothing."""
         self.near: bool | None = None
         """Whether the server is on our host; None before it has said anything."""
-        self._mappings, self._prove, self._welcomed, self._holder = mappings, prove, welcomed, holder
-        self._lost = ""
-        """Why there has been no server for longer than the timeout, if so."""
+        self._mappings, self._prove, self._live_in, self._welcomed = mappings, prove, live, welcomed
+        self._holder = holder
         self._up = False
         self._turns: deque[Transfer] = deque()
         self._copies: deque[Upload] = deque()
         """Uploads that are being written into segments."""
         self._directory = ""
         """Where the segments are, if we are on their host."""
-        self._life: Life | None = None
-        """By which a server on this host knows at once when we are killed."""
         self._asked: dict[int, _Request] = {}
         self._on_the_way = 0
         self._window = WINDOW_BYTES
@@ -106,6 +111,8 @@ class Conveyor:
         if self.ended is not None:
             _fail(transfer, self.ended)
             return
+        if not self._up:
+            self._uplink.hurry()
         last = self._turns[-1] if self._turns else None
         if not (isinstance(transfer, Deletion) and isinstance(last, Deletion) and last.join(transfer)):
             self._turns.append(transfer)
@@ -115,14 +122,13 @@ class Conveyor:
         if isinstance(event, ObjectStored | ObjectPart | ObjectAllocated | ObjectMapped | ObjectList):
             self._answered(event.request, event, now)
         elif isinstance(event, LinkUp):
-            self._up, self._lost = True, ""
+            self._up = True
+            self._silence = max(self._timeout, _BEATS * event.welcome.heartbeat_seconds)
             if not event.resumed:
                 self._arrive(event.welcome)
                 self._ask_again(self._announce())
         elif isinstance(event, LinkDown):
-            self._up = False
-        elif isinstance(event, LinkLost):
-            self._lost = event.reason
+            self._up, self._silence = False, self._timeout
         elif isinstance(event, LinkRefused):
             reasons = "; ".join(event.reasons)
             self.end(HandshakeRefusedError(f"object storage server {self._server} refused us: {reasons}"))
@@ -189,11 +195,11 @@ class Conveyor:
         token = self._prove(welcome.segment_directory)
         self._directory = welcome.segment_directory if token else ""
         self.near = bool(token)
-        self._end_life()
         if token:
+            life = ""
             with contextlib.suppress(OSError):  # it may be full, or the server be gone again
-                self._life = Life(self._directory)
-            self._uplink.send(HostProof(token, self._life.name if self._life is not None else ""))
+                life = self._live_in(self._directory)
+            self._uplink.send(HostProof(token, life))
         self._welcomed(welcome.incarnation)
 
     def _announce(self) -> list[Transfer]:
@@ -207,11 +213,6 @@ class Conveyor:
             return []
         self._uplink.send(voice)
         return holds
-
-    def _end_life(self) -> None:
-        if self._life is not None:
-            self._life.close()
-            self._life = None
 
     def _answered(self, number: int, message: Message, now: float) -> None:
         if number not in self._asked:
@@ -232,6 +233,7 @@ class Conveyor:
             self._refuse(transfer, error)
             return
         if transfer.over.is_set():
+            self._pass_over(message)
             return
         if isinstance(transfer, Download) and transfer.mapping is not None and isinstance(message, ObjectMapped):
             transfer.mapping = self._mappings.keep(transfer.reference.object, transfer.mapping, message.pin)
@@ -252,18 +254,26 @@ class Conveyor:
         if isinstance(transfer, Upload) and not transfer.edition:
             self.add(Deletion([transfer.reference.object], transfer.session))
 
-    def give_up(self, now: float) -> ScalerError | None:
-        """Nobody waits for a lost server for longer than the timeout; why it is lost, when nobody waits any more."""
-        if not self._lost or self.ended is not None:
-            return None
-        error = StorageLostError(f"object storage server {self._server}: {self._lost}")
-        waiting = 0
-        for transfer in self._live():
-            if not transfer.over.is_set() and now < transfer.since + self._timeout:
-                waiting += 1
-            else:
-                _fail(transfer, error)
-        return None if waiting else error
+    def give_up(self, now: float) -> None:
+        """Nobody waits longer than the timeout for a server that is silent. Deletions do: nobody waits for them."""
+        self.lost = now >= self._uplink.heard_at + self._silence
+        if self.lost:
+            trouble = "answer" if self._up else "connection"
+            error = StorageLostError(f"object storage server {self._server}: no {trouble} for {self._timeout:g} s")
+            for transfer in self._waited_for():
+                if now >= transfer.since + self._timeout:
+                    _fail(transfer, error)
+
+    def due(self) -> float:
+        """When to `give_up` something, if the server says nothing before."""
+        if not self._asked and not self._turns and not self._copies:
+            return math.inf
+        if not self.lost:
+            return self._uplink.heard_at + self._silence
+        return min((transfer.since + self._timeout for transfer in self._waited_for()), default=math.inf)
+
+    def _waited_for(self) -> list[Transfer]:
+        return [each for each in self._live() if not each.over.is_set() and not isinstance(each, Deletion)]
 
     def _ask_again(self, first: list[Transfer]) -> None:
         live = dict.fromkeys((*first, *self._live()))
@@ -289,10 +299,6 @@ class Conveyor:
             held.clear()
         for transfer in transfers:
             _fail(transfer, error)
-
-    def close(self) -> None:
-        """This process has nothing of the server's host any more."""
-        self._end_life()
 
 
 def window_after(ahead: int, seconds: float) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
+import threading
 from pathlib import Path
+from typing import Final
 
 if sys.platform != "win32":
     import fcntl
@@ -25,34 +28,57 @@ def try_lock(descriptor: int, *, exclusively: bool) -> bool:
     raise OSError("files can not be locked on this system")
 
 
-class Life:
-    """A file that is locked as long as this process lives, or one that was forked from it.
+class Lives:
+    """What tells a storage on this host that our process lives: in its directory a file that we keep locked.
 
-    Raises OSError where there can be none.
+    One file per process and directory, until the process ends: that a connection is gone says nothing about the
+    process. For any thread.
     """
 
-    def __init__(self, directory: str) -> None:
-        self.name = secrets.token_hex(8)
-        self._path = Path(directory, PEERS, self.name)
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try_lock(self._descriptor, exclusively=True)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[Path, int, os.stat_result]] = {}
 
-    def close(self) -> None:
-        """It is over."""
-        self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
+    def name(self, directory: str) -> str:
+        """Our file among the `peers` in a segment directory, locked; raises OSError where there can be none."""
+        with self._lock:
+            for known in [known for known, (path, _, _) in self._open.items() if not path.exists()]:
+                _close(*self._open.pop(known)[1:])  # its storage has ended, or somebody has removed the directory
+            if directory not in self._open:
+                path = Path(directory, PEERS, secrets.token_hex(8))
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                try_lock(descriptor, exclusively=True)
+                self._open[directory] = path, descriptor, os.fstat(descriptor)
+            return self._open[directory][0].name
+
+    def end(self) -> None:
+        """It is over, or goes on without us: we are a fork, and have a life of our own."""
+        self._lock = threading.Lock()
+        lives, self._open = self._open, {}
+        for _, descriptor, opened in lives.values():
+            _close(descriptor, opened)
 
 
-def is_over(path: Path) -> bool:
-    """Whether a life has ended; its file goes then."""
+OWN_LIFE: Final = Lives()
+"""This process's."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=OWN_LIFE.end)
+
+
+def _close(descriptor: int, opened: os.stat_result) -> None:
+    """Close a descriptor, unless somebody else has, and it is another file's by now."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(descriptor), opened):
+            os.close(descriptor)
+
+
+def is_unlocked(path: Path) -> bool:
+    """Whether nobody has locked a file; False also where it is gone, for others than its owner remove files."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return True
+        return False
     try:
-        over = try_lock(descriptor, exclusively=True)
+        return try_lock(descriptor, exclusively=True)
     finally:
         os.close(descriptor)
-    if over:
-        path.unlink(missing_ok=True)
-    return over

@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from scaler_protocol.storage import UnpinObjects
 
@@ -29,8 +30,8 @@ class Mappings:
 
     @property
     def may_grow(self) -> bool:
-        """Whether there may be more: each has a descriptor, and half of those that a process may have are others'."""
-        return len(self._all) < _descriptors() // 2
+        """Whether there may be more: half of the descriptors and mappings that a process may have are others'."""
+        return len(self._all) < min(_descriptors(), _MAP_COUNT) // 2
 
     def find(self, name: bytes, size: int) -> mmap.mmap | None:
         """The mapping of an object, if it is mapped."""
@@ -85,3 +86,15 @@ def _descriptors() -> int:
 
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+
+def _map_count() -> int:
+    """How many mappings a process may have."""
+    try:
+        with open("/proc/sys/vm/max_map_count", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return sys.maxsize
+
+
+_MAP_COUNT: Final = _map_count()

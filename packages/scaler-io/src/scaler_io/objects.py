@@ -8,18 +8,20 @@ object once. scaler_io.traffic is the thread that the connection belongs to.
 from __future__ import annotations
 
 import contextlib
-import mmap
+import errno
+import math
 import os
 import platform
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from scaler_io.held_files import HeldFiles, HeldObject, new_edition
+from scaler_io.held_files import HeldObject, new_edition
 from scaler_io.holder import Holder
-from scaler_io.host_cache import CachedFile, HostCache
+from scaler_io.host_cache import HostCache
+from scaler_io.host_objects import HostObjects
 from scaler_io.read_ahead import ReadAhead
 from scaler_io.segments import Copying, copies
 from scaler_io.traffic import Traffic
@@ -28,8 +30,6 @@ from scaler_io.transfers import (
     Deletion,
     Done,
     Download,
-    Growth,
-    Hold,
     Listing,
     Pieces,
     Transfer,
@@ -38,23 +38,23 @@ from scaler_io.transfers import (
     views_of,
 )
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError, ObjectRefusedError, ScalerError
+from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_protocol.objects import SHARED_BYTES, Reference
 
-_LOOK_SECONDS: Final = 0.005
-"""How often to look whether another process has fetched what we want."""
-_STILL_SECONDS: Final = 5.0
-"""A fetch of another process that stands still twice as long, while the server answers us, is not waited for."""
+_LOOK_SECONDS: Final = 0.01
+"""How often to look whether a silent server is back."""
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What says that this process has no descriptor or no mapping left: its limits are RLIMIT_NOFILE, max_map_count."""
 
 
 class ObjectConnection:
     """Stored objects as seen by a client or a worker; connects when it is first used.
 
-    Blocking and thread-safe. A forked process connects for itself and shares nothing but the session. Without a
-    connection for `timeout_seconds` an operation raises StorageLostError; a server that will not have us is
-    HandshakeRefusedError.
+    Blocking and thread-safe. A forked process connects for itself and shares nothing but the session. An operation
+    raises StorageLostError when it has waited for a silent server for `timeout_seconds`; the connection is made again
+    as soon as the server is back. A server that will not have us is HandshakeRefusedError.
     """
 
     def __init__(
@@ -76,8 +76,11 @@ class ObjectConnection:
         that is on another host this one shares a `cache`, in which what is put stays, and a `holder` speaks for it.
         """
         self.address = address
-        self._cache = cache
-        self._held = HeldFiles(cache.directory, address) if cache is not None else None
+        self._host = (
+            HostObjects(cache, address, self._run, lambda held: self._abandon([held.reference], held.session))
+            if cache is not None
+            else None
+        )
         self._holder = holder
         self.session = session
         self.server = 0
@@ -96,7 +99,7 @@ class ObjectConnection:
     def _forked(self) -> None:
         """Begin anew: nobody else of this process can be in here."""
         self._lock = threading.RLock()
-        self._ahead = ReadAhead(shared=self._cache is not None)
+        self._ahead = ReadAhead(shared=self._host is not None)
         if self._traffic is not None:
             self._inherited.append(self._traffic)  # never to be touched, not even by the garbage collector
         self._traffic = None
@@ -117,7 +120,7 @@ class ObjectConnection:
     def open_soon(self) -> None:
         """As `open`, unless there is a connection; does not wait."""
         with self._lock:
-            if self._traffic is None or self._traffic.ended:
+            if self._traffic is None or self._traffic.ended or self._traffic.lost:
                 self._start(Transfer(Reference(b"", 0), 0))
 
     def put(self, payload: Pieces, *, session: int = 0, name: bytes = b"", copying: Copying | None = None) -> Reference:
@@ -129,7 +132,8 @@ class ObjectConnection:
         """
         views = views_of(payload)
         held = HeldObject(reference_of(views, name), new_edition(), session or self.session)
-        if not self._stays(held, views if copying is None else copies(views, copying)):
+        host = self._host if held.reference.size >= SHARED_BYTES else None
+        if host is None or self.is_near() or not host.keep(held, views if copying is None else copies(views, copying)):
             self._put([Upload(held.reference, views, held.session, copying=copying)])
         return held.reference
 
@@ -163,30 +167,52 @@ class ObjectConnection:
             raise
         return references
 
-    def get(self, reference: Reference) -> bytes | memoryview:
+    def get(self, reference: Reference, *, timeout: float = math.inf) -> bytes | memoryview:
         """The bytes of an object, of whatever session; raises ObjectNotFoundError at once where there is none.
 
         On the server's host, or with a cache, it may be a view of the object itself, for reading only: it stays as it
-        is as long as it, or anything made from it, is used.
+        is as long as it, or anything made from it, is used. Raises TimeoutError after so many seconds; what has come
+        by then is not lost for whoever asks again.
         """
-        if (begun := self._begun(reference)) is not None:
+        deadline = time.monotonic() + timeout
+        if (begun := self._begun(reference, deadline)) is not None:
             return begun
         traffic = self._traffic
         mapping = traffic.mappings.find(reference.object, reference.size) if traffic is not None else None
         if mapping is not None:
             return memoryview(mapping)
-        may_map = traffic is None or traffic.mappings.may_grow
-        cache = self._cache if may_map and reference.size >= SHARED_BYTES else None
+        if traffic is None or traffic.mappings.may_grow:
+            try:
+                return self._fetch(reference, deadline)
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+        return self._fetch(reference, deadline, may_map=False)
+
+    def _fetch(self, reference: Reference, deadline: float, *, may_map: bool = True) -> bytes | memoryview:
+        host = self._host if may_map and reference.size >= SHARED_BYTES else None
         while True:
-            download = Download(reference, looking=cache is not None, may_map=may_map)
-            self._run(download)
-            if cache is not None and download.looked:
-                mapping = self._share(cache, reference, download.edition)
+            download = Download(reference, looking=host is not None, may_map=may_map)
+            try:
+                self._run(download, deadline)
+            except TimeoutError:
+                self._keep(download)
+                raise
+            if host is not None and download.looked:
+                mapping = host.fetch(reference, download.edition, deadline)
                 if mapping is not None:
-                    return memoryview(mapping)
-                cache = None  # it has no room
+                    traffic = self._traffic
+                    shared = traffic.mappings.share(reference.object, mapping) if traffic is not None else mapping
+                    return memoryview(shared)
+                host = None  # it has no room
             elif download.whole:
                 return download.payload
+
+    def _keep(self, download: Download) -> None:
+        """Nobody waits for this any more, but somebody will ask again."""
+        with self._lock:
+            if not download.looking:
+                self._ahead.keep(download)
 
     def get_soon(self, following: Sequence[Reference]) -> None:
         """Bring what is likely to be asked for with `get`, the first one first, as far as it fits; does not wait."""
@@ -195,107 +221,27 @@ class ObjectConnection:
                 for download in self._ahead.begin(following, near=traffic.near, may_map=traffic.mappings.may_grow):
                     self._start(download)
 
-    def _begun(self, reference: Reference) -> bytes | memoryview | None:
+    def _begun(self, reference: Reference, deadline: float) -> bytes | memoryview | None:
         """What was begun ahead, when it is here; None where that was not, or came to nothing."""
         with self._lock:
             download = self._ahead.take(reference)
         if download is None:
             return None
+        ended = download.over.is_set()
         try:
-            download.wait()
-        except ScalerError:
+            download.wait(deadline)
+        except TimeoutError:
+            self._keep(download)
+            raise
+        except (ScalerError, OSError) as error:
+            if isinstance(error, StorageLostError) and not ended:
+                raise  # we have waited for it
             return None  # why, it will say again
         return download.payload if download.whole else None
-
-    def _share(self, cache: HostCache, reference: Reference, edition: int) -> mmap.mmap | None:
-        """An edition of an object from the host's cache, fetched into it by us or another process.
-
-        None where that has no room, or there is another edition by now.
-        """
-        while (file := cache.open(reference, edition)) is not None:
-            with contextlib.closing(file):
-                if not self._hold(file, reference):
-                    file.remove()
-                if file.removed:
-                    continue
-                if not file.complete and not self._grow(cache, file, reference, edition):
-                    file.remove()
-                    return None
-                if (mapping := file.map()) is not None:
-                    traffic = self._traffic
-                    return traffic.mappings.share(reference.object, mapping) if traffic is not None else mapping
-        return None
-
-    def _hold(self, file: CachedFile, reference: Reference) -> bool:
-        """Wait until the file is complete or nobody else is writing it; False where nothing happens to it."""
-        filled, since, asked = file.filled, time.monotonic(), False
-        while not file.hold():
-            time.sleep(_LOOK_SECONDS)
-            if file.filled != filled:
-                filled, since, asked = file.filled, time.monotonic(), False
-            elif time.monotonic() > since + _STILL_SECONDS:
-                if asked:
-                    return False
-                self._run(Download(reference, looking=True))  # it may be deleted, or the server be out of reach
-                since, asked = time.monotonic(), True
-        return True
-
-    def _grow(self, cache: HostCache, file: CachedFile, reference: Reference, edition: int) -> bool:
-        """Fetch what is missing in a file; False where that can not be."""
-        if not cache.make_room(file, self._give):
-            return False
-        growth = Growth(reference, edition, file)
-        try:
-            self._run(growth)
-        except ObjectNotFoundError:
-            file.remove()
-            raise
-        return growth.whole
-
-    def _stays(self, held: HeldObject, views: Iterable[memoryview]) -> bool:
-        """Whether an object stands on this host from now on, and a server elsewhere knows that."""
-        cache, files = self._cache, self._held
-        if cache is None or files is None or held.reference.size < SHARED_BYTES or self.is_near():
-            return False
-        file = cache.write(held.reference, held.edition, views, self._give)
-        if file is None:
-            return False
-        hold = Hold(held, b"")
-        try:
-            with contextlib.closing(file):
-                files.add(file, held)
-                hold = Hold(held, files.host)
-                self._run(hold)
-        except (ObjectRefusedError, OSError):
-            return False  # nobody speaks for this host: it is to be put
-        except BaseException:
-            self._abandon([held.reference], held.session)
-            raise
-        finally:
-            if not hold.needed:
-                files.drop(held)
-        return True
 
     def _abandon(self, references: Sequence[Reference], session: int) -> None:
         with contextlib.suppress(ClientQuitError):
             self.delete(references, session=session)
-
-    def _give(self, excess: int) -> bool:
-        """Put about so many bytes of what is held where everybody finds it, longest unused first."""
-        files = self._held
-        assert files is not None
-        with files.giving() as ours:
-            for _, held in files.list() if ours else ():
-                mapping = files.map(held)
-                if excess <= 0 or mapping is None:
-                    continue
-                try:
-                    self._run(Upload(held.reference, [memoryview(mapping)], held.session, edition=held.edition))
-                except ScalerError:  # it is full, or begins anew: all of it stays here
-                    return False
-                files.release(held)
-                excess -= held.reference.size
-        return excess <= 0
 
     def is_near(self) -> bool:
         """Whether the server is on this host; connects where that is not known. Raises StorageLostError."""
@@ -341,6 +287,26 @@ class ObjectConnection:
                 self._traffic.mappings.forget([])
             self._start(Deletion((), self.session))
 
+    def check_server(self, patience: float = 0.0) -> None:
+        """Raises StorageLostError where the server has been silent for longer than an operation waits for it.
+
+        It is given so many seconds to come back.
+        """
+        until = time.monotonic() + patience
+        if self._silent and patience:
+            self.open_soon()
+        while self._silent:
+            if time.monotonic() >= until:
+                raise StorageLostError(
+                    f"object storage server {self.address} has been silent for more than {self._timeout:g} s"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    @property
+    def _silent(self) -> bool:
+        traffic = self._traffic
+        return traffic is not None and traffic.lost
+
     def close(self) -> None:
         """Say goodbye; a client's objects are freed with its session. Operations in other threads raise."""
         with self._lock:
@@ -349,9 +315,9 @@ class ObjectConnection:
         if traffic is not None:
             traffic.close()
 
-    def _run(self, transfer: Transfer) -> None:
+    def _run(self, transfer: Transfer, deadline: float = math.inf) -> None:
         self._start(transfer)
-        transfer.wait()
+        transfer.wait(deadline)
 
     def _start(self, transfer: Transfer) -> None:
         with self._lock:

@@ -51,6 +51,10 @@ class ReadAhead:
         """The download of an object that is asked for now, if it was begun."""
         return self._begun.pop(reference.object, None)
 
+    def keep(self, download: Download) -> None:
+        """Somebody who has asked for an object waits no longer: it is on its way as if begun ahead."""
+        self._begun.setdefault(download.reference.object, download)
+
     def give_up(self, names: Iterable[bytes] | None = None) -> None:
         """Nobody will ask for these; where none are named, for any."""
         for name in list(self._begun) if names is None else names:

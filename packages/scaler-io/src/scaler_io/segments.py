@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
+from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, StorageFullError, StorageLostError
 
 _TOKEN_LIMIT = 4096
 _MOST_BUFFERS = 512
@@ -48,19 +48,23 @@ def read_token(directory: str) -> bytes:
 
 
 def map_segment(directory: str, name: str, size: int) -> mmap.mmap:
-    """The first `size` bytes of a segment, for reading; raises ObjectNotFoundError where it is gone."""
+    """The first `size` bytes of a segment, for reading.
+
+    Raises ObjectNotFoundError where it is gone, and OSError where this process can not map it.
+    """
     try:
         with open(Path(directory, name), "rb", buffering=0) as file:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise ObjectNotFoundError(f"its segment can not be mapped: {error}") from error
+    except (FileNotFoundError, ValueError) as error:
+        raise ObjectNotFoundError(f"its segment is gone: {error}") from error
 
 
 class SegmentWriter:
     """Writes buffers into a segment, one behind the other.
 
     Not by a mapping: where memory runs out a write is refused, while a mapping ends the process, and other threads run
-    meanwhile. Raises StorageLostError where the segment is gone.
+    meanwhile. Raises StorageLostError where the segment is gone, StorageFullError where there is no memory, and
+    ObjectRefusedError where this process can not write it.
     """
 
     def __init__(
@@ -72,10 +76,10 @@ class SegmentWriter:
         try:
             self._file = os.open(Path(directory, name), os.O_WRONLY)
         except OSError as error:
-            raise StorageLostError(f"its segment can not be written: {error}") from error
+            raise _refusal(error) from error
 
     def write(self, limit: int) -> bool:
-        """Write up to about `limit` bytes; whether that was all. Raises StorageFullError where there is no memory."""
+        """Write up to about `limit` bytes; whether that was all."""
         if self._copying is None:
             return self._write_some(limit)
         return any(self._write_some(COPY_BYTES) for _ in range(0, limit, COPY_BYTES))
@@ -104,12 +108,18 @@ class SegmentWriter:
         try:
             return os.pwritev(self._file, batch, self._at)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageLostError(f"its segment can not be written: {error}") from error
-            raise StorageFullError("the memory for segments is full") from error
+            raise _refusal(error) from error
 
     def close(self) -> None:
         """Write no more; may be repeated."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _refusal(error: OSError) -> StorageLostError | ObjectRefusedError:
+    if error.errno == errno.ENOENT:
+        return StorageLostError(f"its segment is gone: {error}")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFullError(f"the memory for segments is full: {error}")
+    return ObjectRefusedError(f"its segment can not be written: {error}")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from scaler_io.conveyor import Conveyor
 from scaler_io.holder import Holder
 from scaler_io.links import Uplink
+from scaler_io.locks import OWN_LIFE
 from scaler_io.mappings import Mappings
 from scaler_io.segments import read_token
 from scaler_io.transfers import Transfer
@@ -26,7 +27,11 @@ from scaler_protocol.handshake import Goodbye, Hello
 
 
 class Traffic:
-    """The thread that owns the connection of one process, until it is closed or the server is lost."""
+    """The thread that owns the connection of one process, until it is closed or the server refuses us.
+
+    A server that is lost is looked for again and again: it keeps a session's objects only as long as the session's
+    owner is there, who may not want any of them for hours.
+    """
 
     def __init__(
         self,
@@ -53,7 +58,7 @@ class Traffic:
         self._closing = False
         self.mappings = Mappings(self._signal)
         self._conveyor = Conveyor(
-            self._uplink, str(address), timeout_seconds, self.mappings, read_token, welcomed, holder
+            self._uplink, str(address), timeout_seconds, self.mappings, read_token, OWN_LIFE.name, welcomed, holder
         )
         self._thread = threading.Thread(target=self._run, name="scaler-objects", daemon=True)
         self._thread.start()
@@ -78,6 +83,11 @@ class Traffic:
         """Whether the server is on this host, if that is known."""
         return self._conveyor.near
 
+    @property
+    def lost(self) -> bool:
+        """Whether the server has been silent for longer than an operation waits for it."""
+        return self._conveyor.lost
+
     def close(self) -> None:
         """Say what is waiting to be said, fail what waits for an answer, leave."""
         self._closing = True
@@ -100,7 +110,6 @@ class Traffic:
             raise
         finally:
             self._dialer.close()
-            self._conveyor.close()
             with self._lock:
                 self._wake.close()
             self._woken.close()
@@ -115,10 +124,7 @@ class Traffic:
         for event in self._dialer.flush(now):
             conveyor.handle(event, now)
         copied = conveyor.copy(now)
-        if (lost := conveyor.give_up(now)) is not None:
-            with self._lock:
-                if not self._arrivals:
-                    self._end(lost)
+        conveyor.give_up(now)
         if closing and not self.ended:
             self._end(ClientQuitError(f"the connection to object storage server {self._address} was closed"))
             self._uplink.send(Goodbye())
@@ -126,7 +132,7 @@ class Traffic:
             with self._lock:  # what came while it ended
                 self._take_arrivals()
         elif not copied and not self._dialer.readable() and not self._arrivals:
-            self._dialer.wait(self._woken.fileno(), self._uplink.due() - now)
+            self._dialer.wait(self._woken.fileno(), min(self._uplink.due(), conveyor.due()) - now)
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
 

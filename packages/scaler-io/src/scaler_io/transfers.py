@@ -7,7 +7,9 @@ they travel in parts.
 from __future__ import annotations
 
 import logging
+import math
 import mmap
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -71,7 +73,7 @@ class Transfer:
         self.since = 0.0
         """When somebody began to wait for it."""
         self.over = Latch()
-        self.error: ScalerError | None = None
+        self.error: ScalerError | OSError | None = None
 
     def begin(self, directory: str) -> None:
         """It is going to be asked from its beginning; `directory` is where segments are if we are on their host."""
@@ -103,14 +105,20 @@ class Transfer:
             self.error = error
             self.over.set()
 
-    def wait(self) -> None:
-        """Block until it has ended; raises its error. Interrupted, it ends without an outcome."""
+    def wait(self, deadline: float = math.inf) -> None:
+        """Block until it has ended; raises its error. Interrupted, it ends without an outcome.
+
+        Raises TimeoutError at the deadline, a time of time.monotonic: then it still goes on.
+        """
         try:
-            while not self.over.wait(_CHECK_SECONDS):
-                pass
+            while not self.over.wait(min(_CHECK_SECONDS, deadline - time.monotonic())):
+                if time.monotonic() >= deadline:
+                    break
         except BaseException:
             self.over.set()
             raise
+        if not self.over.is_set():
+            raise TimeoutError(f"object {self.reference} did not come in time")
         if self.error is not None:
             raise self.error
 
@@ -238,19 +246,19 @@ class Download(Transfer):
         # Half the time of joining at the end, and half the memory: it grows in place and gives itself away.
         self._file = BytesIO()
         self._directory = ""
-        self._looking, self._may_map = looking, may_map
+        self.looking, self._may_map = looking, may_map
         self.mapping: mmap.mmap | None = None
         self.edition = 0
         """As the server counts what is written; 0: not known."""
 
     def begin(self, directory: str) -> None:
         self._directory = directory if self._may_map and self.reference.size >= SHARED_BYTES else ""
-        self.count = 1 if self._directory or self._looking else part_count(self.reference.size)
+        self.count = 1 if self._directory or self.looking else part_count(self.reference.size)
 
     @property
     def looked(self) -> bool:
         """Whether the object is there, and not on this host, and has not come."""
-        return self._looking and self.mapping is None
+        return self.looking and self.mapping is None
 
     @property
     def whole(self) -> bool:
@@ -258,12 +266,12 @@ class Download(Transfer):
         return self.answered == self.count
 
     def cost(self, index: int) -> int:
-        return 0 if self._directory or self._looking else self.span(index)
+        return 0 if self._directory or self.looking else self.span(index)
 
     def request(self, index: int, number: int) -> Message:
         if self._directory:
             return MapObject(self.reference.object, self.reference.size, number)
-        limit = 0 if self._looking else self.span(index)
+        limit = 0 if self.looking else self.span(index)
         return GetObject(self.reference.object, index * PART_BYTES, limit, number)
 
     def answer(self, index: int, message: Message) -> None:
@@ -275,14 +283,18 @@ class Download(Transfer):
         if not message.found or (isinstance(message, ObjectPart) and message.size != self.reference.size):
             raise ObjectNotFoundError(f"there is no object {self.reference}")
         if isinstance(message, ObjectMapped):
-            self.mapping = map_segment(self._directory, message.segment, self.reference.size)
+            try:
+                self.mapping = map_segment(self._directory, message.segment, self.reference.size)
+            except OSError as error:
+                self.error = error
+                self.over.set()
             return
         if self.edition not in (0, message.edition):
             self.finish()
             return
         self.edition = message.edition
         part = message.parts.frame
-        if self._looking:
+        if self.looking:
             return
         if len(part) != self.span(index):
             raise ProtocolError(f"part {index} of object {self.reference} came with {len(part):,} bytes")

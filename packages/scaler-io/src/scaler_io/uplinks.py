@@ -36,6 +36,8 @@ class Uplink:
         self.state = LinkState.DOWN
         self.round_trip = 0.0
         self.peer_incarnation = 0
+        self.heard_at = now
+        """When the peer said anything last; in the beginning, when this was made."""
         self._hello = hello
         self._timeout = timeout_seconds
         self._heartbeat = 1.0
@@ -45,6 +47,7 @@ class Uplink:
         self._retry = FIRST_RETRY_SECONDS
         self._attempt_at = now
         self._heard = self._beaten = self._down_since = now
+        self._ticked = now
         self._lost = False
         self._handlers: dict[type[Any], Callable[[Any, float], list[UplinkEvent]]] = {
             Welcome: self._welcomed,
@@ -63,6 +66,11 @@ class Uplink:
     def wants_connection(self, now: float) -> bool:
         """Whether the shell should open a connection now."""
         return self.state is LinkState.DOWN and now >= self._attempt_at
+
+    def hurry(self) -> None:
+        """Somebody wants the peer now: the next attempt to connect is not waited for."""
+        self._retry = FIRST_RETRY_SECONDS
+        self._attempt_at = -math.inf
 
     def opened(self, now: float) -> None:
         """The shell opened a fresh connection: greet."""
@@ -114,6 +122,7 @@ class Uplink:
         """Take a message from the connection; raises ProtocolError for one that is none."""
         if len(frames) < 2:
             raise ProtocolError(f"a message has at least 2 frames, not {len(frames)}")
+        self.heard_at = now
         if self.state is LinkState.UP:
             self._heard = now
             try:
@@ -136,6 +145,7 @@ class Uplink:
 
     def tick(self, now: float) -> list[UplinkEvent]:
         """Beat, acknowledge, notice silence. Call at least every heartbeat interval."""
+        self._forgive(now)
         if self.state is LinkState.UP:
             if now > self._heard + max(self._timeout, 3 * self._heartbeat):
                 return self.broken("the peer is silent", now)
@@ -151,6 +161,15 @@ class Uplink:
             self._lost = True
             return [LinkLost(f"no connection for {self._timeout:g} s")]
         return []
+
+    def _forgive(self, now: float) -> None:
+        """Time in which this process did not run is not the peer's silence: what it said may still be unread."""
+        missed = now - self._ticked - self._heartbeat
+        self._ticked = now
+        if missed > 0:
+            self.heard_at = min(now, self.heard_at + missed)
+            self._heard = min(now, self._heard + missed)
+            self._down_since = min(now, self._down_since + missed)
 
     def due(self) -> float:
         """When `tick` has something to do, or a connection is wanted; never, once refused."""

@@ -19,8 +19,9 @@ all are freed `retention_seconds` after the last one was written.
 Memory is bounded: scaler_storage.pager spills what is not mapped, and requests that need room wait in a queue for it,
 or are refused where there can be none. What other hosts have made may stay there (scaler_storage.holding). A mapped
 segment is pinned: the bytes under it do not change until the pin is given back. Segments that a lost or careless peer
-may still use are never used again. A peer on this host may hold a lock as long as it lives: once that is free, what the
-peer was doing ends, whether or not its connection is gone.
+may still use are never used again. A peer on this host may hold a lock as long as its process lives: once that is free,
+what the peer was doing ends, whether or not its connection is gone, and its session some seconds later
+(scaler_storage.processes).
 
 Invariants (`check`): what the pager's do; every upload has a known writer; every object stands on the shelf of exactly
 its session; every pin has a known peer; the orphaned sessions are those without an owner, the one that is due first in
@@ -59,6 +60,7 @@ from scaler_protocol.storage import (
     UnpinObjects,
 )
 from scaler_storage.holding import Holding
+from scaler_storage.processes import Processes
 from scaler_storage.reading import Reading
 from scaler_storage.records import LoadObject, PeerRecord, ShelfRecord
 from scaler_storage.segments import Segments
@@ -66,8 +68,6 @@ from scaler_storage.state import StorageState
 from scaler_storage.writing import Writing
 
 HEARTBEAT_SECONDS = 5.0
-LIFE_SECONDS = 1.0
-"""How often it is looked which processes on this host live."""
 WRITING_SECONDS = 10.0
 """How long somebody who is writing may keep others waiting for room."""
 RETURN_SECONDS = 2.0
@@ -100,11 +100,7 @@ class StorageCore:
         self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
         self._followed = False
         """Whether somebody has come who knew another server here."""
-        self._lives: dict[bytes, str] = {}
-        """What peers on this host have locked as long as they live."""
-        self._fading: set[str] = set()
-        """What was not locked any more when it was looked at last."""
-        self._look_at = 0.0
+        self._processes = Processes(segments)
         self._stalled: float | None = None
         """Since when those who wait for room wait for what others are writing."""
         self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
@@ -158,6 +154,7 @@ class StorageCore:
         if operates != isinstance(event, NeedStorageStatus) and not isinstance(event, PeerJoined | PeerLost):
             raise ProtocolError("operators see figures, and nobody else does; they have no objects")
         self._state.now = now
+        self._processes.heard(peer)
         handler(peer, event)
 
     def settle(self, now: float) -> list[Effect]:
@@ -187,18 +184,12 @@ class StorageCore:
 
     def _look_who_lives(self) -> None:
         """End what dead processes were doing: their connections may take long to break, and are waited for then."""
-        if not self._lives or self._state.now < self._look_at:
-            return
-        self._look_at = self._state.now + LIFE_SECONDS
-        over = self._segments.over(self._lives.values())
-        # What a process said last has come by the second time.
-        for peer in [peer for peer, life in self._lives.items() if life in over & self._fading]:
-            del self._lives[peer]
-            record = self._state.peers[peer]
-            self._leave(peer, record)
-            self._disown(peer, record, "its process has ended")
-            record.session = 0
-        self._fading = over
+        peers, now = self._state.peers, self._state.now
+        for peer in self._processes.look(now):
+            self._leave(peer, peers[peer])
+        for peer in self._processes.expired(now):
+            self._disown(peer, peers[peer], "its process has ended")
+            peers[peer].session = 0
 
     def _take_moved(self) -> None:
         """Go on with what has been moved to disk and back."""
@@ -242,9 +233,8 @@ class StorageCore:
         """When orphans or unneeded memory are freed, waiting has an end, or the living are looked at."""
         orphans = next(iter(self._state.orphans.values()), None)
         stalled = None if self._stalled is None else self._stalled + WRITING_SECONDS
-        look = self._look_at if self._lives else None
-        others = (self._holding.due(), self._reading.due(), self._state.pager.pool.due())
-        return min((at for at in (orphans, stalled, look, *others) if at is not None), default=None)
+        others = (self._processes.due(), self._holding.due(), self._reading.due(), self._state.pager.pool.due())
+        return min((at for at in (orphans, stalled, *others) if at is not None), default=None)
 
     def status(self) -> StorageStatus:
         """The totals of this moment."""
@@ -293,7 +283,7 @@ class StorageCore:
         old = state.peers.get(peer)
         if old is not None:
             self._leave(peer, old)
-            self._lives.pop(peer, None)
+            self._processes.remove(peer)
         state.peers[peer] = PeerRecord(hello.role, hello.session)
         if hello.session:
             state.ended.pop(hello.session, None)
@@ -308,7 +298,7 @@ class StorageCore:
         record = self._state.peers[peer]
         self._leave(peer, record)
         del self._state.peers[peer]
-        self._lives.pop(peer, None)
+        self._processes.remove(peer)
         self._disown(peer, record, event.reason)
 
     def _leave(self, peer: bytes, record: PeerRecord) -> None:
@@ -326,7 +316,7 @@ class StorageCore:
             raise ProtocolError(f"a life is named by letters and digits, not {event.life!r}")
         self._state.peers[peer].local = True
         if event.life:
-            self._lives[peer] = event.life
+            self._processes.add(peer, event.life)
 
     def _disown(self, peer: bytes, record: PeerRecord, reason: str) -> None:
         shelf = self._state.shelves.get(record.session)
@@ -368,7 +358,7 @@ class StorageCore:
         owners = {(peer, record.session) for peer, record in state.peers.items() if record.session}
         assert owners == {(peer, session) for session, shelf in state.shelves.items() for peer in shelf.owners}
         pins = {(peer, pin) for peer, record in state.peers.items() for pin in record.pins}
-        assert self._lives.keys() <= state.peers.keys()
+        self._processes.check(state.peers.keys())
         assert pins == {(peer, pin) for pin, (peer, _) in self._reading.pins.items()}
         assert all(peer in state.peers for peer, event in state.queue if not isinstance(event, LoadObject))
         allocated = [upload.segment for upload in state.uploads.values() if upload.allocated]

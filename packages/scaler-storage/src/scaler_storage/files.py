@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from queue import SimpleQueue
 
-from scaler_io.locks import PEERS, is_over
+from scaler_io.locks import PEERS, is_unlocked
 from scaler_protocol.errors import StorageFullError
 from scaler_protocol.objects import SHARED_BYTES
 from scaler_storage.segments import Moved, Segment, size_class
@@ -136,9 +136,13 @@ class FileSegments:
             os.read(self._woken, 4096)
         return [self._moved.popleft() for _ in range(len(self._moved))]
 
-    def over(self, lives: Iterable[str]) -> set[str]:
-        """Which of these lives of peers on this host have ended."""
-        return {life for life in lives if is_over(self._memory / PEERS / life)}
+    def unlocked(self, lives: Iterable[str]) -> set[str]:
+        """Which of these lives are locked by nobody: their processes have ended. A file that is gone proves nothing."""
+        return {life for life in lives if is_unlocked(self._memory / PEERS / life)}
+
+    def forget_life(self, life: str) -> None:
+        """A life has ended, and nobody asks for it again."""
+        (self._memory / PEERS / life).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Stop moving, in the middle of an object where there is one."""

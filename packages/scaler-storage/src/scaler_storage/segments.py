@@ -77,8 +77,11 @@ class Segments(Protocol):
     def finished(self) -> list[Moved]:
         """What is over since the last time."""
 
-    def over(self, lives: Iterable[str]) -> set[str]:
-        """Which of these lives of peers on this host have ended."""
+    def unlocked(self, lives: Iterable[str]) -> set[str]:
+        """Which of these lives are locked by nobody: their processes have ended. A file that is gone proves nothing."""
+
+    def forget_life(self, life: str) -> None:
+        """A life has ended, and nobody asks for it again."""
 
 
 def size_class(size: int, shared_bytes: int = SHARED_BYTES) -> int:
@@ -175,6 +178,10 @@ class MemorySegments:
         finished, self._finished = self._finished, []
         return finished
 
-    def over(self, lives: Iterable[str]) -> set[str]:
+    def unlocked(self, lives: Iterable[str]) -> set[str]:
         """As the contract says."""
         return self.dead.intersection(lives)
+
+    def forget_life(self, life: str) -> None:
+        """As the contract says."""
+        self.dead.discard(life)
