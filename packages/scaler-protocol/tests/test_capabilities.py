@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scaler_protocol.capabilities import PRESENT, capabilities, missing, parse_capabilities
@@ -13,13 +14,19 @@ from scaler_protocol.errors import CapabilityError
 def test_equal_sets_are_equal_values() -> None:
     assert capabilities({"b": 1, "a": -1}) == capabilities({"a": -1, "b": 1}) == (("a", -1), ("b", 1))
     assert capabilities(None) == capabilities({}) == ()
+    assert [type(value) for _, value in capabilities({"a": np.int64(3)})] == [int]
 
 
 @pytest.mark.parametrize(
-    "given", [{"": 1}, {1: 1}, {"a": "1"}, {"a": 1.0}, {"a": True}, {"a": None}, {"a": -2}, {"a": 2**63}]
-)
+    "given",
+    [
+        {"": 1}, {1: 1}, {"a\udc80": 1}, {"a" * 257: 1},
+        {"a": "1"}, {"a": 1.0}, {"a": True}, {"a": None}, {"a": -2}, {"a": 2**63},
+        {f"a{i}": 1 for i in range(257)},
+    ],
+)  # fmt: skip
 def test_what_is_wrong_is_named(given: dict[Any, Any]) -> None:
-    with pytest.raises(CapabilityError, match=r"a capability is named by|capability a="):
+    with pytest.raises(CapabilityError, match=r"the name of a capability is|capability a=|257 capabilities are given"):
         capabilities(given)
 
 

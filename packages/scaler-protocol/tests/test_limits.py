@@ -15,6 +15,7 @@ from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import InvalidFieldError, MalformedMessageError, ScalerError
 from scaler_protocol.messages import Done, Functions, Group, Inputs, Message, Run, Submit
 from scaler_protocol.monitoring import TaskEvents
+from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.ranges import Anything, Column, Records, Text
 from scaler_protocol.storage import PutObject
@@ -148,6 +149,12 @@ def test_texts_for_people_are_made_to_fit(text: str, most: int) -> None:
     assert not limit.fault(short)
     if len((text + "\\udc80").encode()) <= most:
         assert short == text.encode(errors="backslashreplace").decode() + "\\udc80"
+
+
+def test_a_reference_names_a_size_that_a_file_can_have() -> None:
+    assert Reference.unpack(Reference(ID, 2**63 - 1).pack()).size == 2**63 - 1
+    with pytest.raises(MalformedMessageError, match="the size of a reference is 9223372036854775808, not"):
+        Reference.unpack(Reference(ID, 2**63).pack())
 
 
 def test_the_error_is_a_value_error() -> None:

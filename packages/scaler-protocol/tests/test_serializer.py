@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.errors import InvalidFieldError, MalformedMessageError
 from scaler_protocol.serializer import Serializer, join_parts, split_parts
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=6)
@@ -22,6 +22,14 @@ def test_there_and_back(parts: list[tuple[str, bytes]]) -> None:
 def test_the_bytes() -> None:
     assert join_parts(["", "b"], [b"1", b"22"]) == b"\0\0\1\0\0\0" + b"1" + b"\1\0\2\0\0\0" + b"b" + b"22"
     assert join_parts([], []) == b"" and split_parts(b"") == []
+
+
+@pytest.mark.parametrize("keyword", ["k" * 70_000, "k\udc80"])
+def test_a_keyword_that_no_call_can_hold_is_named(keyword: str) -> None:
+    with pytest.raises(InvalidFieldError, match="the argument 'k.* of a call is 'k"):
+        join_parts([keyword], [b""])
+    with pytest.raises(InvalidFieldError, match="the argument 'key' of a call is 5, not"):
+        join_parts(["key"], [5])  # type: ignore[list-item]
 
 
 def test_every_part_has_a_name() -> None:

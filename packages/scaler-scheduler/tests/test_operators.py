@@ -8,6 +8,7 @@ import pytest
 
 from scaler_io.links import PeerJoined, PeerLost
 from scaler_protocol import messages
+from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Role, Welcome
 from scaler_protocol.messages import Cancel, Status, Withdraw
@@ -80,3 +81,13 @@ def test_nobody_else_may(operated: SchedulerDriver) -> None:
     operated.feed(OPERATOR, PeerLost("left"))
     with pytest.raises(ProtocolError):
         operated.feed(OPERATOR, Drain(1, 1))
+
+
+def test_what_monitors_are_told_can_be_written_whatever_clients_say(operated: SchedulerDriver) -> None:
+    """JSON may spell texts that UTF-8 can not write."""
+    chronicle = operated.core.state.chronicle
+    chronicle.begin([], [], [])
+    failed = b'{"error": "DeserializeError", "message": "a \\udc80", "details": {}}'
+    chronicle.fault(1, Status.FAILED, failed, stored=False)
+    told = chronicle.take(0.0)
+    assert told is not None and list(told.texts) == ["a \\udc80"] and encode(told)

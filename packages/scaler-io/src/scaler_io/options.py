@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final, NamedTuple
 
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
+from scaler_protocol.limits import SECONDS
 
 REQUIRED: Final = object()
 """The default of an option that has none: leaving it out is refused."""
@@ -144,13 +144,13 @@ def whole_number(minimum: int | None = None, maximum: int | None = None) -> Call
 
 
 def seconds(text: str) -> float:
-    """A finite duration of zero or more."""
+    """A duration that messages can hold, which may be zero."""
     try:
         number = float(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a number of seconds") from None
-    if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{text} is not a number of seconds from 0 up")
+    if not SECONDS.fits(number):
+        raise ValueError(f"{text} is not a number of seconds from {SECONDS.span}")
     return number
 
 

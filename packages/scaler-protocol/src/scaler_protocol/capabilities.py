@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from scaler_protocol.errors import CapabilityError
+from scaler_protocol.limits import CAPABILITIES, CAPABILITY_NAME, CAPABILITY_VALUE
 
 PRESENT = -1
 """The value of a capability that is only there or not."""
-_GREATEST = 2**63 - 1
 
 Capabilities = tuple[tuple[str, int], ...]
 """Names and values, sorted: equal sets are equal values."""
@@ -18,12 +18,14 @@ def capabilities(given: Mapping[str, int] | None) -> Capabilities:
     """The canonical form of a mapping from name to quantity; raises CapabilityError naming what is wrong."""
     if not given:
         return ()
+    if len(given) > CAPABILITIES:
+        raise CapabilityError(f"{len(given):,} capabilities are given, at most {CAPABILITIES} are allowed")
     for name, value in given.items():
-        if not isinstance(name, str) or not name:
-            raise CapabilityError(f"a capability is named by a non-empty string, not {name!r}")
-        if isinstance(value, bool) or not isinstance(value, int) or not PRESENT <= value <= _GREATEST:
+        if fault := CAPABILITY_NAME.fault(name):
+            raise CapabilityError(f"the name of a capability {fault}")
+        if isinstance(value, bool) or CAPABILITY_VALUE.fault(value):
             raise CapabilityError(f"capability {name}={value!r}: give a whole number, or -1 for presence alone")
-    return tuple(sorted(given.items()))
+    return tuple(sorted((name, int(value)) for name, value in given.items()))
 
 
 def parse_capabilities(text: str) -> dict[str, int]:

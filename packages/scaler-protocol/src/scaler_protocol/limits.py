@@ -40,6 +40,10 @@ NAME: Final = Text(4096)
 """Of a function, a worker or a host."""
 WORDS: Final = Text(65_536)
 """What people read; see `shortened`."""
+KEYWORD: Final = Text(4096)
+"""Of an argument, in calls of custom serializers."""
+PART: Final = Bytes(0, 2**32 - 1)
+"""An argument in such a call, or an entry of a payload column."""
 PRIORITY: Final = Whole(-(2**31), 2**31 - 1)
 RETRIES: Final = Whole(0, 2**16 - 1)
 SECONDS: Final = Real(0.0, 1e9)
@@ -52,6 +56,8 @@ FUNCTIONS: Final = 2**16
 """Groups, or functions, in one message; positions of groups have 16 bits."""
 WORKERS: Final = Whole(0, 2**16 - 1)
 """Of one agent."""
+QUEUE_SIZE: Final = Whole(0, 1_000_000)
+"""Runs that an agent takes in advance for each worker."""
 SIZE: Final = Whole(0, 2**63 - 1)
 """Bytes of an object, or a position in it: what a file can have."""
 
@@ -78,7 +84,7 @@ DEFAULTS: Final[Mapping[str, Limit]] = {
     "bool": Flag(),
     "text": WORDS,
     "data": Bytes(0, 2**28),
-    "payloads": Bytes(0, 2**32 - 1),
+    "payloads": PART,
 }
 """By type in the schema; a column holds at most ENTRIES of them."""
 
@@ -104,7 +110,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "python": Text(64),
         "cloudpickle": Text(64),
         "workers": WORKERS,
-        "queue_size": Whole(0, 2**16 - 1),
+        "queue_size": QUEUE_SIZE,
         **_CAPABILITIES,
         "session_key": Bytes(0, 64),
     },

@@ -295,7 +295,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """Figures of a host: one entry per worker in the columns; cpu in cores, memory in bytes; deaths in words."""
+    """Figures of an agent's own process (`cpu`, `rss`), of its host (`free`), and in columns of its workers.
+
+    CPU is in cores, memory in bytes. `deaths` says in words which workers have ended unexpectedly.
+    """
 
     COLUMNS: ClassVar = (("names", "pids", "states", "runs", "cpus", "rsses", "queues"),)
 

@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 
 from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.limits import SIZE
 from scaler_protocol.messages import MESSAGE_LIMIT
 
 OBJECT_ID_BYTES = 16
@@ -45,7 +46,10 @@ class Reference:
         """What `pack` wrote; raises MalformedMessageError for anything else."""
         if len(packed) != _REFERENCE.size:
             raise MalformedMessageError(f"a reference has {_REFERENCE.size} bytes, not {len(packed)}")
-        return cls(*_REFERENCE.unpack(packed))
+        name, size = _REFERENCE.unpack(packed)
+        if not SIZE.fits(size):
+            raise MalformedMessageError(f"the size of a reference {SIZE.fault(size)}")
+        return cls(name, size)
 
     def __str__(self) -> str:
         return f"{self.object.hex()} of {self.size:,} bytes"

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.errors import InvalidFieldError, MalformedMessageError
+from scaler_protocol.limits import KEYWORD, PART
 
 _PART = struct.Struct("<HI")
 
@@ -30,9 +31,14 @@ class Serializer(ABC):
 
 
 def join_parts(names: Sequence[str], parts: Sequence[bytes]) -> bytes:
-    """One call of a custom serializer: per part the length of its keyword (0 = positional), its own length, both."""
+    """One call of a custom serializer: per part the length of its keyword (0 = positional), its own length, both.
+
+    Raises InvalidFieldError for a keyword or a part that is too long.
+    """
     pieces: list[bytes] = []
     for name, part in zip(names, parts, strict=True):
+        if fault := KEYWORD.fault(name) or PART.fault(part):
+            raise InvalidFieldError(f"the argument {name[:40]!r} of a call {fault}")
         keyword = name.encode()
         pieces += (_PART.pack(len(keyword), len(part)), keyword, part)
     return b"".join(pieces)

@@ -19,6 +19,7 @@ from scaler_io.options import (
 from scaler_io.services import SERVICE_OPTIONS, ServiceOptions
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
+from scaler_protocol.limits import QUEUE_SIZE
 
 WORKERS_LIMIT: Final = 4096
 
@@ -95,7 +96,7 @@ COMMAND: Final = Command(
         Option(
             ("--per-worker-task-queue-size", "-wtqs", "-qs"),
             "the most tasks that the scheduler sends ahead for each worker",
-            whole_number(1),
+            whole_number(1, QUEUE_SIZE.most),
             default=1000,
         ),
         Option(

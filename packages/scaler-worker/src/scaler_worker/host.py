@@ -45,7 +45,7 @@ def cpu_nanoseconds(pid: int) -> int:
 
 
 class HostFigures:
-    """What an AgentStatus says; CPU is the mean since the one before."""
+    """What an AgentStatus says of the agent's own process and of its workers; CPU is the mean since the last one."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
