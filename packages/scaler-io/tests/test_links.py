@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaler_io import hubs
-from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkState, LinkUp, PeerJoined
+from scaler_io.links import Hub, LinkDown, LinkLost, LinkRefused, LinkState, LinkUp, Patience, PeerJoined
 from scaler_io.streams import ACK_SECONDS, HEADER
-from scaler_protocol.codec import encode
-from scaler_protocol.handshake import Goodbye, Heartbeat, Hello, NeedHello, Refused, Role, Welcome
+from scaler_protocol.codec import decode, encode
+from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.handshake import Goodbye, Heartbeat, Hello, NeedHello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.messages import Cancel, Message, Shutdown
 
 if TYPE_CHECKING:
@@ -56,6 +57,19 @@ def test_refused_lists_every_reason_and_is_final(rig: Rig) -> None:
     assert client.uplink.epoch == 1 and client.uplink.due() == math.inf
     assert client.dialer._connection is None
     assert rig.service.core.events == []
+
+
+def test_who_says_a_hello_that_is_malformed_is_told_why() -> None:
+    """Or it would say it again for ever."""
+    hub = Hub(5, admit=lambda hello: Welcome(5), patience=lambda hello: Patience(1, 1))
+    one, two = (bytearray(encode(Hello(role, b"i" * 16, 1))[0]) for role in (1, 2))
+    (role,) = (at for at in range(len(one)) if one[at] != two[at])
+    one[role] = 9
+    with pytest.raises(MalformedMessageError, match=r"Hello\.role is 9, not one of 1, 2, 3"):
+        hub.receive(b"route", [HEADER.pack(0, 0), bytes(one)], 0.0)
+    ((route, (_, answer)),) = hub.outgoing()
+    assert route == b"route"
+    assert decode([answer]) == Refused(("Hello.role is 9, not one of 1, 2, 3",), (RefusalCode.MALFORMED,))
 
 
 def test_a_stranger_is_asked_to_say_hello(rig: Rig) -> None:

@@ -26,7 +26,7 @@ def test_the_bytes() -> None:
 
 @pytest.mark.parametrize("keyword", ["k" * 70_000, "k\udc80"])
 def test_a_keyword_that_no_call_can_hold_is_named(keyword: str) -> None:
-    with pytest.raises(InvalidFieldError, match="the argument 'k.* of a call is 'k"):
+    with pytest.raises(InvalidFieldError, match=r"the argument 'k.* of a call is 'k"):
         join_parts([keyword], [b""])
     with pytest.raises(InvalidFieldError, match="the argument 'key' of a call is 5, not"):
         join_parts(["key"], [5])  # type: ignore[list-item]

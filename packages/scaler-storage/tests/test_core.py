@@ -14,7 +14,7 @@ from scaler_io.effects import Log, Send
 from scaler_io.links import HubEvent, PeerJoined, PeerLost
 from scaler_protocol import objects
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
-from scaler_protocol.handshake import Hello, Refused, Role, Welcome
+from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.messages import Message, Release
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
@@ -261,7 +261,7 @@ def test_a_session_is_owned_by_those_with_its_key() -> None:
         server.says(hello.identity, PeerJoined(hello, False))
     for role in (Role.CLIENT, Role.AGENT):
         refused = server.core.admit(replace(thief, role=role))
-        assert refused == Refused(["session 7 is another client's"])
+        assert refused == Refused(["session 7 is another client's"], [RefusalCode.SESSION])
     server.put(first.identity, NAME, b"ours")
     server.says(first.identity, PeerLost("gone"))
     assert isinstance(server.core.admit(thief), Refused) and server.get(ALICE, NAME) == b"ours"

@@ -26,6 +26,7 @@ from scaler_protocol.handshake import (
     Heartbeat,
     Hello,
     NeedHello,
+    RefusalCode,
     Refused,
     Welcome,
 )
@@ -229,7 +230,8 @@ class Hub:
             hello = opened(frames)
         except MalformedMessageError as error:
             if str(error.details.get("field", "")).startswith("Hello."):  # its sender can be told what is wrong
-                self._out.append((route, Stream(handed=handed).write(Refused([str(error)]))))
+                refused = Refused([str(error)], [RefusalCode.MALFORMED])
+                self._out.append((route, Stream(handed=handed).write(refused)))
             raise
         self.received[type(hello).__name__] += 1
         if not isinstance(hello, Hello):

@@ -22,6 +22,21 @@ class Role:
     """Looks after a cluster: sees figures, cancels any task, drains workers; has no tasks and no objects."""
 
 
+class RefusalCode:
+    """Why a peer is not accepted, for programs."""
+
+    PROTOCOL: Final = 1
+    """It speaks another version of the protocol."""
+    MALFORMED: Final = 2
+    """A field of its Hello is out of its limits."""
+    ROLE: Final = 3
+    IDENTITY: Final = 4
+    SESSION: Final = 5
+    """The session is another peer's, or missing: connect again with another number."""
+    WORKERS: Final = 6
+    """An agent without workers, or without room for a task."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First message of an epoch: who is connecting, what it knows of the peer, what it offers."""
@@ -68,9 +83,13 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The peer is not accepted, for all of these reasons."""
+    """The peer is not accepted, for all of these reasons; `codes` holds a RefusalCode for each."""
+
+    COLUMNS: ClassVar = (("reasons", "codes"),)
+    OPTIONAL: ClassVar = frozenset({"codes"})
 
     reasons: Sequence[str]
+    codes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "monitor_address": NAME,
         "segment_directory": NAME,
     },
-    "Refused": {"reasons": Column(WORDS, 64)},
+    "Refused": {"reasons": Column(WORDS, 64), "codes": Column(DEFAULTS["uint8"], 64, each_fits=True)},
     "Submit": {"groups": _GROUPS, **_CODE},
     "Run": {"groups": _GROUPS, **_CODE},
     "Done": {"statuses": _STATUSES, "worker": NAME},

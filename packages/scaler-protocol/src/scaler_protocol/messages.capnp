@@ -50,7 +50,7 @@ struct Welcome {
   sessionCredit @9 :UInt64;
   segmentDirectory @10 :Text;
 }
-struct Refused { reasons @0 :List(Text); }
+struct Refused { reasons @0 :List(Text); codes @1 :List(UInt8); }
 struct NeedHello {}
 struct Heartbeat { sent @0 :UInt64; echo @1 :Bool; }
 struct Acknowledge {}

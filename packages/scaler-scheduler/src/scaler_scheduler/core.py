@@ -27,7 +27,7 @@ from scaler_io.effects import Effect, Stop
 from scaler_io.links import HubEvent, PeerJoined, PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, Welcome
+from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
@@ -88,21 +88,22 @@ class SchedulerCore:
 
     def admit(self, hello: Hello) -> Welcome | Refused:
         """Whether a peer may join; a refusal lists everything that is wrong."""
-        reasons = []
+        reasons: dict[int, str] = {}
         if hello.protocol != PROTOCOL_VERSION:
-            reasons.append(f"protocol version {hello.protocol}, the scheduler speaks {PROTOCOL_VERSION}")
+            version = f"protocol version {hello.protocol}, the scheduler speaks {PROTOCOL_VERSION}"
+            reasons[RefusalCode.PROTOCOL] = version
         if hello.role not in (Role.CLIENT, Role.AGENT, Role.OPERATOR):
-            reasons.append(f"unknown role {hello.role}")
+            reasons[RefusalCode.ROLE] = f"unknown role {hello.role}"
         if len(hello.identity) != 16:
-            reasons.append(f"an identity has 16 bytes, not {len(hello.identity)}")
+            reasons[RefusalCode.IDENTITY] = f"an identity has 16 bytes, not {len(hello.identity)}"
         if hello.role == Role.CLIENT:
             known = self.state.sessions.get(hello.session)
             if not hello.session or (known is not None and known.peer != hello.identity):
-                reasons.append(f"session {hello.session} is taken: connect again with another number")
+                reasons[RefusalCode.SESSION] = f"session {hello.session} is taken: connect again with another number"
         elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
-            reasons.append("an agent has at least one worker and room for one task")
+            reasons[RefusalCode.WORKERS] = "an agent has at least one worker and room for one task"
         if reasons:
-            return Refused(reasons)
+            return Refused(list(reasons.values()), list(reasons))
         return Welcome(
             self.state.incarnation,
             timeout_seconds=self._config.client_timeout_seconds,

@@ -42,7 +42,7 @@ from typing import Any
 from scaler_io.effects import Effect
 from scaler_io.links import HubEvent, PeerJoined, PeerLost
 from scaler_protocol.errors import ProtocolError, StorageFullError
-from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, Welcome
+from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import part_count
 from scaler_protocol.storage import (
@@ -123,19 +123,20 @@ class StorageCore:
 
     def admit(self, hello: Hello) -> Welcome | Refused:
         """Whether a peer may join; a refusal lists everything that is wrong."""
-        reasons = []
+        reasons: dict[int, str] = {}
         if hello.protocol != PROTOCOL_VERSION:
-            reasons.append(f"protocol version {hello.protocol}, the object storage server speaks {PROTOCOL_VERSION}")
+            version = f"protocol version {hello.protocol}, the object storage server speaks {PROTOCOL_VERSION}"
+            reasons[RefusalCode.PROTOCOL] = version
         if hello.role not in (Role.CLIENT, Role.AGENT, Role.OPERATOR):
-            reasons.append(f"unknown role {hello.role}")
+            reasons[RefusalCode.ROLE] = f"unknown role {hello.role}"
         if len(hello.identity) != 16:
-            reasons.append(f"an identity has 16 bytes, not {len(hello.identity)}")
+            reasons[RefusalCode.IDENTITY] = f"an identity has 16 bytes, not {len(hello.identity)}"
         if hello.role == Role.CLIENT and not hello.session:
-            reasons.append("a client has a session")
+            reasons[RefusalCode.SESSION] = "a client has a session"
         if self._is_anothers(hello):
-            reasons.append(f"session {hello.session} is another client's")
+            reasons[RefusalCode.SESSION] = f"session {hello.session} is another client's"
         if reasons:
-            return Refused(reasons)
+            return Refused(list(reasons.values()), list(reasons))
         return Welcome(
             self._incarnation, heartbeat_seconds=HEARTBEAT_SECONDS, segment_directory=self._segments.directory
         )
