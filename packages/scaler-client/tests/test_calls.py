@@ -5,13 +5,18 @@ from __future__ import annotations
 import gc
 import math
 import pickle
+import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
+from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from scaler_client.calls import Callees, FailedArgumentError, PartCalls, WholeCalls, is_plain, name_of
+from scaler_client.captures import by_value_modules
 from scaler_client.objects import KeptObjects, ObjectReference
 from scaler_client.parts import read_parts
 from scaler_client.serializers import DefaultSerializer
@@ -87,7 +92,7 @@ def callees() -> Callees:
 def test_a_function_is_known_by_its_bytes() -> None:
     known = callees()
     callee = known.find(math.sqrt)
-    assert callee.body is not None and callee.body.id == function_id(callee.body.body)
+    assert callee.body.id == function_id(callee.body.body)
     assert callee.body.name == "math:sqrt" and known.find(math.sqrt) is callee
     assert known.group(callee) is known.group(callee) is known.group_with(callee)
     wished = known.group_with(callee, (("gpu", 1),), priority=2)
@@ -115,7 +120,7 @@ def test_a_steady_function_is_written_once_and_a_changed_one_again(monkeypatch: 
     for count in (1, 2):
         scope["items"].append(count)
         body = known.find(scope["changing"]).body
-        assert body is not None and pickle.loads(body.body)() == list(range(1, count + 1))
+        assert pickle.loads(body.body)() == list(range(1, count + 1))
 
 
 def test_callables_with_state_are_written_each_time() -> None:
@@ -134,8 +139,126 @@ def test_callables_with_state_are_written_each_time() -> None:
         first = known.find(fn).body
         counter.count = 2
         second = known.find(fn).body
-        assert first is not None and second is not None
         assert (pickle.loads(first.body)(), pickle.loads(second.body)()) == (1, 2)
+
+
+class ByValueSerializer(Serializer):
+    """Notes nothing of its own: a custom serializer that writes functions as the default one does."""
+
+    serialize = staticmethod(DefaultSerializer.serialize)
+    deserialize = staticmethod(DefaultSerializer.deserialize)
+
+
+@pytest.fixture(params=["default", "custom"])
+def known(request: pytest.FixtureRequest) -> Callees:
+    writer = WRITER if request.param == "default" else PartCalls(Nobody(), ByValueSerializer)
+    return Callees(writer, stream_output=False)
+
+
+OWNED = "value = 1\ndef f(): return value"
+
+
+def run(known: Callees, fn: Any, *args: Any) -> Any:
+    """What a worker, which has imported `owned` as it was at first, would get of a call now."""
+    body = known.find(fn).body.body
+    imported = ModuleType("owned")
+    exec(OWNED, vars(imported))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "owned", imported)
+        return pickle.loads(body)(*args)
+
+
+def test_a_captured_method_of_what_changes(known: Callees) -> None:
+    scope: dict[str, Any] = {"__name__": "__main__", "found": {}}
+    exec("get = found.get\ndef f(): return get('key')", scope)
+    assert run(known, scope["f"]) is None and run(known, scope["get"], "key") is None
+    scope["found"]["key"] = 1
+    assert run(known, scope["f"]) == 1 == run(known, scope["get"], "key")
+
+
+def test_a_module_object_that_changes(known: Callees) -> None:
+    settings = ModuleType("settings that nobody can import")
+    vars(settings)["level"] = 1
+    scope: dict[str, Any] = {"__name__": "__main__", "settings": settings}
+    exec("def f(): return settings.level", scope)
+    assert run(known, scope["f"]) == 1
+    vars(settings)["level"] = 2
+    assert run(known, scope["f"]) == 2
+
+
+def test_attributes_that_a_function_gets_later(known: Callees) -> None:
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec("def f(): return getattr(f, 'note', None)", scope)
+    assert run(known, scope["f"]) is None
+    scope["f"].note = "later"
+    assert run(known, scope["f"]) == "later"
+
+
+@pytest.fixture
+def owned(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module that can be imported, with a function `f` that returns 1."""
+    module = ModuleType("owned")
+    monkeypatch.setitem(sys.modules, "owned", module)
+    exec(OWNED, vars(module))
+    yield module
+    if "owned" in by_value_modules:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def test_a_module_that_is_registered_by_value_later(known: Callees, owned: ModuleType) -> None:
+    scope: dict[str, Any] = {"__name__": "__main__", "owned": owned}
+    exec("def outer(): return owned.f()", scope)
+    vars(owned)["value"] = 5
+    for fn in (owned.f, scope["outer"]):
+        assert run(known, fn) == 1
+    cloudpickle.register_pickle_by_value(owned)
+    for value in (2, 3):
+        vars(owned)["value"] = value
+        assert run(known, owned.f) == value == run(known, scope["outer"])
+    cloudpickle.unregister_pickle_by_value(owned)
+    assert run(known, owned.f) == 1
+
+
+def test_a_reload_that_gives_old_functions_new_code(known: Callees, owned: ModuleType) -> None:
+    """What IPython's autoreload does: the old function is not what the module holds, so it travels by value."""
+    old = owned.f
+    scope: dict[str, Any] = {"__name__": "__main__", "f": old}
+    exec("def outer(): return f()", scope)
+    assert run(known, old) == 1 == run(known, scope["outer"])
+    exec("value = 1\ndef f(): return value + 1", vars(owned))
+    old.__code__ = owned.f.__code__
+    assert run(known, old) == 2 == run(known, scope["outer"])
+
+
+def test_the_check_of_arguments_follows_the_code(known: Callees, owned: ModuleType) -> None:
+    for fn in (owned.f, eval("lambda: None", {"__name__": "__main__"})):
+        known.find(fn).check.check()
+        with pytest.raises(TypeError):
+            known.find(fn).check.check(1)
+        fn.__code__ = (lambda a: a).__code__
+        known.find(fn).check.check(1)
+        with pytest.raises(TypeError):
+            known.find(fn).check.check()
+        fn.__defaults__ = (1,)
+        known.find(fn).check.check()
+
+
+def test_a_group_is_of_the_function_that_its_caller_found(known: Callees, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that found a function asks for its group while another one writes it again."""
+    scope: dict[str, Any] = {"__name__": "__main__", "n": 1}
+    exec("def f(): return n", scope)
+    before = known.find(scope["f"])
+    place = known._place
+
+    def other_thread(written: Any) -> bytes:
+        known.group(before)
+        return place(written)
+
+    monkeypatch.setattr(known, "_place", other_thread)
+    scope["n"] = 2
+    after = known.find(scope["f"])
+    assert known.group(after).wire.function == after.body.id == known.group(known.find(scope["f"])).wire.function
+    assert known.group(before).wire.function == before.body.id != after.body.id
 
 
 def test_functions_that_are_gone_are_forgotten() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from scaler_client.captures import Capture, travels_by_name
+from scaler_client.captures import Capture, travels_by_name, watch
 
 
 def script(source: str, **scope: Any) -> dict[str, Any]:
@@ -57,21 +57,30 @@ def test_a_module_registered_by_value_does_not_travel_by_name(monkeypatch: pytes
         "f.__code__ = (lambda x: x).__code__",
         "Kind.size = 8",
         "Kind.extra = 1",
+        "Kind.__bases__ = (Other,)",
         "math = None",
+        "sys.modules['math'] = Other",
+        "f.note = 'later'",
+        "helper.note = 'later'",
+        "helper.__kwdefaults__['step'] = 2",
+        "helper.__kwdefaults__['more'] = 3",
     ],
 )
-def test_changes_are_seen(change: str) -> None:
+def test_changes_are_seen(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "math", math)
     scope = script(
-        "import math\n"
+        "import math, sys\n"
         "factor = 10\n"
-        "class Kind:\n"
+        "class Base: pass\n"
+        "class Other: pass\n"
+        "class Kind(Base):\n"
         "    size = 7\n"
         "    def area(self): return self.size * factor\n"
         "    @property\n"
         "    def side(self): return 1\n"
         "    @staticmethod\n"
         "    def made(): return Kind()\n"
-        "def helper(x=1): return x * factor\n"
+        "def helper(x=1, *, step=1): return x * factor\n"
         "def f(x): return [helper(x) + math.pi + Kind().area() for _ in range(missing)]\n"
     )
     fn = scope["f"]
@@ -107,7 +116,83 @@ def test_a_recursive_function_is_steady() -> None:
     assert capture(fn).unchanged(fn)
 
 
-@pytest.mark.parametrize("value", ["[1]", "{}", "object()", "(1, [2])", "type('K', (), {'a': []})"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[1]",
+        "{}",
+        "object()",
+        "(1, [2])",
+        "type('K', (), {'a': []})",
+        "type('K', (), {'__registry__': {}})",
+        "{}.get",
+        "[1].count",
+        "type(sys)('dynamic')",
+    ],
+)
 def test_what_may_change_in_place_is_never_steady(value: str) -> None:
-    assert Capture.of(script(f"it = {value}\ndef f(): return it")["f"]) is None
-    assert Capture.of(script(f"def f(a={value}): return a")["f"]) is None
+    assert Capture.of(script(f"import sys\nit = {value}\ndef f(): return it")["f"]) is None
+    assert Capture.of(script(f"import sys\ndef f(a={value}): return a")["f"]) is None
+
+
+@pytest.mark.parametrize(
+    "value", ["'text'.upper", "math.sqrt", "dict.fromkeys", "str.upper", "type('K', (), {}).__init__"]
+)
+def test_builtins_of_what_can_not_change_are_steady(value: str) -> None:
+    fn = script(f"import math\nit = {value}\ndef f(): return it")["f"]
+    assert capture(fn).unchanged(fn)
+
+
+def test_a_module_registered_by_value_is_never_steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("owned")
+    monkeypatch.setitem(sys.modules, "owned", module)
+    fn = script("def f(): return module", module=module)["f"]
+    assert capture(fn).unchanged(fn)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        assert Capture.of(fn) is None
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def test_a_submodule_that_is_imported_later_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = ModuleType("package")
+    package.__path__ = []
+    monkeypatch.setitem(sys.modules, "package", package)
+    fn = script("def f(): return package.part.value", package=package)["f"]
+    found = capture(fn)
+    assert found.unchanged(fn)
+    monkeypatch.setitem(sys.modules, "package.part", ModuleType("package.part"))
+    assert not found.unchanged(fn)
+
+
+@pytest.mark.parametrize(
+    "change", ["def f(): pass", "del f", "f.__code__ = g.__code__", "f.__defaults__ = (1,)", "reload"]
+)
+def test_a_name_that_leads_elsewhere_is_seen(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    module = ModuleType("owned")
+    monkeypatch.setitem(sys.modules, "owned", module)
+    exec("def f(a): pass\ndef g(): pass\nclass K: pass", vars(module))
+    fn = module.f
+    outer = script("def outer(): return f, K", f=fn, K=module.K)["outer"]
+    named, taken = watch(fn), capture(outer)
+    assert named is not None and named(fn) and taken.unchanged(outer)
+    if change == "reload":
+        monkeypatch.setitem(sys.modules, "owned", ModuleType("owned"))
+    else:
+        exec(change, vars(module))
+    assert not named(fn)
+    assert taken.unchanged(outer) == change.startswith("f.")  # a name is all that its pickle holds of it
+
+
+def test_methods_and_classes_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("owned")
+    monkeypatch.setitem(sys.modules, "owned", module)
+    exec("class K:\n    def method(self): pass", vars(module))
+    kind, method = module.K, module.K.method
+    outer = script("def outer(): return method", method=method)["outer"]
+    taken, of_kind, of_method = capture(outer), watch(kind), watch(method)
+    assert of_kind is not None and of_kind(kind) and taken.unchanged(outer)
+    assert of_method is not None and of_method(method) and not of_method(outer)
+    monkeypatch.setattr(module, "K", ModuleType("elsewhere"))
+    assert not of_kind(kind) and not taken.unchanged(outer) and not of_method(method)

@@ -508,7 +508,7 @@ def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientSt
     assert callees.group_with(callees.find(big, fresh=True), priority=1).bodies == (body,)
     assert len(shelf.objects) == 1
     twin = callees.find(lambda: None)
-    assert callees.group(twin).wire.function == function_id(twin.body.body)  # type: ignore[union-attr]
+    assert callees.group(twin).wire.function == function_id(twin.body.body)
     del body, group, callee, big
     assert not shelf.objects
 

@@ -6,11 +6,10 @@ import pickle
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from types import FunctionType
 from typing import Any, Final, TypeVar
 
 from scaler_client import pickles
-from scaler_client.captures import Capture, travels_by_name
+from scaler_client.captures import Unchanged, by_value_modules, watch
 from scaler_client.dependencies import Collector, collector
 from scaler_client.futures import ScalerFuture
 from scaler_client.objects import ObjectReference
@@ -206,19 +205,24 @@ def name_of(fn: object) -> str:
 
 
 class Callee:
-    """A function that a client has submitted, for as long as it lives."""
+    """A function as it was when it was written. Nothing of it changes; one that changed is another Callee."""
 
-    __slots__ = ("body", "capture", "check", "content", "group", "ref")
+    __slots__ = ("body", "check", "content", "gone", "group", "unchanged")
 
-    def __init__(self, ref: Callable[[], Any], check: CallCheck) -> None:
-        self.ref = ref
-        self.check = check
-        self.body: FunctionBody | None = None
-        self.content = b""
+    def __init__(self, check: CallCheck, unchanged: Unchanged, body: FunctionBody, content: bytes) -> None:
+        self.gone: weakref.ref[Any] | None = None
+        """Tells when the function is gone, where it will be known again."""
+        self.check, self.unchanged = check, unchanged
+        self.body = body
+        self.content = content
         """The id of its bytes, wherever they are."""
-        self.capture: Capture | None = None
         self.group: CallGroup | None = None
         """For calls without any wishes."""
+
+
+def _never(fn: object) -> bool:
+    """Of a function that is written for every call."""
+    return False
 
 
 def _output_mode(wanted: bool | str) -> int:
@@ -239,15 +243,17 @@ class Callees:
         self._place = place
         self._placed: weakref.WeakValueDictionary[bytes, FunctionBody] = weakref.WeakValueDictionary()
         self._callees: dict[int, Callee] = {}
+        self._by_value = frozenset(by_value_modules)
         self._groups: dict[object, CallGroup] = {}
 
     def find(self, fn: Callable[..., Any], *, fresh: bool = False) -> Callee:
         """What is known of a callable; `fresh` writes it again in any case. Raises TypeError for what is none."""
+        if (by_value_modules or self._by_value) and by_value_modules != self._by_value:
+            self._by_value = frozenset(by_value_modules)
+            self._callees.clear()
         callee = self._callees.get(id(fn))
-        if callee is None or callee.ref() is not fn:
-            return self._add(fn)
-        if fresh or (callee.capture is not None and not callee.capture.unchanged(callee.ref())):
-            self._write(callee, fn)
+        if callee is None or fresh or not callee.unchanged(fn):
+            return self._write(fn)
         return callee
 
     def group(self, callee: Callee) -> CallGroup:
@@ -268,7 +274,6 @@ class Callees:
     ) -> CallGroup:
         """The group of calls that wish for this."""
         body, serializer = callee.body, self._writer.serializer
-        assert body is not None
         key = (body.id, self.parent, capabilities, priority, retries, timeout_seconds)
         if key in self._groups:
             return self._groups[key]
@@ -297,44 +302,43 @@ class Callees:
         self._groups.clear()
         self._placed.clear()
 
-    def _add(self, fn: Callable[..., Any]) -> Callee:
+    def _write(self, fn: Callable[..., Any]) -> Callee:
+        """Write the function, and know it again where something will tell when its pickle would hold something else.
+
+        Other threads may use, and write, the same function meanwhile: each has the Callee that it found or made.
+        """
         if not callable(fn):
             raise TypeError(f"the first argument is to be called, and {fn!r} can not be")
+        # Before it is written: what changes meanwhile is noticed the next time.
+        check, unchanged = check_for(fn), watch(fn)
+        written = self._writer.dump(fn)
+        identity = function_id(written)
+        known = self._callees.get(id(fn))
+        if known is not None and known.content == identity:
+            body = known.body
+        else:
+            body = self._body(identity, name_of(fn), written, fn)
+        callee = Callee(check, unchanged or _never, body, identity)
+        if unchanged is None or not self._know(fn, callee):
+            self._callees.pop(id(fn), None)
+        return callee
+
+    def _know(self, fn: Callable[..., Any], callee: Callee) -> bool:
+        """Know the function again as long as it lives; False where nobody would say when its id is free again."""
         key, callees = id(fn), self._callees
-        callee = Callee(lambda: None, check_for(fn))
-        if not self._write(callee, fn):
-            return callee
 
         def forget(gone: object) -> None:
             if callees.get(key) is callee:
                 del callees[key]
 
         try:
-            callee.ref = weakref.ref(fn, forget)
+            callee.gone = weakref.ref(fn, forget)
         except TypeError:
-            return callee  # nobody would say when its id is free again
+            return False
         if len(callees) >= _CALLEES_KEPT:
             callees.clear()
         callees[key] = callee
-        return callee
-
-    def _write(self, callee: Callee, fn: Callable[..., Any]) -> bool:
-        """Write the function; whether that lasts, for it will be seen when its pickle would hold something else."""
-        capture = None
-        lasting = self._writer.serializer is not None or travels_by_name(fn)
-        if not lasting and isinstance(fn, FunctionType):
-            capture = Capture.of(fn)
-            lasting = capture is not None
-        written = self._writer.dump(fn)
-        identity = function_id(written)
-        # In this order, wherever a Ctrl-C may come between: what is stale is noticed by its capture.
-        callee.group = None
-        if callee.content != identity:
-            callee.body, callee.content = self._body(identity, name_of(fn), written, fn), identity
-        callee.capture = capture
-        if not lasting:
-            self._callees.pop(id(fn), None)
-        return lasting
+        return True
 
     def _body(self, identity: bytes, name: str, written: bytes, fn: Callable[..., Any]) -> FunctionBody:
         body = self._placed.get(identity)

@@ -101,7 +101,8 @@ class Client:
         if kwargs and "profiling" in kwargs and callee.check.known and not callee.check.takes_profiling:
             del kwargs["profiling"]
         callee.check.check(*args, **kwargs)
-        return self._send(self._callees.group(callee), args, kwargs)
+        group = callee.group if self._inside is None else None
+        return self._send(group or self._callees.group(callee), args, kwargs)
 
     def submit_verbose(
         self,
