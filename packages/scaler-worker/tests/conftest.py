@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,16 @@ class FakeScheduler:
         """Send tasks that call the function with these arguments; returns their ids."""
         return self.send_run(self.function(function), [pickle.dumps((tuple(args), {})) for args in calls], **group)
 
-    def send_run(self, function: bytes, calls: Sequence[bytes], *, with_body: bool = True, **group: Any) -> list[int]:
-        """Send tasks of pickled calls; returns their ids."""
+    def send_run(
+        self,
+        function: bytes,
+        calls: Sequence[bytes],
+        *,
+        with_body: bool = True,
+        extra: Mapping[str, Any] | None = None,
+        **group: Any,
+    ) -> list[int]:
+        """Send tasks of pickled calls, with `extra` columns; returns their ids."""
         count = len(calls)
         tasks = list(range(self._task, self._task + count))
         identities = [function] if with_body else []
@@ -89,6 +97,7 @@ class FakeScheduler:
                 functions=identities,
                 names=[self.bodies[identity][0] for identity in identities],
                 bodies=Payloads([self.bodies[identity][1] for identity in identities]),
+                **(extra or {}),
             )
         )
         self.runs.update(zip(tasks, range(self._run, self._run + count), strict=True))

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from scaler_protocol.messages import (
     Status,
     Withdraw,
 )
+from scaler_protocol.payloads import Payloads
 
 Start = Callable[..., Any]
 
@@ -328,7 +330,8 @@ def test_the_template_may_be_killed(scheduler: Any, cluster: Start, tmp_path: Pa
             time.sleep(0.01)
         return os.getpid()
 
-    before = scheduler.results(scheduler.run(os.getpid, *([()] * 50)))
+    scheduler.results(scheduler.run(abs, (-1,)))
+    before = agent.family()
     [task] = scheduler.run(hold, (str(release),))
     scheduler.pump()
     template = agent.template()
@@ -470,3 +473,94 @@ def test_a_blocked_parent_gives_its_place_away(scheduler: Any, cluster: Start) -
         assert scheduler.results([blocked])[0] != pid
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_what_one_task_brings_does_not_end_the_agent(scheduler: Any, cluster: Start) -> None:
+    """A very long name, a very high number of attempts, the results of very many tasks."""
+    cluster("-n", "2")
+    function = scheduler.function(lambda *given: len(given))
+    scheduler.bodies[function] = ("f" * 70_000, scheduler.bodies[function][1])
+    call = pickle.dumps(((1, 2), {}))
+    assert scheduler.results(scheduler.send_run(function, [call])) == [2]
+    many = 2**16 + 1
+    [task] = scheduler.send_run(
+        function,
+        [call],
+        extra={"attempts": [2**17], "dependents": [0] * many, "needs": range(many), "inputs": Payloads([b"r"] * many)},
+    )
+    assert scheduler.results([task]) == [2]
+    assert scheduler.done[task][2].attempt == 2**17
+
+
+def test_a_run_that_the_agent_can_not_take_in_fails_alone(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+    function = scheduler.function(abs)
+    call = pickle.dumps(((-1,), {}))
+    [bad] = scheduler.send_run(function, [call], extra={"task_groups": [7]})
+    assert "IndexError" in str(scheduler.error(bad))
+    assert scheduler.results(scheduler.send_run(function, [call])) == [1]
+
+
+def test_without_descriptors_workers_are_started_later(scheduler: Any, cluster: Start) -> None:
+    agent = cluster("-n", "2")
+    scheduler.results(scheduler.run(abs, (-1,)))
+    limits = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    [killed] = scheduler.run(os._exit, (1,))
+    assert isinstance(scheduler.error(killed, Status.LOST), WorkerDiedError)
+    scheduler.until(lambda: "workers can not be started" in agent.log())
+    [killed] = scheduler.run(os._exit, (1,))
+    assert isinstance(scheduler.error(killed, Status.LOST), WorkerDiedError)
+    big = scheduler.run(len, (bytes(500_000),))
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
+    assert scheduler.results(big) == [500_000]
+    assert agent.log().count("workers can not be started") == 1
+    scheduler.until(lambda: "workers can be started again" in agent.log())
+
+
+def test_a_killed_agent_leaves_nothing_in_the_temporary_directory(
+    scheduler: Any, cluster: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    agent = cluster("-n", "2")
+    assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
+    agent.process.kill()
+    agent.process.wait(10)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_task_that_overwrites_the_shared_words_silences_nobody(scheduler: Any, cluster: Start) -> None:
+    agent = cluster("-n", "2")
+
+    def scribble() -> None:
+        from scaler_client import task_context
+
+        runtime: Any = task_context.runtime()
+        everything = memoryview(runtime._core._word.obj).cast("Q")
+        for at in range(len(everything)):
+            everything[at] = 2**64 - 1
+
+    scheduler.run(scribble, ())
+    scheduler.until(lambda: scheduler.done)
+    tasks = scheduler.run(abs, *((-i,) for i in range(200)))
+    assert scheduler.results(tasks) == list(range(200))
+    assert "overwritten" in agent.log()
+
+
+def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start) -> None:
+    agent = cluster("-n", "1")
+
+    def lie(kind: int) -> None:
+        from scaler_client import task_context
+        from scaler_worker.channel import RECORD
+
+        runtime: Any = task_context.runtime()
+        record = RECORD.pack(kind, 77, 4, runtime.current().run, 0, 0, 0, 0, 0, 0) + b"what"
+        runtime._core._write(record)
+
+    for kind in range(1, 9):
+        scheduler.run(lie, (kind,))
+        assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
+    assert agent.process.poll() is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections import Counter
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from scaler_io.effects import Log
 from scaler_io.links import LinkLost, LinkUp
-from scaler_protocol.errors import restore
+from scaler_protocol.errors import NestingLimitError, restore
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import (
     Blocked,
@@ -32,6 +34,7 @@ from scaler_protocol.messages import (
     Submit,
     Withdraw,
 )
+from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
@@ -104,7 +107,10 @@ class ModelWorker:
 class Host:
     """An agent's core, and the world around it."""
 
-    def __init__(self, workers: int = 2, secret: bytes = b"") -> None:
+    def __init__(self, workers: int = 2, secret: bytes = b"", unstartable: str = "") -> None:
+        self.unstartable = unstartable
+        """Why no worker can be started."""
+        self.started: list[str] = []
         self.core = AgentCore(AgentConfig(workers, "agent", "host", secret=secret))
         self.now = 100.0
         self.workers: dict[int, ModelWorker] = {}
@@ -133,12 +139,16 @@ class Host:
             self.hear(effect.message)
         elif isinstance(effect, events.StartWorker):
             assert effect.worker not in self.workers
-            self.workers[effect.worker] = ModelWorker()
+            if self.unstartable:
+                self.core.handle(SCHEDULER, events.EffectFailed(effect, self.unstartable), self.now)
+            else:
+                self.workers[effect.worker] = ModelWorker()
         elif isinstance(effect, events.EndAgent):
             self.stopped.append(effect)
         elif isinstance(effect, Log):
-            if "started" not in effect.text:
-                self.logs.append(effect.text)
+            (self.logs if effect.level >= logging.WARNING or "is killed" in effect.text else self.started).append(
+                effect.text
+            )
         elif not isinstance(effect, events.Relay):
             self.perform_on(self.workers[effect.worker], effect)
 
@@ -158,9 +168,14 @@ class Host:
             self.core.handle(effect.worker, events.CpuRead(0), self.now)
         else:
             # Of a revoked datagram it does nothing more but say so.
-            busy = worker.unsaid or (worker.current is not None and worker.revoked < worker.current.sequence)
+            unsaid = [event for event in worker.unsaid if not isinstance(event, DatagramReturned)]
+            busy = unsaid or (worker.current is not None and worker.revoked < worker.current.sequence)
             assert isinstance(effect, events.KillWorker) or not (busy or worker.unread)
             worker.alive = False
+
+    def wait_until_due(self) -> None:
+        self.now = max(self.now, self.core.due())
+        self.settle()
 
     def hear(self, message: Any) -> None:
         self.sent.append(message)
@@ -382,7 +397,63 @@ def test_workers_that_never_get_ready_end_the_agent() -> None:
     host = Host(1)
     for _ in range(5):
         host.die(next(iter(host.workers)))
+        host.wait_until_due()
     assert host.stopped[0].code == 1
+
+
+def test_workers_that_do_not_get_ready_any_more_are_started_again_and_again() -> None:
+    host = Host(2)
+    host.ready_all()
+    runs = host.run(3)
+    host.workers[0].begin()
+    for _ in range(20):
+        for number in list(host.workers):
+            host.die(number)
+        host.wait_until_due()
+    assert not host.stopped and sum("can not be started" in line for line in host.logs) == 1
+    host.ready_all()
+    assert "can be started again" in host.started[-1]
+    host.drain()
+    assert set(host.outcomes) == set(runs)
+
+
+def test_a_worker_that_can_not_be_started_is_tried_again_later_each_time() -> None:
+    host = Host(2, unstartable="Too many open files")
+    asked = []
+    for _ in range(12):
+        asked.append(host.now)
+        assert host.workers == {} and not host.stopped
+        host.wait_until_due()
+    pauses = [later - sooner for sooner, later in itertools.pairwise(asked)]
+    assert pauses == sorted(pauses) and pauses[0] < 0.1 and pauses[-1] == pytest.approx(5.0)
+    assert len(host.logs) == 1 and "Too many open files" in host.logs[0]
+    host.unstartable = ""
+    runs = host.run(4)
+    host.wait_until_due()
+    host.ready_all()
+    host.drain()
+    assert host.outcomes == Counter(runs)
+
+
+def test_where_no_worker_can_be_started_for_children_their_parent_is_ended() -> None:
+    host = Host(1)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    host.unstartable = "Too many open files"
+    host.handle(0, Blocked((parent,), (True,)))
+    [child] = host.run(1, depth=1)
+    host.wait_until_due()
+    assert not host.workers[0].alive
+    host.unstartable = ""
+    host.die(0)
+    done = next(m for m in host.sent if isinstance(m, Done))
+    error = restore(done.results[0])
+    assert isinstance(error, NestingLimitError) and "Too many open files" in str(error)
+    host.wait_until_due()
+    host.ready_all()
+    host.drain()
+    assert host.outcomes == Counter([parent, child])
 
 
 def test_output_is_sent_ahead_of_the_outcome() -> None:
@@ -423,10 +494,11 @@ def test_an_object_that_nobody_wants_is_told_of_all_the_same() -> None:
     host.handle(SCHEDULER, Withdraw(list(runs)))
     assert host.outcomes == Counter(runs)
     [given, *_] = host.workers[0].current.entries if host.workers[0].current else []
-    ended = RunsEnded([given[0]], [Status.VALUE], [5], [NO_PROFILE], [b"reference"], [0])
+    reference = bytes(REFERENCE_BYTES)
+    ended = RunsEnded([given[0]], [Status.VALUE], [5], [NO_PROFILE], [reference], [0])
     host.handle(0, ended)
     done = host.sent[-1]
-    assert isinstance(done, Done) and (done.runs, done.stored, list(done.results)) == ([given[0]], [0], [b"reference"])
+    assert isinstance(done, Done) and (done.runs, done.stored, list(done.results)) == ([given[0]], [0], [reference])
 
 
 def test_outcomes_that_a_dead_worker_had_not_said_are_made_again() -> None:

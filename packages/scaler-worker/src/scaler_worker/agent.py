@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
-import os
-import signal
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -22,18 +18,22 @@ from scaler_protocol.messages import Blocked, Submit
 from scaler_worker import events, host
 from scaler_worker.agent_core import AgentCore
 from scaler_worker.channel import WorkerReady, pack_definition, pack_tasks
-from scaler_worker.events import SCHEDULER
+from scaler_worker.complaints import Complaints
+from scaler_worker.events import SCHEDULER, AgentEffect
 from scaler_worker.flights import SWEEP_SECONDS
-from scaler_worker.template import FORKED, NOT_FORKED
-from scaler_worker.template_link import Forking, TemplateLink
+from scaler_worker.processes import Ending, WorkerProcesses
+from scaler_worker.template_link import Forking
 from scaler_worker.worker_channel import WorkerChannel
 from scaler_worker.worker_core import REVOKED, RUN
+from scaler_worker.worker_writer import WorkerWriter
 
 LOGGER: Final = logging.getLogger("scaler")
 REVOCATION_SECONDS: Final = 0.002
 """After which a worker that still is in a run has seen, or will see, that its datagram is revoked."""
 REAP_SECONDS: Final = 0.01
 """From the end of a worker's pipe to the end of its process."""
+RENEW_SECONDS: Final = 1.0
+"""Between two tries to start a template."""
 UNSENT_LIMIT: Final = 32 * 1024 * 1024
 """Bytes on the way to the scheduler beyond which results are left in their pipes."""
 
@@ -46,23 +46,24 @@ class Agent:
     ) -> None:
         self._core, self._dialer, self._forking = core, dialer, forking
         self._heartbeat, self._is_foreign = heartbeat, is_foreign
-        self._template = forking.template
-        self._channels: dict[int, WorkerChannel] = {}
+        self._processes = WorkerProcesses(forking)
+        self._channels = self._processes.channels
+        self._complaints = Complaints(LOGGER)
         self._swept: set[int] = set()
         self._figures, self._epoch = host.HostFigures(), (0, True)
         self._filenos: tuple[int, ...] = ()
         self.connected = asyncio.Event()
         self._settling = self._sweeping = self._was_up = self._answered = False
-        self._due_at, self._files = math.inf, 0
+        self._due_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._writer = WorkerWriter(self._loop, self._channels, self._complaints)
         self._ended: asyncio.Future[int] = self._loop.create_future()
-        self._folder = tempfile.TemporaryDirectory(prefix="scaler-")
         self._perform: dict[type, Callable[[Any], None]] = {
             events.SendToScheduler: lambda effect: dialer.uplink.send(effect.message),
-            events.Relay: self._relay,
+            events.Relay: lambda effect: self._writer.relay(effect.worker, effect.message),
             events.StartWorker: self._start_worker,
-            events.Define: lambda effect: self._give(effect.worker, pack_definition(effect.definition)),
+            events.Define: lambda effect: self._writer.give(effect.worker, pack_definition(effect.definition)),
             events.GiveTasks: self._give_tasks,
             events.RecallTail: self._recall_tail,
             events.ReadRun: self._revoke,
@@ -76,7 +77,7 @@ class Agent:
     async def run(self) -> int:
         """Work until told to stop; returns the exit code. Leaves no process behind."""
         self._loop.set_exception_handler(self._failed)
-        self._loop.add_reader(self._template.fileno(), self._hear_template)
+        self._loop.add_reader(self._processes.template.fileno(), self._hear_template)
         try:
             self._beat()
             self._turn()
@@ -134,7 +135,10 @@ class Agent:
         while self._answered:  # performing some effects tells the core something
             self._answered = False
             for effect in core.settle(now):
-                perform[type(effect)](effect)
+                try:
+                    perform[type(effect)](effect)
+                except Exception as error:
+                    self._not_performed(effect, error)
         if self._ended.done():
             return
         self._hear(dialer.flush(now), now)
@@ -143,6 +147,13 @@ class Agent:
         if self._epoch != (dialer.uplink.epoch, dialer.uplink.state is LinkState.DOWN):
             self._watch_link()
         self._set_timer(now)
+
+    def _not_performed(self, effect: AgentEffect, error: Exception) -> None:
+        """Nothing but what this effect was for is to suffer: the core says what becomes of that."""
+        self._complaints.say(f"{type(effect).__name__} failed", error)
+        reason = f"{type(error).__name__}: {error}"
+        self._core.handle(SCHEDULER, events.EffectFailed(effect, reason), self._loop.time())
+        self._answered = True
 
     def _watch_link(self) -> None:
         """The link has another connection, or none."""
@@ -169,15 +180,20 @@ class Agent:
         """Tell the scheduler, and the core, how the host is."""
         if self._ended.done():
             return
+        self._loop.call_later(self._heartbeat, self._beat)
         self._reap()
-        now = self._loop.time()
+        try:
+            self._tell_figures(self._loop.time())
+        except Exception as error:  # no descriptor is left to read them, for example: the next time, then
+            self._complaints.say("the figures of the host can not be told", error)
+
+    def _tell_figures(self, now: float) -> None:
         free, total = host.available_memory()
         self._core.handle(SCHEDULER, events.MemoryRead(host.is_nearly_gone(free, total)), now)
         if self._dialer.uplink.state is LinkState.UP:
             waiting = len(self._core.flights.waiting)
             self._dialer.uplink.send(self._figures.status(self._core.fleet, waiting, free, now))
             self._settle_soon()
-        self._loop.call_later(self._heartbeat, self._beat)
 
     # --- what workers write -----------------------------------------------------------------------------------------
 
@@ -208,10 +224,18 @@ class Agent:
             return False
         now = self._loop.time()
         for event in found:
-            if isinstance(event, WorkerReady):  # which may be heard before the template's report
+            if isinstance(event, WorkerReady) and not channel.pid:  # which may be heard before the template's report
                 channel.pid = event.pid
-            self._core.handle(number, event, now)
+            self._tell_core(number, event, now)
         return bool(found)
+
+    def _tell_core(self, number: int, event: Any, now: float) -> None:
+        """Hand on what a worker said; one that says what nobody understands is killed, and the others go on."""
+        try:
+            self._core.handle(number, event, now)
+        except Exception as error:
+            self._complaints.say(f"Worker[{number}] is killed: its {type(event).__name__} makes no sense", error)
+            self._kill(number)
 
     def _sweep_from_now_on(self, number: int) -> None:
         if number not in self._swept:
@@ -253,31 +277,17 @@ class Agent:
         for message in messages:
             if isinstance(message, Blocked | Submit):  # results before its run may be in the pipe
                 self._take_results(number)
-            self._core.handle(number, message, self._loop.time())
+            self._tell_core(number, message, self._loop.time())
         self._settle_soon()
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
-    def _relay(self, effect: events.Relay) -> None:
-        channel = self._channels.get(effect.worker)
-        if channel is not None and not channel.send_message(effect.message):
-            self._loop.add_writer(channel.messages_fileno, self._rest, channel.messages_fileno, channel.send_rest)
-
     def _give_tasks(self, effect: events.GiveTasks) -> None:
         runs, tasks, lanes, calls, attempts, flags = zip(*effect.entries, strict=True)
         handles = [lane.kind.handle for lane in lanes]
-        self._give(effect.worker, pack_tasks(effect.sequence, runs, tasks, handles, calls, attempts, flags))
+        self._writer.give(effect.worker, pack_tasks(effect.sequence, runs, tasks, handles, calls, attempts, flags))
         if any(datagram.is_swept for datagram in self._core.fleet.workers[effect.worker].flight):
             self._sweep_from_now_on(effect.worker)
-
-    def _give(self, number: int, datagram: bytes) -> None:
-        channel = self._channels[number]
-        if not channel.give(datagram):
-            self._loop.add_writer(channel.tasks_fileno, self._rest, channel.tasks_fileno, channel.give_rest)
-
-    def _rest(self, descriptor: int, write: Callable[[], bool]) -> None:
-        if write():
-            self._loop.remove_writer(descriptor)
 
     def _recall_tail(self, effect: events.RecallTail) -> None:
         number = effect.worker
@@ -307,94 +317,82 @@ class Agent:
         self._answered = True
 
     def _kill(self, number: int) -> None:
-        if pid := self._channels[number].pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # it may not lead its group yet
+        try:
+            self._processes.kill(number)
+        except PermissionError:  # its channel is closed: it ends when its task does
+            self._died(Ending(number, "runs as another user and could not be killed"))
 
     # --- processes --------------------------------------------------------------------------------------------------
 
     def _start_worker(self, effect: events.StartWorker) -> None:
-        number = effect.worker
-        self._files += 1
-        channel = self._channels[number] = WorkerChannel(os.path.join(self._folder.name, str(self._files)))
-        word = self._forking.words.of(number)
-        word[RUN] = word[REVOKED] = 0
-        asked = self._template.request(number, effect.name, channel.worker_ends())
-        channel.handed_over()
-        if asked:  # otherwise the end of the template is about to be heard
-            self._loop.add_reader(channel.results, self._read_results, number)
-            self._loop.add_reader(channel.messages_fileno, self._read_messages, number)
+        channel = self._processes.start(effect.worker, effect.name)
+        self._loop.add_reader(channel.results, self._read_results, effect.worker)
+        self._loop.add_reader(channel.messages_fileno, self._read_messages, effect.worker)
 
     def _hear_template(self) -> None:
-        reports, alive = self._template.reports()
-        for report in reports:
-            if report.kind == FORKED:
-                self._channels[report.number].pid = report.pid
-            elif report.kind == NOT_FORKED:
-                self._died(report.number, f"could not be forked: {os.strerror(report.status)}", 0)
-            else:
-                self._died(report.number, host.ending_of(report.status), report.peak_memory)
+        endings, alive = self._processes.reports()
+        for ending in endings:
+            self._died(ending)
         if not alive:
-            self._replace_template()
+            template = self._processes.template
+            self._loop.remove_reader(template.fileno())
+            template.close()
+            LOGGER.warning("the template (process %d) is gone; starting another one", template.pid)
+            self._renew_template()
         self._settle_soon()
 
-    def _replace_template(self) -> None:
-        """The template is gone. Its workers go on, as children of ours."""
-        self._loop.remove_reader(self._template.fileno())
-        self._template.close()
+    def _renew_template(self) -> None:
         if self._ended.done():
             return
-        LOGGER.warning("the template (process %d) is gone; starting another one", self._template.pid)
-        forking = self._forking
-        self._template = TemplateLink.spawn(forking.lifeline, forking.words, forking.config)
-        self._loop.add_reader(self._template.fileno(), self._hear_template)
+        try:
+            self._processes.renew_template()
+        except OSError as error:
+            self._complaints.say("no template can be started", error)
+            self._loop.call_later(RENEW_SECONDS, self._renew_template)
+            return
+        self._loop.add_reader(self._processes.template.fileno(), self._hear_template)
         self._reap()
-        for number, channel in list(self._channels.items()):
-            if not channel.pid or not os.path.exists(f"/proc/{channel.pid}"):
-                self._died(number, "ended together with the template", 0)
+        for ending in self._processes.lost_with_template():
+            self._died(ending)
+        self._settle_soon()
 
     def _reap(self) -> None:
-        """Wait for children: the template, workers of a template that is gone, orphans that tasks left behind."""
         if self._ended.done():
             return
-        numbers = {channel.pid: number for number, channel in self._channels.items() if channel.pid}
-        for pid, status, peak_memory in host.ended_children():
-            if (number := numbers.get(pid)) is not None:
-                self._died(number, host.ending_of(status), peak_memory)
+        for ending in self._processes.reap():
+            self._died(ending)
         self._settle_soon()
 
-    def _died(self, number: int, reason: str, peak_memory: int) -> None:
+    def _died(self, ending: Ending) -> None:
         """Hear what a worker wrote to the last byte, then tell the core that it is gone."""
+        number = ending.number
         channel = self._channels.get(number)
         if channel is None:
             return
         while self._take_results(number):
             pass
+        if self._channels.get(number) is not channel:
+            return
         run = self._forking.words.of(number)[RUN]
-        died = events.WorkerDied(reason, run, peak_memory, channel.last_words())
         for descriptor in (channel.results, channel.messages_fileno):
             self._loop.remove_reader(descriptor)
         for descriptor in (channel.tasks_fileno, channel.messages_fileno):
             if descriptor >= 0:
                 self._loop.remove_writer(descriptor)
         self._swept.discard(number)
-        del self._channels[number]
-        channel.close()
-        self._core.handle(number, died, self._loop.time())
+        last_words = self._processes.forget(number)
+        event: Any = events.WorkerNotStarted(ending.reason)
+        if ending.forked:
+            event = events.WorkerDied(ending.reason, run, ending.peak_memory, last_words)
+        self._core.handle(number, event, self._loop.time())
 
     def _end(self) -> None:
         """Say goodbye, and take all processes along."""
         self._dialer.uplink.send(Goodbye("the agent stops"))
         self._dialer.flush(time.monotonic())
         self._dialer.close()
-        self._loop.remove_reader(self._template.fileno())
-        for number, channel in self._channels.items():
+        self._loop.remove_reader(self._processes.template.fileno())
+        for channel in self._channels.values():
             self._loop.remove_reader(channel.results)
             self._loop.remove_reader(channel.messages_fileno)
-            self._kill(number)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._template.pid, signal.SIGKILL)
-        host.end_children(self._is_foreign)
-        self._folder.cleanup()
+        self._processes.end(self._is_foreign)

@@ -27,6 +27,8 @@ DATAGRAM_LIMIT: Final = 60 * 1024
 """Bytes of a datagram; a longer one travels as a memory file."""
 COUNT_LIMIT: Final = 512
 """Tasks of one chunk."""
+FUNCTIONS_LIMIT: Final = 1024
+"""Functions that a worker holds."""
 
 HEAD_BYTES: Final = 16
 """What of a datagram that travels as a memory file stands in the datagram itself."""

@@ -27,6 +27,13 @@ class WorkerDied:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerNotStarted:
+    """There is no process for a worker that was to be started."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TailRecalled:
     """The answer to RecallTail: how many task datagrams the worker had not read, and in which run it is now."""
 
@@ -57,16 +64,15 @@ class MemoryRead:
     nearly_gone: bool
 
 
-HostEvent = WorkerDied | TailRecalled | RunRead | CpuRead | MemoryRead
-
 # --- effects --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SendToScheduler:
-    """Send to the scheduler."""
+    """Send to the scheduler; `origin` is the worker inside of which a client wrote the message, if one did."""
 
     message: Message
+    origin: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +154,11 @@ class EndAgent:
 
 WorkerEffect = StartWorker | Define | GiveTasks | RecallTail | ReadRun | ReadCpu | KillWorker | EndWorker
 AgentEffect = SendToScheduler | Relay | WorkerEffect | Log | EndAgent
+
+
+@dataclass(frozen=True, slots=True)
+class EffectFailed:
+    """An event of the shell: this effect raised an exception, and nothing of it was done."""
+
+    effect: AgentEffect
+    reason: str

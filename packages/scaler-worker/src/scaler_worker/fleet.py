@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 
 from scaler_io.effects import Log
@@ -16,7 +17,10 @@ SPARES = 32
 """Idle workers beyond the places that are kept for a while: parents block again and again."""
 SPARE_SECONDS = 10.0
 FAILED_STARTS = 5
-"""Workers in a row that end before they are ready, after which the agent gives up."""
+"""Workers in a row that end before they are ready, after which an agent that never had one that was gives up."""
+FIRST_PAUSE_SECONDS = 0.05
+LAST_PAUSE_SECONDS = 5.0
+"""Between two tries to start workers."""
 
 
 class Fleet:
@@ -37,6 +41,12 @@ class Fleet:
         self._announced = 0
         self._free_numbers: list[int] = []
         self._failed = 0
+        self._any_ready = False
+        self._obstacle = False
+        """Whether the last worker could not be started."""
+        self._pause, self._start_at = 0.0, -math.inf
+        self._missing = False
+        """Whether more workers are to be started, at `_start_at`."""
 
     def __iter__(self) -> Iterator[WorkerRecord]:
         return iter(list(self.workers.values()))
@@ -71,11 +81,14 @@ class Fleet:
 
     def ready(self, worker: WorkerRecord, pid: int, now: float) -> Log | None:
         """The worker waits for tasks."""
-        worker.pid = pid
         if worker.state != WorkerState.STARTING:
             return None
-        worker.state, self._failed = WorkerState.IDLE, 0
+        worker.pid, worker.state = pid, WorkerState.IDLE
+        self._failed, self._any_ready, self._pause = 0, True, 0.0
         self.place(worker, now)
+        if self._obstacle:
+            self._obstacle = False
+            return Log(logging.INFO, f"Worker[{worker.number}] started: workers can be started again")
         if self._announced >= self.places:
             return None
         self._announced += 1
@@ -91,19 +104,41 @@ class Fleet:
                 return worker
         return None
 
-    def gone(self, worker: WorkerRecord, reason: str) -> EndAgent | None:
+    def gone(self, worker: WorkerRecord, reason: str, now: float) -> Log | EndAgent | None:
         """The worker's process is no more."""
         starting = worker.state == WorkerState.STARTING
+        self._remove(worker)
+        if not starting:
+            return None
+        self._failed += 1
+        if self._failed < FAILED_STARTS or self._any_ready:
+            return self._put_off(f"a worker {reason} before it was ready", now)
+        return EndAgent(1, (f"{self._failed} workers in a row ended before they were ready; the last one {reason}",))
+
+    def not_started(self, worker: WorkerRecord, reason: str, now: float) -> Log | None:
+        """There is no process for this worker."""
+        self._remove(worker)
+        return self._put_off(reason, now)
+
+    def _remove(self, worker: WorkerRecord) -> None:
         worker.state = WorkerState.STOPPING
         self.place(worker, 0.0)
         del self.workers[worker.number]
         self.draining.pop(worker.number, None)
         self._free_numbers.append(worker.number)
         self._free_numbers.sort(reverse=True)
-        self._failed += starting
-        if self._failed < FAILED_STARTS:
-            return None
-        return EndAgent(1, (f"{self._failed} workers in a row ended before they were ready; the last one {reason}",))
+
+    def _put_off(self, reason: str, now: float) -> Log | None:
+        """Start the next worker after a pause, longer each time; says so the first time."""
+        if now >= self._start_at:
+            self._pause = min(max(2 * self._pause, FIRST_PAUSE_SECONDS), LAST_PAUSE_SECONDS)
+            self._start_at = now + self._pause
+        said, self._obstacle = self._obstacle, True
+        return None if said else Log(logging.WARNING, f"workers can not be started, this is tried again: {reason}")
+
+    def is_stuck(self) -> bool:
+        """Whether all that could run something waits for other tasks, and no worker can be started for those."""
+        return self._obstacle and bool(self.blocked) and len(self.blocked) + len(self.draining) == len(self.workers)
 
     def balance(self, waiting: int, now: float) -> list[AgentEffect]:
         """Start what is missing for all places to be filled, let go what has been idle too long."""
@@ -112,7 +147,9 @@ class Fleet:
         # While parents are blocked, one worker more than can be used is kept: the next one that blocks need not wait.
         wanted = min(self.places, len(self.running) + max(1, waiting)) + 1 if self.blocked else self.places
         # One that is about to be gone counts until it is: its successor takes its number and name.
-        effects += (self._start() for _ in range(wanted - usable))
+        self._missing = wanted > usable and now < self._start_at
+        if now >= self._start_at:
+            effects += (self._start() for _ in range(wanted - usable))
         for worker in self.draining.values():
             if worker.state == WorkerState.DRAINING and not worker.flight:
                 effects.append(self._let_go(worker, now))
@@ -130,8 +167,11 @@ class Fleet:
         self.place(worker, now)
         return EndWorker(worker.number)
 
-    def spare_due(self) -> float:
-        """When the next idle worker beyond the places is to be let go."""
+    def due(self) -> float:
+        """When `balance` has something to do although nothing happened."""
+        return min(self._spare_due(), self._start_at if self._missing else math.inf)
+
+    def _spare_due(self) -> float:
         if len(self.idle) + len(self.running) <= self.places or not self.idle:
             return float("inf")
         return min(worker.idle_since for worker in self.idle.values()) + SPARE_SECONDS

@@ -9,11 +9,11 @@ from itertools import repeat
 from typing import Final
 
 from scaler_io.effects import Log
-from scaler_protocol.errors import ScalerError, TaskTimeoutError, WorkerDiedError, describe
+from scaler_protocol.errors import ScalerError, TaskTimeoutError, describe
 from scaler_protocol.ids import SESSION_BITS
-from scaler_protocol.messages import Status, WorkerState
+from scaler_protocol.messages import Message, Status, WorkerState
+from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE
-from scaler_protocol.storage import DeleteObjects
 from scaler_worker import channel, events
 from scaler_worker.fleet import Fleet
 from scaler_worker.functions import FunctionTable
@@ -36,7 +36,7 @@ RETRY_SECONDS: Final = 0.05
 class Flights:
     """Runs from waiting to ended, over the workers of one agent."""
 
-    def __init__(self, fleet: Fleet, functions: FunctionTable, outbox: Outbox, host: str, secret: bytes = b"") -> None:
+    def __init__(self, fleet: Fleet, functions: FunctionTable, outbox: Outbox) -> None:
         self.waiting = WaitingRuns()
         self.kept = KeptOutcomes()
         self.effects: list[events.AgentEffect] = []
@@ -48,8 +48,6 @@ class Flights:
         self._fleet = fleet
         self._functions = functions
         self._outbox = outbox
-        self._host = host
-        self._secret = secret
 
     # --- giving -----------------------------------------------------------------------------------------------------
 
@@ -88,8 +86,8 @@ class Flights:
     def _give(self, worker: WorkerRecord, count: int, now: float) -> None:
         entries = self.waiting.take(count, CHUNK_MICROSECONDS, channel.DATAGRAM_LIMIT)
         kinds = {entry[2].kind for entry in entries}
-        if not kinds <= worker.knows:
-            entries = self._define(worker, kinds - worker.knows, entries)
+        if unknown := [kind for kind in kinds if kind.handle not in worker.knows]:
+            entries = self._define(worker, unknown, entries)
         if entries:
             worker.sequence += 1
             datagram = Datagram(worker.sequence, entries, sum(entry[2].kind.estimate for entry in entries))
@@ -108,7 +106,7 @@ class Flights:
                 self._functions.park(entry for entry in entries if entry[2].kind is kind)
                 entries = [entry for entry in entries if entry[2].kind is not kind]
             else:
-                worker.knows.add(kind)
+                worker.learn(kind)
                 self.effects.append(events.Define(worker.number, self._functions.definition(kind)))
         return entries
 
@@ -134,25 +132,28 @@ class Flights:
             end = at + len(entries)
             whole = not at and end == total
             part = batch if whole else batch.part(at, end)
-            if [entry[0] for entry in entries] != part.runs:
+            if [entry[0] for entry in entries] != part.runs or not _is_sound(part):
                 self._broken(worker, now)
                 return
             self._take_outcomes(worker, entries, part)
             self._advance(worker, len(entries), now)
             at = end
         worker.children.clear()
-        worker.blocked = worker.guessed = False
+        worker.blocked = worker.guessed = worker.skipped = False
         if worker.flight:
             self._watch(worker)
         self._fleet.place(worker, now)
 
     def _broken(self, worker: WorkerRecord, now: float) -> None:
-        """Something else than our loop wrote into the worker's pipe: nothing it says can be believed any more."""
+        """A task wrote into its worker's pipe or word: nothing that the worker says can be believed any more."""
+        text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten what the worker says to us"
+        self.effects.append(Log(logging.WARNING, text))
         self.kill(worker, None, b"", now)
 
     def _advance(self, worker: WorkerRecord, count: int, now: float) -> None:
         head = worker.flight[0]
         head.at += count
+        worker.last_run = head.entries[head.at - 1][0]
         head.since = now
         if head.at >= len(head.entries):
             worker.flight.popleft()
@@ -185,21 +186,41 @@ class Flights:
             stored = [at in positions for at in range(len(tasks))]
         self.kept.keep(tasks, zip(runs, statuses, payloads, profiles, stored, strict=True), size)
 
-    def fail(self, entry: Entry, status: int, payload: bytes) -> None:
+    def fail(self, run: int, task: int, status: int, payload: bytes) -> None:
         """The engine ends a run."""
-        outcome = (entry[0], status, payload, NO_PROFILE, False)
-        self._outbox.append(entry[1], outcome)
+        outcome = (run, status, payload, NO_PROFILE, False)
+        self._outbox.append(task, outcome)
         if status == Status.FAILED:
-            self.kept.keep((entry[1],), (outcome,), len(payload))
+            self.kept.keep((task,), (outcome,), len(payload))
+
+    def send(self, message: Message) -> None:
+        """Say something to the scheduler."""
+        self.effects.append(events.SendToScheduler(message))
+
+    def not_given(self, worker: WorkerRecord, sequence: int, payload: bytes, now: float) -> None:
+        """A datagram could not be written to the worker: its runs fail so."""
+        for datagram in [datagram for datagram in worker.flight if datagram.sequence == sequence]:
+            worker.flight.remove(datagram)
+            for run, task, *_ in datagram.left():
+                if run not in worker.dropped:
+                    self.fail(run, task, Status.FAILED, payload)
+                worker.dropped.discard(run)
+        if worker.flight:
+            worker.flight[0].since = now
+        self._fleet.place(worker, now)
 
     def missed(self, worker: WorkerRecord, run: int, now: float) -> None:
         """A worker has dropped the function of its next run."""
         entry = worker.next_entry()
         if entry is None or entry[0] != run:
             return
-        worker.knows.discard(entry[2].kind)
+        kind = entry[2].kind
+        worker.knows.pop(kind.handle, None)
         self._advance(worker, 1, now)
-        self._requeue(worker, [entry])
+        if kind.fault and run not in worker.dropped:
+            self.fail(run, entry[1], Status.FAILED, kind.fault)
+        else:
+            self._requeue(worker, [entry])
         self._fleet.place(worker, now)
 
     def unfed(self, worker: WorkerRecord, run: int, now: float) -> None:
@@ -214,14 +235,22 @@ class Flights:
         self._fleet.place(worker, now)
 
     def returned(self, worker: WorkerRecord, run: int, now: float) -> None:
-        """A worker did not start this run and what stands behind it in its datagram."""
+        """A worker did not start this run and what stands behind it in its datagram: that is revoked, or it retires.
+
+        Where it does so again and again, a task has overwritten the word by which datagrams are revoked.
+        """
+        worker.last_run = run
         entry = worker.next_entry()
         if entry is None or entry[0] != run:
             return
+        skipped = not worker.flight[0].revoked
         self._requeue(worker, worker.flight.popleft().left())
         if worker.flight:
             worker.flight[0].since = now
         self._fleet.place(worker, now)
+        if skipped and worker.skipped:
+            self._broken(worker, now)
+        worker.skipped = skipped
 
     def _requeue(self, worker: WorkerRecord, entries: Sequence[Entry]) -> None:
         """Runs that were not started are next again, but for those that nobody wants any more."""
@@ -246,15 +275,16 @@ class Flights:
 
     def tail_recalled(self, worker: WorkerRecord, event: events.TailRecalled, now: float) -> None:
         """The last datagrams of a flight were never read; the run it is in may be one that is to be stopped."""
-        worker.knows = {kind for kind in worker.knows if kind.handle not in event.handles}
+        for handle in event.handles:
+            worker.knows.pop(handle, None)
         for _ in range(min(event.datagrams, len(worker.flight))):
             self._requeue(worker, worker.flight.pop().left())
-        entry = worker.next_entry()
-        if entry is not None and entry[0] == event.run and worker.state != WorkerState.STOPPING:
-            if event.run == worker.doomed:
-                self.kill(worker, event.run, worker.verdict, now)
-            elif event.run in worker.dropped and (_is_long(entry) or now >= worker.flight[0].since + _patience(entry)):
-                self.kill(worker, event.run, b"", now)
+        entry, run = worker.next_entry(), worker.run_named(event.run)
+        if entry is not None and entry[0] == run and worker.state != WorkerState.STOPPING:
+            if run == worker.doomed:
+                self.kill(worker, run, worker.verdict, now)
+            elif run in worker.dropped and (_is_long(entry) or now >= worker.flight[0].since + _patience(entry)):
+                self.kill(worker, run, b"", now)
         worker.doomed = worker.doomed if worker.state == WorkerState.STOPPING else None
         self._fleet.place(worker, now)
 
@@ -265,6 +295,7 @@ class Flights:
                 runs = [entry[0] for entry in datagram.entries]
                 if event.run in runs[datagram.at :]:
                     cut = runs.index(event.run) + 1
+                    worker.revoked_run = runs[cut] if cut < len(runs) else 0
                     self._requeue(worker, datagram.entries[cut:])
                     del datagram.entries[cut:]
                 return
@@ -272,12 +303,12 @@ class Flights:
     def withdraw(self, runs: set[int], now: float) -> None:
         """Stop these runs wherever they are; each is CANCELLED at once."""
         for entry in (*self.waiting.remove(runs), *self._functions.remove(runs)):
-            self.fail(entry, Status.CANCELLED, b"")
+            self.fail(entry[0], entry[1], Status.CANCELLED, b"")
         for worker in self._fleet:
             hit = [entry for entry in worker.entries() if entry[0] in runs and entry[0] not in worker.dropped]
             if hit:
                 for entry in hit:
-                    self.fail(entry, Status.CANCELLED, b"")
+                    self.fail(entry[0], entry[1], Status.CANCELLED, b"")
                 worker.dropped.update(entry[0] for entry in hit)
                 if worker.state != WorkerState.STOPPING:
                     self.effects.append(events.RecallTail(worker.number))
@@ -321,52 +352,6 @@ class Flights:
                 head.checked = now
             self._watch(worker)
 
-    # --- deaths -----------------------------------------------------------------------------------------------------
-
-    def died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
-        """A worker is gone: only the run that it was in is charged, the others wait again."""
-        entries = worker.entries()
-        killed = worker.state == WorkerState.STOPPING
-        rest: list[Entry] = []
-        begun = event.run in [entry[0] for entry in entries]
-        for entry in entries:
-            if begun and self._secret:
-                # It may have died between storing the outcome and saying so.
-                unsaid = channel.result_name(self._secret, entry[1], entry[0], worker.pid)
-                self.effects.append(events.SendToScheduler(DeleteObjects((unsaid,), entry[1] >> SESSION_BITS)))
-            begun = begun and entry[0] != event.run
-            if entry[0] in worker.dropped:
-                continue
-            if killed and entry[0] == worker.doomed and worker.verdict:
-                self.fail(entry, Status.FAILED, worker.verdict)
-            elif not killed and entry[0] == event.run:
-                self.fail(entry, Status.LOST, describe(self._death(worker, entry, event)))
-            else:
-                rest.append(entry)
-        worker.flight.clear()
-        worker.dropped.clear()
-        self.waiting.give_back(rest)
-        if not killed:
-            at = "".join(f" while it ran task {entry[1]:x}" for entry in entries if entry[0] == event.run)
-            text = f"{worker.name} (process {worker.pid}) {event.reason}{at}"
-            self._fleet.deaths.append(text)
-            self.effects.append(Log(logging.WARNING, text))
-
-    def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
-        memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""
-        text = f"; last words:\n{event.text}" if event.text else ""
-        return WorkerDiedError(
-            f"{worker.name} (process {worker.pid} on {self._host}) {event.reason} while it ran the task, "
-            f"attempt {entry[4]}{memory}{text}",
-            host=self._host,
-            worker=worker.name,
-            pid=worker.pid,
-            reason=event.reason,
-            peak_memory=event.peak_memory,
-            attempt=entry[4],
-            output=event.text,
-        )
-
 
 def _overdue_at(head: Datagram) -> float:
     return max(head.since, head.checked) + _patience(head.entries[head.at])
@@ -396,3 +381,10 @@ def _typical(durations: list[int]) -> float:
     """The mean of all but the longest few, which other processes of the host held up."""
     count = len(durations) - len(durations) // OUTLIERS
     return sum(durations if count == len(durations) else sorted(durations)[:count]) / count
+
+
+def _is_sound(batch: channel.RunsEnded) -> bool:
+    """Whether these can be outcomes that a worker has written."""
+    return max(batch.statuses) <= Status.FAILED and all(
+        len(batch.payloads[position]) == REFERENCE_BYTES for position in batch.stored
+    )

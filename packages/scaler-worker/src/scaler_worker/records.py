@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scaler_protocol.messages import Group, WorkerState
-from scaler_worker.channel import FOLLOWS
+from scaler_worker.channel import FOLLOWS, FUNCTIONS_LIMIT
 
 UNKNOWN = math.inf
+"""The estimate of a function that has not run yet."""
 SEPARATE = 4
 SEPARATE_MICROSECONDS = 1_000.0
 """So few runs of one datagram, and no longer than this together, are heard of one by one."""
-"""The estimate of a function that has not run yet."""
 OVERHEAD_MICROSECONDS = 3.0
 """What a run costs its worker beyond its own duration."""
 
@@ -36,7 +36,7 @@ class AgentConfig:
 class FunctionKind:
     """A function together with how its calls and results are written; workers know it by its handle."""
 
-    __slots__ = ("encoding", "estimate", "function", "handle", "parked", "serializer", "stream_output")
+    __slots__ = ("encoding", "estimate", "fault", "function", "handle", "parked", "serializer", "stream_output")
 
     def __init__(self, handle: int, group: Group) -> None:
         self.handle = handle
@@ -44,6 +44,8 @@ class FunctionKind:
         self.encoding, self.stream_output = group.encoding, group.stream_output
         self.estimate = UNKNOWN
         """Microseconds of a run, moving average."""
+        self.fault = b""
+        """Why a worker could not be told of it (a FAILED payload): how runs end that come back for that."""
         self.parked: list[Entry] = []
         """Runs that wait for the bytes of the function."""
 
@@ -64,7 +66,8 @@ class Lane:
     def __init__(self, group: Group, kind: FunctionKind, default_timeout: float) -> None:
         self.kind = kind
         self.level = (-group.priority, -group.depth)
-        self.timeout = group.timeout_seconds or default_timeout
+        # Whatever is no number of seconds is none: of one that is not a number no comparison would ever come true.
+        self.timeout = group.timeout_seconds if group.timeout_seconds > 0 else default_timeout
 
 
 Entry = tuple[int, int, Lane, bytes, int, int]
@@ -100,8 +103,8 @@ class WorkerRecord:
     """One worker process."""
 
     __slots__ = (
-        "blocked", "children", "cpu", "doomed", "dropped", "flight", "guessed", "idle_since", "knows", "name",
-        "number", "parting", "pid", "sequence", "sessions", "state", "verdict",
+        "blocked", "children", "cpu", "doomed", "dropped", "flight", "guessed", "idle_since", "knows", "last_run",
+        "name", "number", "parting", "pid", "revoked_run", "sequence", "sessions", "skipped", "state", "verdict",
     )  # fmt: skip
 
     def __init__(self, number: int, name: str) -> None:
@@ -109,7 +112,14 @@ class WorkerRecord:
         self.state: int = WorkerState.STARTING
         self.flight: deque[Datagram] = deque()
         self.sequence = 0
-        self.knows: set[FunctionKind] = set()
+        self.knows: OrderedDict[int, FunctionKind] = OrderedDict()
+        """By handle: what it was told of and may still hold; what it has dropped it asks for."""
+        self.last_run = 0
+        """The last run that has ended, or was given back."""
+        self.skipped = False
+        """Whether it did not start what it was given last, though that was not revoked."""
+        self.revoked_run = 0
+        """The first of the runs that were last taken back from what it had read: it may have come to that one."""
         self.blocked = False
         self.guessed = False
         """Whether `blocked` was concluded from its doing nothing."""
@@ -127,6 +137,23 @@ class WorkerRecord:
         """Why it ends by itself, if it has said so."""
         self.cpu = -1
         """Nanoseconds at the last look, if there was one since it has children."""
+
+    def learn(self, kind: FunctionKind) -> None:
+        """It is told of a kind; of as many as it can hold we remember that it was."""
+        self.knows[kind.handle] = kind
+        if len(self.knows) > FUNCTIONS_LIMIT:
+            self.knows.popitem(last=False)
+
+    def run_named(self, word: int) -> int:
+        """The run that it is in, by what its word says; 0 where it is in none.
+
+        The word names that run, or the last one that has ended, or one that it did not start because it is revoked.
+        Any other number was written by a task, so that is in the next run: it is charged, or stopped, all the same.
+        """
+        entry = self.next_entry()
+        if entry is None or word in (self.last_run, self.revoked_run):
+            return 0
+        return word if any(each[0] == word for each in self.entries()) else entry[0]
 
     def entries(self) -> list[Entry]:
         """The runs it was given that have not ended, in its order."""

@@ -31,7 +31,8 @@ def _pick(column: Sequence[T], positions: Sequence[int]) -> list[T]:
     return [column[position] for position in positions] if column else []
 
 
-def _cut_done(done: Done, positions: Sequence[int]) -> Done:
+def cut_done(done: Done, positions: Sequence[int]) -> Done:
+    """The outcomes at these positions."""
     stored, profiles, size = set(done.stored), done.profiles, PROFILE.size
     return Done(
         _pick(done.tasks, positions),
@@ -45,7 +46,7 @@ def _cut_done(done: Done, positions: Sequence[int]) -> Done:
 
 
 _CUTS: dict[type, Callable[[Any, Sequence[int]], ByTask]] = {
-    Done: _cut_done,
+    Done: cut_done,
     Ended: lambda m, at: Ended(_pick(m.tasks, at)),
     Output: lambda m, at: Output(_pick(m.tasks, at), _pick(m.streams, at), Payloads(_pick(m.texts, at))),
     NeedInputs: lambda m, at: NeedInputs(_pick(m.tasks, at), _pick(m.needs, at)),

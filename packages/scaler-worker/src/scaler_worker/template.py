@@ -7,6 +7,7 @@ It is forked by the agent before that has threads or sockets, or (should it have
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import json
@@ -67,6 +68,8 @@ class Template:
         sys.stdout.flush()
         sys.stderr.flush()
         try:
+            if len(descriptors) < DESCRIPTORS:  # the kernel drops those for which this process has no room
+                raise OSError(errno.EMFILE, "")
             pid = os.fork()
         except OSError as error:
             self._report(NOT_FORKED, number, 0, error.errno or 0, 0)

@@ -74,13 +74,9 @@ class TemplateLink:
         """The descriptor to wait on."""
         return self._channel.fileno()
 
-    def request(self, number: int, name: str, descriptors: Sequence[int]) -> bool:
-        """Ask for a worker; False means that the template is gone."""
-        try:
-            socket.send_fds(self._channel, [REQUEST.pack(number) + name.encode()], descriptors)
-        except (BrokenPipeError, ConnectionResetError):
-            return False
-        return True
+    def request(self, number: int, name: str, descriptors: Sequence[int]) -> None:
+        """Ask for a worker; raises OSError where the template is gone, or does not listen."""
+        socket.send_fds(self._channel, [REQUEST.pack(number) + name.encode()], descriptors)
 
     def reports(self) -> tuple[list[Report], bool]:
         """What has come, and whether the template is still there."""

@@ -13,50 +13,51 @@ from scaler_protocol.messages import Message
 from scaler_worker.channel import (
     DATAGRAM_LIMIT,
     DEFINE,
+    HEAD_BYTES,
     RecordEvent,
     RecordReader,
     handle_of,
 )
 from scaler_worker.client_messages import MessageReader, pack_message
-from scaler_worker.worker import RECEIVE_SIZE, read_memory_file
+from scaler_worker.worker import RECEIVE_SIZE
 
 BUFFER_SIZE: Final = 1024 * 1024
 READ_SIZE: Final = 128 * 1024
 READS: Final = 16
 """Reads of one pipe in one turn, so that no worker keeps the agent from the others."""
-_ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(4)
 
 
 class WorkerChannel:
-    """Descriptors of one worker, from before its fork to after its death."""
+    """Descriptors of one worker, from before its fork to after its death; raises OSError where there are none left."""
 
-    def __init__(self, faults: str) -> None:
+    def __init__(self) -> None:
         self.pid = 0
-        self.faults = faults
-        self._tasks, self._tail = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._messages, self._messages_theirs = socket.socketpair()
-        self.results, self._results_theirs = os.pipe()
-        self._faults = os.open(faults, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(OSError):  # beyond the user's limit of pipe memory the default does
-            fcntl.fcntl(self._results_theirs, fcntl.F_SETPIPE_SZ, BUFFER_SIZE)
-        self._tasks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_SIZE)
-        self._tasks.setblocking(False)
-        self._messages.setblocking(False)
-        os.set_blocking(self.results, False)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._tasks, self._tail = map(ours.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            messages, messages_theirs = socket.socketpair()
+            self._messages, self._messages_theirs = ours.enter_context(messages), theirs.enter_context(messages_theirs)
+            self.results, self._results_theirs = os.pipe()
+            ours.callback(os.close, self.results)
+            theirs.callback(os.close, self._results_theirs)
+            with contextlib.suppress(OSError):  # beyond the user's limit of pipe memory the default does
+                fcntl.fcntl(self._results_theirs, fcntl.F_SETPIPE_SZ, BUFFER_SIZE)
+            self._tasks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_SIZE)
+            self._tasks.setblocking(False)
+            self._messages.setblocking(False)
+            os.set_blocking(self.results, False)
+            self._ours, self._theirs = ours.pop_all(), theirs.pop_all()
         self._records = RecordReader()
         self._reader = MessageReader()
         self._backlog: deque[bytes] = deque()
         self._message_backlog = bytearray()
 
-    def worker_ends(self) -> tuple[int, int, int, int]:
-        """The descriptors that the worker gets, in the order of WorkerEnds."""
-        return self._tail.fileno(), self._results_theirs, self._messages_theirs.fileno(), self._faults
+    def worker_ends(self) -> tuple[int, int, int]:
+        """The descriptors that the worker gets, in the order of WorkerEnds; one for its fault handler goes along."""
+        return self._tail.fileno(), self._results_theirs, self._messages_theirs.fileno()
 
     def handed_over(self) -> None:
         """The worker has its descriptors; of its ends we keep the one by which tasks are recalled."""
-        os.close(self._results_theirs)
-        os.close(self._faults)
-        self._messages_theirs.close()
+        self._theirs.close()
 
     @property
     def tasks_fileno(self) -> int:
@@ -68,13 +69,16 @@ class WorkerChannel:
         """The descriptor of the client inside the worker's task."""
         return self._messages.fileno()
 
-    def give(self, datagram: bytes) -> bool:
-        """Write a datagram, now or later; False means to call `give_rest` when `tasks_fileno` is writable."""
+    def give(self, datagram: bytes) -> None:
+        """Have a datagram written by the next `give_rest`."""
         self._backlog.append(datagram)
-        return self.give_rest()
 
     def give_rest(self) -> bool:
-        """Write what waits; False means that some still does. To a dead worker it is written into the void."""
+        """Write what waits; False means to call it again when `tasks_fileno` is writable.
+
+        What is for a dead worker is dropped. Raises OSError where there is no memory file for a long datagram: call it
+        again later.
+        """
         backlog = self._backlog
         while backlog:
             try:
@@ -96,7 +100,7 @@ class WorkerChannel:
             at = 0
             while at < len(datagram):
                 at += os.write(descriptor, memoryview(datagram)[at:])
-            socket.send_fds(self._tasks, [datagram[:8]], [descriptor])
+            socket.send_fds(self._tasks, [datagram[:HEAD_BYTES]], [descriptor])
         finally:
             os.close(descriptor)
 
@@ -106,10 +110,11 @@ class WorkerChannel:
         self._backlog.clear()
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
             while True:
-                data, ancillary, _, _ = self._tail.recvmsg(RECEIVE_SIZE, _ONE_DESCRIPTOR, socket.MSG_DONTWAIT)
+                # Without room for a descriptor the kernel drops the memory file of a long datagram: its head suffices.
+                data = self._tail.recv(RECEIVE_SIZE, socket.MSG_DONTWAIT)
                 if not data:
                     break
-                datagrams.append(read_memory_file(ancillary) if ancillary else data)
+                datagrams.append(data)
         handles = tuple(handle_of(datagram) for datagram in datagrams if datagram[0] == DEFINE)
         return len(datagrams) - len(handles), handles
 
@@ -163,15 +168,6 @@ class WorkerChannel:
         self._tasks.close()
 
     def close(self) -> None:
-        """The worker is gone."""
-        for end in (self._tasks, self._tail, self._messages):
-            end.close()
-        os.close(self.results)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.faults)
-
-    def last_words(self, limit: int = 4096) -> str:
-        """What the fault handler wrote."""
-        with contextlib.suppress(OSError), open(self.faults, "rb") as file:
-            return file.read()[-limit:].decode("utf-8", "replace")
-        return ""
+        """The worker is gone, or was never there."""
+        self._ours.close()
+        self._theirs.close()

@@ -25,6 +25,7 @@ from scaler_worker.calls import Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
     FOLLOWS,
+    FUNCTIONS_LIMIT,
     NEED,
     OUTPUT,
     READY,
@@ -49,7 +50,6 @@ REVOKED: Final = 2
 """Places in a worker's word: the current run, when it started (monotonic nanoseconds), the revoked sequence."""
 EVERYTHING: Final = 2**64 - 1
 """The revoked sequence of a worker that runs nothing any more."""
-FUNCTIONS_LIMIT: Final = 1024
 BRIEF_NANOSECONDS: Final = 200_000
 """Runs up to this are taken to use the CPU all the time: to ask costs more than many a task."""
 TEXT_LIMIT: Final = 4096 - RECORD.size

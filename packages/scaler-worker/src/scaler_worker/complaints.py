@@ -1,0 +1,25 @@
+"""Complaints: what goes wrong again and again is said once."""
+
+from __future__ import annotations
+
+import logging
+
+_REMEMBERED = 256
+
+
+class Complaints:
+    """Logs each complaint the first time, with a traceback where the error is a fault of the program."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._said: set[tuple[str, str]] = set()
+
+    def say(self, what: str, error: Exception) -> None:
+        """Log what could not be done, and why, unless that was said before."""
+        why = f"{type(error).__name__}: {error}"
+        if (what, why) in self._said:
+            return
+        if len(self._said) >= _REMEMBERED:
+            self._said.clear()
+        self._said.add((what, why))
+        self._logger.error("%s (%s)", what, why, exc_info=None if isinstance(error, OSError) else error)
