@@ -393,6 +393,16 @@ def test_nested_outcomes_find_their_worker() -> None:
     assert not [effect for effect in host.core.settle(host.now) if isinstance(effect, events.Relay)]
 
 
+def test_a_message_that_can_not_be_taken_in_fails_its_runs_alone() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.handle(SCHEDULER, Run(900, [Group(b"f")], [SESSION + 1], Payloads([b"call"]), task_groups=[7]))
+    assert host.status == {900: Status.FAILED}
+    runs = host.run(2)
+    host.drain()
+    assert host.outcomes == Counter([900, *runs])
+
+
 def test_workers_that_never_get_ready_end_the_agent() -> None:
     host = Host(1)
     for _ in range(5):

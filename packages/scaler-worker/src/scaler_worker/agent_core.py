@@ -299,7 +299,9 @@ class AgentCore:
 
     def _written(self, worker: WorkerRecord, event: channel.OutputWritten, now: float) -> None:
         entry = worker.next_entry()
-        if entry is not None and entry[0] == event.run and event.run not in worker.dropped:
+        if event.stream not in (1, 2):
+            self.flights.broken(worker, now)
+        elif entry is not None and entry[0] == event.run and event.run not in worker.dropped:
             self._outbox.write(entry[1], event.stream, event.text)
 
     # --- the truth --------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from scaler_protocol.errors import ScalerError
+
 _REMEMBERED = 256
 
 
@@ -22,4 +24,5 @@ class Complaints:
         if len(self._said) >= _REMEMBERED:
             self._said.clear()
         self._said.add((what, why))
-        self._logger.error("%s (%s)", what, why, exc_info=None if isinstance(error, OSError) else error)
+        foreseen = isinstance(error, OSError | ScalerError)
+        self._logger.error("%s (%s)", what, why, exc_info=None if foreseen else error)

@@ -125,7 +125,7 @@ class Flights:
         at, total = 0, len(batch.runs)
         while at < total:
             if not worker.flight:
-                self._broken(worker, now)
+                self.broken(worker, now)
                 return
             head = worker.flight[0]
             entries = head.entries[head.at : head.at + total - at]
@@ -133,7 +133,7 @@ class Flights:
             whole = not at and end == total
             part = batch if whole else batch.part(at, end)
             if [entry[0] for entry in entries] != part.runs or not _is_sound(part):
-                self._broken(worker, now)
+                self.broken(worker, now)
                 return
             self._take_outcomes(worker, entries, part)
             self._advance(worker, len(entries), now)
@@ -144,8 +144,10 @@ class Flights:
             self._watch(worker)
         self._fleet.place(worker, now)
 
-    def _broken(self, worker: WorkerRecord, now: float) -> None:
+    def broken(self, worker: WorkerRecord, now: float) -> None:
         """A task wrote into its worker's pipe or word: nothing that the worker says can be believed any more."""
+        if worker.state == WorkerState.STOPPING:
+            return
         text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten what the worker says to us"
         self.effects.append(Log(logging.WARNING, text))
         self.kill(worker, None, b"", now)
@@ -249,7 +251,7 @@ class Flights:
             worker.flight[0].since = now
         self._fleet.place(worker, now)
         if skipped and worker.skipped:
-            self._broken(worker, now)
+            self.broken(worker, now)
         worker.skipped = skipped
 
     def _requeue(self, worker: WorkerRecord, entries: Sequence[Entry]) -> None:
