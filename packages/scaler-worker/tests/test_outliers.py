@@ -23,7 +23,7 @@ class Bench:
 
     def __init__(self, workers: int = 3) -> None:
         self.fleet = Fleet(workers, ())
-        self.flights = Flights(self.fleet, FunctionTable(0.0), Outbox("agent"), "host")
+        self.flights = Flights(self.fleet, FunctionTable(0.0), Outbox("agent"))
         self.outliers = Outliers(self.fleet, self.flights)
         self.fleet.balance(0, 0.0)
         for worker in self.fleet:
