@@ -117,7 +117,7 @@ def test_unknown_arguments_and_missing_ones_are_refused_in_the_words_of_python(c
     with pytest.raises(TypeError):
         client.submit(math.sqrt)
     with pytest.raises(TypeError):
-        client.submit(3)  # type: ignore[arg-type]
+        client.submit(3)  # type: ignore[call-overload]
 
 
 def test_profiling_is_taken_only_where_the_function_is_known_not_to_take_it(client: Client) -> None:

@@ -30,7 +30,7 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
 def test_a_damaged_worker_is_replaced_and_spoils_no_task(own: LocalCluster, damage: object, why: str) -> None:
     with Client(own.address) as client:
         client.map(root_of, range(TASKS))
-        assert client.submit(damage).result(SECONDS) == "done"  # type: ignore[arg-type]
+        assert client.submit(damage).result(SECONDS) == "done"  # type: ignore[call-overload]
         futures = [client.submit(open_files, number) for number in range(TASKS)]
         assert [future.result(SECONDS) for future in futures] == list(range(TASKS))
     assert f"ended itself ({why}" in own.log.read_text("utf-8")

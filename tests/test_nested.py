@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
+import time
+import traceback
 from collections.abc import Callable
-from concurrent.futures import as_completed, wait
+from concurrent.futures import CancelledError, as_completed, wait
+from typing import Any, cast
 
 import pytest
 
 from scaler import Client
-from scaler_protocol.errors import ClientQuitError
+from scaler_protocol.errors import ClientQuitError, TaskTimeoutError
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
-from support.tasks import TaggedSerializer, add, explode, fibonacci, in_fork, square, worker_pid
+from support.tasks import (
+    TaggedSerializer,
+    add,
+    add_later,
+    await_children,
+    explode,
+    fibonacci,
+    in_fork,
+    square,
+    worker_pid,
+)
 
 MINUTE = 60.0
 
@@ -97,6 +111,63 @@ def test_waits_that_nobody_is_told_of_give_the_worker_away_too(single_client: Cl
     assert single_client.submit(waits_for_a_callback, single_client).result(MINUTE)
     assert single_client.submit(fibonacci, single_client, 3).result(MINUTE) == 2
     assert single_client.submit(awaits, single_client).result(MINUTE) == 36, "while there is an idle spare worker"
+
+
+def test_coroutine_functions_are_awaited_in_the_worker(single_client: Client) -> None:
+    client, later = single_client, cast(Any, add_later)
+
+    class Adder:
+        async def __call__(self, a: int) -> int:
+            return await add_later(a)
+
+        async def method(self, a: int) -> int:
+            return await add_later(a)
+
+    assert client.submit(add_later, 1, b=2).result(MINUTE) == 3
+    for fn in (functools.partial(add_later, b=1), Adder(), Adder().method, lambda a: add_later(a)):
+        assert client.submit(fn, 1).result(MINUTE) == 2
+    assert client.map(later, [1, 2], [3, 4]) == [4, 6]
+    assert client.starmap(later, [(1,), (2, 2)]) == [2, 4]
+    assert client.get({"a": (add_later, 1), "b": (add_later, "a", "a")}, keys=["b"]) == {"b": 4}
+    assert client.submit(add_later, client.submit(add_later, 1)).result(MINUTE) == 3
+    with Client(address=client._settings["address"], serializer=TaggedSerializer) as tagged:
+        assert tagged.submit(add_later, 1).result(MINUTE) == 2
+
+
+def test_coroutines_await_calls_of_their_own_on_one_worker(single_client: Client) -> None:
+    assert single_client.submit(await_children, single_client, 5).result(MINUTE) == [0, 2, 4, 6, 8]
+    nested = single_client.submit(lambda client: client.submit(await_children, client, 2).result(), single_client)
+    assert nested.result(MINUTE) == [0, 2]
+
+
+def test_what_a_coroutine_raises(single_client: Client) -> None:
+    async def failing(text: str) -> None:
+        await asyncio.sleep(0)
+        raise KeyError(text)
+
+    async def awaits_what_is_cancelled(client: Client) -> None:
+        future = client.submit(time.sleep, 60)
+        asyncio.get_running_loop().call_later(0.01, future.cancel)
+        await future
+
+    error = single_client.submit(failing, "k").exception(MINUTE)
+    assert isinstance(error, KeyError) and error.args == ("k",)
+    assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["failing"]
+    cancelled = single_client.submit(awaits_what_is_cancelled, single_client).exception(MINUTE)
+    assert isinstance(cancelled, CancelledError)
+
+
+def test_coroutines_are_cancelled_and_time_out(single_client: Client, gate: Gate) -> None:
+    async def stays(port: int) -> None:
+        await asyncio.to_thread(wait_at, port, 0)
+        await asyncio.sleep(600)
+
+    future = single_client.submit(stays, gate.port)
+    gate.arrive().let_go()
+    assert future.cancel()
+    late = single_client.submit_verbose(asyncio.sleep, (600,), {}, task_timeout_seconds=0.2)
+    assert isinstance(late.exception(MINUTE), TaskTimeoutError)
+    assert single_client.submit(add_later, 1).result(MINUTE) == 2
 
 
 def test_nested_map(single_client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from scaler import Client, Serializer
+from scaler import Client, Serializer, current_task
 from support.gates import SECONDS
 
 
@@ -51,6 +52,18 @@ def fibonacci(client: Client, n: int) -> int:
     left = client.submit(fibonacci, client, n - 1)
     right = client.submit(fibonacci, client, n - 2)
     return left.result(SECONDS) + right.result(SECONDS)
+
+
+async def add_later(a: int, b: int = 1) -> int:
+    """The sum, by way of an event loop."""
+    await asyncio.sleep(0)
+    return a + b
+
+
+async def await_children(client: Client, count: int) -> list[int]:
+    """Awaits calls that it submits, which are coroutines too."""
+    assert current_task() is not None
+    return await asyncio.gather(*(client.submit(add_later, number, number) for number in range(count)))
 
 
 def note(path: str, word: str) -> str:

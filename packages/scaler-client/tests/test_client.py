@@ -115,7 +115,7 @@ def test_what_python_would_refuse_is_refused_at_submit(client: Client) -> None:
     with pytest.raises(TypeError, match=r"add\(\) missing 1 required positional argument: 'a'"):
         client.submit(add)
     with pytest.raises(TypeError, match="can not be"):
-        client.submit(3)  # type: ignore[arg-type]
+        client.submit(3)  # type: ignore[call-overload]
 
 
 def test_profiling_is_taken_where_the_function_can_not(client: Client) -> None:

@@ -8,6 +8,7 @@ import operator
 import pickle
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from types import CoroutineType
 from typing import Any, Final
 
 import cloudpickle
@@ -29,6 +30,7 @@ from scaler_protocol.errors import (
 )
 from scaler_protocol.messages import Encoding, Status
 from scaler_worker.channel import Definition
+from scaler_worker.coroutines import LOOP_FILES, run_coroutine, without_frames_of
 
 PROTOCOL: Final = 5
 _PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
@@ -79,6 +81,8 @@ def _pickle_runner(function: Callable[..., Any]) -> Runner:
             return _not_loaded(error)
         try:
             value = function(*args, **kwargs)
+            if type(value) is CoroutineType:
+                value = run_coroutine(value)
         except BaseException as error:
             return _raised(error)
         if type(value) in _PLAIN and not pickles.is_long(value):
@@ -101,6 +105,8 @@ def _runner(
             return _not_loaded(error)
         try:
             value = function(*args, **kwargs)
+            if type(value) is CoroutineType:
+                value = run_coroutine(value)
         except BaseException as error:
             return raised(error)
         return _returned(value, dump)
@@ -180,9 +186,8 @@ def _exited(error: BaseException) -> tuple[int, bytes]:
 
 
 def _remote_traceback(error: Exception) -> str:
-    """As Python prints it; the exception keeps a traceback without our own frame, the first."""
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next
+    """As Python prints it; the exception keeps a traceback without the frames that led to the task."""
+    error.__traceback__ = without_frames_of((__file__, *LOOP_FILES), error.__traceback__)
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
