@@ -28,7 +28,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting of a program; a name without a dash makes it a positional argument.
+    """One setting of a program; a name without a dash makes it a positional argument, further names are TOML keys.
 
     `parse` turns text into the value and raises ValueError with a sentence. A `flag` takes no value and comes as
     the pair --name and --no-name. A `repeated` option takes several words and makes a tuple.

@@ -62,7 +62,7 @@ COMMAND = Command(
     section="scheduler",
     config=SchedulerOptions,
     options=(
-        Option(("address",), "where to listen: tcp://host:port or ipc://path", Address.parse),
+        Option(("address", "bind_address"), "where to listen: tcp://host:port or ipc://path", Address.parse),
         Option(
             ("--object-storage-address", "-osa"),
             "the object storage server; without it the next port is used, and a server started there if none comes up",

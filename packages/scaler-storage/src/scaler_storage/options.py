@@ -23,7 +23,7 @@ COMMAND = Command(
     section="object_storage_server",
     config=StorageOptions,
     options=(
-        Option(("address",), "where to listen: tcp://host:port or ipc://path", Address.parse),
+        Option(("address", "bind_address"), "where to listen: tcp://host:port or ipc://path", Address.parse),
         Option(("--identity", "-i"), "what to call this server in log lines", default="ObjectStorageServer"),
         Option(
             ("--client-timeout-seconds", "-ct"),

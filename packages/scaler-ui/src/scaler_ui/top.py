@@ -34,7 +34,11 @@ COMMAND = Command(
     section="top",
     config=TopOptions,
     options=(
-        Option(("address",), "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path", Address.parse),
+        Option(
+            ("address", "monitor_address"),
+            "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path",
+            Address.parse,
+        ),
         Option(("--once",), "print one screen and end", default=False, flag=True),
         Option(("--json",), "with --once: print the fields of the screen as JSON", default=False, flag=True),
         Option(

@@ -34,7 +34,11 @@ COMMAND = Command(
     section="gui",
     config=WebOptions,
     options=(
-        Option(("address",), "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path", Address.parse),
+        Option(
+            ("address", "monitor_address"),
+            "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path",
+            Address.parse,
+        ),
         Option(("--host", "--web-host"), "where to serve pages", default="127.0.0.1"),
         Option(("--port", "-p", "--web-port"), "where to serve pages", whole_number(minimum=0), default=8081),
         Option(

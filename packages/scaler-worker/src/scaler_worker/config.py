@@ -8,7 +8,7 @@ from typing import Final
 
 from scaler_io.command_line import Command
 from scaler_io.options import (
-    REFUSED,
+    REFUSED_BY_CLUSTER,
     Option,
     UsageError,
     comma_list,
@@ -71,9 +71,9 @@ COMMAND: Final = Command(
     section="cluster",
     config=ClusterConfig,
     example="scaler_cluster tcp://127.0.0.1:2345 --num-of-workers 4",
-    refusals=REFUSED,
+    refusals=REFUSED_BY_CLUSTER,
     options=(
-        Option(("address",), "the scheduler to work for", Address.parse),
+        Option(("address", "scheduler_address"), "the scheduler to work for", Address.parse),
         Option(
             ("--num-of-workers", "-n"),
             "worker processes",
