@@ -156,7 +156,7 @@ def test_what_is_revoked_is_returned() -> None:
         bench.word[REVOKED] = 1
 
     bench.core.take(channel.pack_definition(Definition(1, b"f" * 16, "f", pickle.dumps(len), 0, False)))
-    bench.core._runners[2] = lambda call: (revoke(), (Status.VALUE, b""))[1]  # type: ignore[func-returns-value]
+    bench.core._functions.runners[2] = lambda call: (revoke(), (Status.VALUE, b""))[1]  # type: ignore[func-returns-value]
     bench.run(1, (10, 1, call([])), (11, 2, b""), (12, 1, call([])), (13, 1, call([])))
     bench.run(2, (14, 1, call([])))
     kinds = [event.runs if isinstance(event, RunsEnded) else event for event in bench.written]
@@ -166,7 +166,7 @@ def test_what_is_revoked_is_returned() -> None:
 def test_the_current_task_is_known_while_it_runs() -> None:
     bench = Bench()
     seen: list[Any] = []
-    bench.core._runners[1] = lambda call: (Status.VALUE, seen.append(bench.core.current()) or b"")  # type: ignore[func-returns-value]
+    bench.core._functions.runners[1] = lambda call: (Status.VALUE, seen.append(bench.core.current()) or b"")  # type: ignore[func-returns-value]
     bench.run(1, (10, 1, b""))
     assert (seen[0].id, seen[0].run, seen[0].attempt, seen[0].worker) == (10, 10, 1, "w")
 
@@ -175,7 +175,7 @@ def test_inputs_and_references() -> None:
     store = Store()
     bench = Bench(store)
     seen: list[Any] = []
-    bench.core._runners[1] = lambda call: (Status.VALUE, seen.append((call, dict(bench.core.inputs))) or b"")  # type: ignore[func-returns-value]
+    bench.core._functions.runners[1] = lambda call: (Status.VALUE, seen.append((call, dict(bench.core.inputs))) or b"")  # type: ignore[func-returns-value]
     stored = store.put(b"big call")
     big_input = store.put(b"big input")
     joined = join_inputs(stored, [Input(5, channel.PLAIN, b"five"), Input(6, channel.STORED, big_input)])
@@ -268,7 +268,7 @@ def test_a_run_waits_for_what_it_takes_of_the_one_before(error: ScalerError | No
     store.soon = True
     bench = Bench(store)
     bench.define(1, lambda: bytes(20_000))
-    bench.core._runners[2] = lambda call: (Status.VALUE, repr(dict(bench.core.inputs)).encode())
+    bench.core._functions.runners[2] = lambda call: (Status.VALUE, repr(dict(bench.core.inputs)).encode())
     bench.run(1, (10, 1, call()))
     [(reference, _)] = store.on_the_way
     joined = join_inputs(call(), [Input(10, channel.FOLLOWS, b"")])
@@ -414,11 +414,11 @@ def takes(task: int, needed: int) -> tuple[int, int, bytes]:
 
 def test_a_run_takes_what_the_one_before_made() -> None:
     bench = Bench()
-    bench.core._runners[1] = lambda call: (
+    bench.core._functions.runners[1] = lambda call: (
         Status.VALUE,
         b"+".join((b"1", *(made for _, made in bench.core.inputs.values()))),
     )
-    bench.core._runners[2] = lambda call: (Status.RAISED, b"error")
+    bench.core._functions.runners[2] = lambda call: (Status.RAISED, b"error")
     chain = channel.WITH_INPUTS | channel.FOLLOWS
     bench.run(1, (10, 1, call()))
     bench.run(2, takes(11, 10), takes(12, 11), takes(13, 11), takes(14, 13), flag=chain)
@@ -453,8 +453,8 @@ class Damageable:
 def test_what_fails_behind_a_run_that_may_have_done_the_damage_is_not_answered() -> None:
     process = Damageable()
     bench = Bench(damage=process.find)
-    bench.core._runners[1] = load_runner(Definition(1, b"f" * 16, "f", cloudpickle.dumps(len), 0, 0))
-    bench.core._runners[2] = _runner_of(process)
+    bench.core._functions.runners[1] = load_runner(Definition(1, b"f" * 16, "f", cloudpickle.dumps(len), 0, 0))
+    bench.core._functions.runners[2] = _runner_of(process)
     calls = [(10, 2, call(False, True)), (11, 2, call(True, False)), (12, 2, call(False, True)), (13, 1, call([]))]
     with pytest.raises(RetiredError, match="it is broken"):
         bench.run(1, *calls)
@@ -466,7 +466,7 @@ def test_what_fails_behind_a_run_that_may_have_done_the_damage_is_not_answered()
 def test_a_run_that_has_done_the_damage_for_certain_ends_as_it_ended() -> None:
     process = Damageable()
     bench = Bench(damage=process.find)
-    bench.core._runners[2] = _runner_of(process)
+    bench.core._functions.runners[2] = _runner_of(process)
     bench.core.examine()
     with pytest.raises(RetiredError):
         bench.run(1, (10, 2, call(True, True)), (11, 2, call(False, False)), (12, 2, call(False, False)))
@@ -478,7 +478,7 @@ def test_a_run_that_has_done_the_damage_for_certain_ends_as_it_ended() -> None:
 def test_damage_that_makes_nothing_fail_is_found_by_and_by_and_costs_nothing_until_then() -> None:
     process = Damageable()
     bench = Bench(damage=process.find)
-    bench.core._runners[2] = _runner_of(process)
+    bench.core._functions.runners[2] = _runner_of(process)
     bench.run(1, *((run, 2, call(run == 20, False)) for run in range(10, 30)))
     assert process.examined == 0 and sum(len(event.runs) for event in bench.written) == 20
     with pytest.raises(RetiredError):

@@ -114,6 +114,11 @@ class Definition:
     """Whether the body is a reference into object storage."""
     serializer_stored: bool = False
 
+    @property
+    def size(self) -> int:
+        """Bytes of function and serializer, or of what stands for them."""
+        return len(self.body) + len(self.serializer_body)
+
 
 def pack_definition(definition: Definition) -> bytes:
     """A DEFINE datagram."""

@@ -39,6 +39,8 @@ DESCRIPTORS: Final = 4
 RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
 KEEP_SECONDS: Final = 1.0
 """Objects that no run has needed for so long, and then for as long again, are let go."""
+FUNCTION_SECONDS: Final = 300.0
+"""Functions that no run has needed for so long, and then for as long again, are let go."""
 EXAMINE_SECONDS: Final = 0.05
 LONG_SECONDS: Final = 0.001
 """How often this process is examined for damage, and after which datagrams in any case: it takes a few microseconds."""
@@ -242,7 +244,8 @@ class _Chores:
         self._threshold = config.trim_memory_threshold_bytes
         self._worked = False
         self._forget_at = self._examine_at = 0.0
-        self._collect_at = time.monotonic() + self._interval
+        now = time.monotonic()
+        self._collect_at, self._functions_at = now + self._interval, now + FUNCTION_SECONDS
 
     def do_after_work(self, began: float, now: float) -> None:
         """Do what is due after a datagram; raises RetiredError where that has damaged this process."""
@@ -258,6 +261,9 @@ class _Chores:
             self._storage.forget_unused()
             self._forget_at = now + KEEP_SECONDS
         self.seconds = min(self._interval, KEEP_SECONDS) if self._storage.keeping else self._interval
+        if now >= self._functions_at:
+            self._worked |= self._core.forget_unused()
+            self._functions_at = now + FUNCTION_SECONDS
         if now >= self._collect_at:
             if self._worked:
                 _collect(self._threshold)

@@ -42,6 +42,7 @@ from scaler_worker.channel import (
     unpack_tasks,
 )
 from scaler_worker.inputs import split_inputs
+from scaler_worker.kept_functions import KeptFunctions
 from scaler_worker.prefixes import PrefixedLines
 
 RUN: Final = 0
@@ -135,7 +136,7 @@ class WorkerCore:
         self._last = self._whole_after = 0
         """The last run that ended, and the one after which this process was found whole."""
         self._store = store
-        self._runners: dict[int, Runner] = {}
+        self._functions = KeptFunctions()
         self._made: dict[int, tuple[bool, bytes]] = {}
         """What the run before has made, by its task."""
         self._making: LateAnswer | None = None
@@ -171,6 +172,10 @@ class WorkerCore:
         self._record(RETIRED, 0, 0, why.encode("utf-8", "replace")[:TEXT_LIMIT])
         raise RetiredError(why)
 
+    def forget_unused(self) -> bool:
+        """Let go of functions that no run has needed since this was called before; whether there were any."""
+        return self._functions.forget_unused()
+
     def become_fork(self, end: Callable[[], NoReturn]) -> None:
         """This process was forked by the current run: it may print, and calls `end` where the run comes to its end."""
         self._store = None
@@ -181,21 +186,20 @@ class WorkerCore:
 
         def load_and_run(call: Buffer) -> tuple[int, Payload]:
             try:
-                runner = load_runner(self._with_bodies(definition))
+                whole = self._with_bodies(definition)
+                runner = load_runner(whole)
             except ScalerError as error:
                 return failed(error)
             if definition.stream_output:
                 runner = self._capturing(runner, prefixed=definition.stream_output == StreamOutput.PREFIXED)
-            self._runners[definition.handle] = runner
+            self._functions.replace(definition.handle, runner, whole.size)
             return runner(call)
 
-        if len(self._runners) >= FUNCTIONS_LIMIT:
-            del self._runners[next(iter(self._runners))]
-        self._runners[definition.handle] = load_and_run
+        self._functions.add(definition.handle, load_and_run, definition.size)
 
     def _run_tasks(self, datagram: bytes) -> None:
         sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
-        word, clock, cpu_clock, runners = self._word, self._clock, self._cpu_clock, self._runners
+        word, clock, cpu_clock, runners = self._word, self._clock, self._cpu_clock, self._functions.use(handles)
         pack, pid, number = RECORD.pack, self._pid, self._number
         start, cpu_start = clock(), cpu_clock()
         for run, task, handle, length, attempt, flag in zip(
