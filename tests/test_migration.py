@@ -1,4 +1,4 @@
-"""docs/migration.md is true: names are importable, parameters are there, options are in the help or refused as it says."""
+"""docs/migration.md is true: names are importable, parameters are there, options are in the help or are refused."""
 
 from __future__ import annotations
 
