@@ -44,6 +44,7 @@ from scaler_worker.channel import (
     WorkerReady,
     WorkerRetired,
 )
+from scaler_worker.coroutines import run_coroutine
 from scaler_worker.inputs import Input, join_inputs
 from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload, PreloadError
@@ -115,6 +116,7 @@ class Bench:
             word=self.word,
             answers=Answers(lambda record: self.written.extend(reader.feed(record))),
             capture=capture,
+            finish=run_coroutine,
             clock=lambda: next(self.ticks),
             cpu_clock=lambda: next(self.ticks),
             peak_memory=lambda: 5,
@@ -367,7 +369,7 @@ class Marked(Serializer):
 def test_calls_of_a_custom_serializer() -> None:
     body = Marked.serialize(lambda x, *, y: x - y)
     definition = Definition(1, b"f" * 16, "f", body, Encoding.PARTS, False, b"s" * 16, cloudpickle.dumps(Marked))
-    runner = load_runner(definition)
+    runner = load_runner(definition, run_coroutine)
     status, payload = runner(join_parts(["", "y"], [Marked.serialize(5), Marked.serialize(3)]))
     assert status == Status.VALUE and Marked.deserialize(bytes(payload)) == 2
     status, payload = runner(b"\x01")
@@ -380,16 +382,18 @@ def test_results(value: Any) -> None:
 
 
 def test_what_a_call_in_json_raises_can_be_read_without_python() -> None:
-    status, payload = load_runner(Definition(1, b"", "operator:truediv", b"", Encoding.JSON, False))(b"[1, 0]")
+    status, payload = load_runner(Definition(1, b"", "operator:truediv", b"", Encoding.JSON, False), run_coroutine)(
+        b"[1, 0]"
+    )
     told = json.loads(bytes(payload))
     assert (status, told["error"], told["message"]) == (Status.RAISED, "ZeroDivisionError", "division by zero")
     assert told["details"]["traceback"].endswith("ZeroDivisionError: division by zero\n")
 
 
 def test_a_serializer_that_gives_no_bytes() -> None:
-    runner = load_runner(Definition(1, b"", "math:sqrt", b"", Encoding.JSON, False))
+    runner = load_runner(Definition(1, b"", "math:sqrt", b"", Encoding.JSON, False), run_coroutine)
     assert runner(b"[4]") == (Status.VALUE, b"2.0")
-    runner = load_runner(Definition(1, b"", "builtins:set", b"", Encoding.JSON, False))
+    runner = load_runner(Definition(1, b"", "builtins:set", b"", Encoding.JSON, False), run_coroutine)
     assert isinstance(restore(bytes(runner(b"[]")[1])), ResultNotSerializableError)
 
 
@@ -453,7 +457,9 @@ class Damageable:
 def test_what_fails_behind_a_run_that_may_have_done_the_damage_is_not_answered() -> None:
     process = Damageable()
     bench = Bench(damage=process.find)
-    bench.core._functions.runners[1] = load_runner(Definition(1, b"f" * 16, "f", cloudpickle.dumps(len), 0, 0))
+    bench.core._functions.runners[1] = load_runner(
+        Definition(1, b"f" * 16, "f", cloudpickle.dumps(len), 0, 0), run_coroutine
+    )
     bench.core._functions.runners[2] = _runner_of(process)
     calls = [(10, 2, call(False, True)), (11, 2, call(True, False)), (12, 2, call(False, True)), (13, 1, call([]))]
     with pytest.raises(RetiredError, match="it is broken"):

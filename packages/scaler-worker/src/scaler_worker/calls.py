@@ -7,8 +7,9 @@ import json
 import operator
 import pickle
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from types import CoroutineType
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import CoroutineType, TracebackType
 from typing import Any, Final
 
 import cloudpickle
@@ -30,24 +31,29 @@ from scaler_protocol.errors import (
 )
 from scaler_protocol.messages import Encoding, Status
 from scaler_worker.channel import Definition
-from scaler_worker.coroutines import LOOP_FILES, run_coroutine, without_frames_of
 
 PROTOCOL: Final = 5
 _PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
 _SMALL_TUPLE: Final = 8
 
+_OUR_FILES: Final = (__file__, str(Path(__file__).with_name("coroutines.py")))
+Await = Callable[[Coroutine[Any, Any, Any]], Any]
+"""What a coroutine returns; raises what it raises."""
 Runner = Callable[[Buffer], tuple[int, Payload]]
 """Takes a call, runs it, gives status and payload. Never raises."""
 
 
-def load_runner(definition: Definition) -> Runner:
-    """How calls of this definition are run; raises DeserializeError naming what cannot be loaded."""
+def load_runner(definition: Definition, finish: Await) -> Runner:
+    """How calls of this definition are run; raises DeserializeError naming what cannot be loaded.
+
+    Where a call returns a coroutine its result is what `finish` makes of that.
+    """
     if definition.encoding == Encoding.PARTS:
-        return _parts_runner(definition)
+        return _parts_runner(definition, finish)
     function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
     if definition.encoding == Encoding.JSON:
-        return _runner(function, _load_json, lambda value: json.dumps(value).encode(), _raised_as_json)
-    return _pickle_runner(function)
+        return _runner(function, _load_json, lambda value: json.dumps(value).encode(), _raised_as_json, finish)
+    return _pickle_runner(function, finish)
 
 
 def load_named(name: str) -> Callable[..., Any]:
@@ -71,7 +77,7 @@ def _load(definition: Definition, loads: Callable[[Any], Any]) -> Callable[..., 
     return function
 
 
-def _pickle_runner(function: Callable[..., Any]) -> Runner:
+def _pickle_runner(function: Callable[..., Any], finish: Await) -> Runner:
     loads, dumps = pickles.load, pickle.dumps
 
     def run(call: Buffer) -> tuple[int, Payload]:
@@ -82,7 +88,7 @@ def _pickle_runner(function: Callable[..., Any]) -> Runner:
         try:
             value = function(*args, **kwargs)
             if type(value) is CoroutineType:
-                value = run_coroutine(value)
+                value = finish(value)
         except BaseException as error:
             return _raised(error)
         if type(value) in _PLAIN and not pickles.is_long(value):
@@ -97,6 +103,7 @@ def _runner(
     load: Callable[[bytes], tuple[Sequence[Any], Mapping[str, Any]]],
     dump: Callable[[Any], bytes],
     raised: Callable[[BaseException], tuple[int, bytes]],
+    finish: Await,
 ) -> Runner:
     def run(call: Buffer) -> tuple[int, Payload]:
         try:
@@ -106,7 +113,7 @@ def _runner(
         try:
             value = function(*args, **kwargs)
             if type(value) is CoroutineType:
-                value = run_coroutine(value)
+                value = finish(value)
         except BaseException as error:
             return raised(error)
         return _returned(value, dump)
@@ -121,14 +128,14 @@ def _load_json(call: bytes) -> tuple[list[Any], dict[str, Any]]:
     return loaded.get("args", []), loaded.get("kwargs", {})
 
 
-def _parts_runner(definition: Definition) -> Runner:
+def _parts_runner(definition: Definition, finish: Await) -> Runner:
     try:
         serializer = pickle.loads(definition.serializer_body)
     except BaseException as error:
         raise DeserializeError(f"the serializer could not be loaded: {_text(error)}") from error
     deserialize, body = serializer.deserialize, bytes(definition.body)
     function = load_named(definition.name) if not body else _load(definition, lambda _: deserialize(body))
-    return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised)
+    return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised, finish)
 
 
 def dump_value(value: Any) -> Payload:
@@ -173,6 +180,13 @@ def _raised(error: BaseException) -> tuple[int, bytes]:
     return Status.RAISED, payload
 
 
+def without_frames_of(files: Container[str], trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of these files at its beginning."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in files:
+        trace = trace.tb_next
+    return trace
+
+
 def _raised_as_json(error: BaseException) -> tuple[int, bytes]:
     if not isinstance(error, Exception):
         return _exited(error)
@@ -187,7 +201,7 @@ def _exited(error: BaseException) -> tuple[int, bytes]:
 
 def _remote_traceback(error: Exception) -> str:
     """As Python prints it; the exception keeps a traceback without the frames that led to the task."""
-    error.__traceback__ = without_frames_of((__file__, *LOOP_FILES), error.__traceback__)
+    error.__traceback__ = without_frames_of(_OUR_FILES, error.__traceback__)
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 

@@ -27,6 +27,7 @@ from scaler_worker.agent_transport import AgentTransport
 from scaler_worker.answers import Answers
 from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
 from scaler_worker.config import WorkerConfig
+from scaler_worker.coroutines import run_coroutine
 from scaler_worker.damage import Damage
 from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload
@@ -132,6 +133,7 @@ def run_worker(
             word=words.of(number),
             answers=answers,
             capture=CapturedOutput,
+            finish=run_coroutine,
             clock=time.monotonic_ns,
             cpu_clock=time.process_time_ns,
             peak_memory=_peak_memory,

@@ -21,11 +21,10 @@ from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import DeserializeError, ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.outputs import StreamOutput
-from scaler_worker.calls import Runner, failed, load_runner
+from scaler_worker.calls import Await, Runner, failed, load_runner
 from scaler_worker.channel import (
     DEFINE,
     FOLLOWS,
-    FUNCTIONS_LIMIT,
     NEED,
     OUTPUT,
     READY,
@@ -119,6 +118,7 @@ class WorkerCore:
         word: Any,
         answers: AnswerDesk,
         capture: Callable[[Callable[[int, str], None]], AbstractContextManager[None]],
+        finish: Await,
         clock: Callable[[], int],
         cpu_clock: Callable[[], int],
         peak_memory: Callable[[], int],
@@ -128,7 +128,7 @@ class WorkerCore:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self._name, self._number, self._pid = name, number, pid
         self._place = f"{name}@{host}"
-        self._word, self._capture = word, capture
+        self._word, self._capture, self._finish = word, capture, finish
         self._answers, self._write = answers, answers.write
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
         self._find_damage = damage
@@ -187,7 +187,7 @@ class WorkerCore:
         def load_and_run(call: Buffer) -> tuple[int, Payload]:
             try:
                 whole = self._with_bodies(definition)
-                runner = load_runner(whole)
+                runner = load_runner(whole, self._finish)
             except ScalerError as error:
                 return failed(error)
             if definition.stream_output:
