@@ -12,6 +12,7 @@ import pytest
 
 from scaler_worker.answers import Answers
 from scaler_worker.channel import Definition, pack_definition, pack_tasks
+from scaler_worker.coroutines import run_coroutine
 from scaler_worker.kept_functions import BYTES_LIMIT, COUNT_LIMIT, KeptFunctions
 from scaler_worker.worker_core import WorkerCore
 
@@ -81,6 +82,7 @@ def memory_after_distinct_functions(count: int) -> tuple[int, int]:
         word=memoryview(bytearray(24)).cast("Q"),
         answers=Answers(lambda record: None),
         capture=lambda send: contextlib.nullcontext(),
+        finish=run_coroutine,
         clock=time.monotonic_ns,
         cpu_clock=time.process_time_ns,
         peak_memory=lambda: 0,
