@@ -565,3 +565,17 @@ def test_a_serializer_is_called_four_times(cluster: Any, monkeypatch: pytest.Mon
             assert client.map(add, range(3), range(3)) == [0, 2, 4]
     finally:
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def test_an_argument_may_submit_to_the_executor_that_is_submitting_it(client: Client) -> None:
+    """Finalizers, which may run in the middle of a submission, do the same."""
+
+    class Submitting:
+        def __reduce__(self) -> tuple[Any, ...]:
+            inner.append(executor.submit(math.sqrt, 16))
+            return float, (9.0,)
+
+    inner: list[Any] = []
+    with client.executor() as executor:
+        assert executor.submit(math.sqrt, Submitting()).result(10) == 3.0  # type: ignore[arg-type]
+    assert [future.result(10) for future in inner] == [4.0] * len(inner) and inner

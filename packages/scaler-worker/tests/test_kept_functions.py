@@ -11,9 +11,9 @@ import cloudpickle
 import pytest
 
 from scaler_worker.answers import Answers
-from scaler_worker.channel import Definition, pack_definition, pack_tasks
+from scaler_worker.channel import FUNCTIONS_LIMIT, Definition, pack_definition, pack_tasks
 from scaler_worker.coroutines import run_coroutine
-from scaler_worker.kept_functions import BYTES_LIMIT, COUNT_LIMIT, KeptFunctions
+from scaler_worker.kept_functions import BYTES_LIMIT, KeptFunctions
 from scaler_worker.worker_core import WorkerCore
 
 MEBI = 1024 * 1024
@@ -96,7 +96,7 @@ def memory_after_distinct_functions(count: int) -> tuple[int, int]:
         core.take(pack_tasks(number, [number], [number], [number], [call], [1], [0]))
         if number == count // 5:
             before = resident()
-    assert len(core._functions.runners) == COUNT_LIMIT
+    assert len(core._functions.runners) == FUNCTIONS_LIMIT
     return before, resident()
 
 

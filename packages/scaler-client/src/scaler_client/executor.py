@@ -19,7 +19,7 @@ class ClientExecutor(concurrent.futures.Executor):
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # finalizers that submit may come in the middle of a submission
         self._futures: list[ScalerFuture[Any]] = []
         self._prune_at = 1024
         self._closed = False

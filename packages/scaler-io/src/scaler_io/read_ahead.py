@@ -39,8 +39,9 @@ class ReadAhead:
         if self._shared and not maps:
             following = [reference for reference in following if reference.size < SHARED_BYTES]
         wanted = _within(following, maps)
-        others = begun.keys() - {reference.object for reference in wanted}
-        together = [*wanted, *(begun[name].reference for name in others)]
+        known = dict(begun)  # a finalizer may give one up in the middle of this
+        others = known.keys() - {reference.object for reference in wanted}
+        together = [*wanted, *(known[name].reference for name in others)]
         if len(_within(together, maps)) < len(together):
             self.give_up(others)
         started = [Download(reference, may_map=may_map) for reference in wanted if reference.object not in begun]

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from scaler_worker.calls import Runner
+from scaler_worker.channel import FUNCTIONS_LIMIT
 
-COUNT_LIMIT: Final = 1024
 BYTES_LIMIT: Final = 64 * 1024 * 1024
 
 
 class KeptFunctions:
     """Runners by the handles of their functions; the longest unused go first, the last one that came stays."""
 
-    def __init__(self, count_limit: int = COUNT_LIMIT, bytes_limit: int = BYTES_LIMIT) -> None:
+    def __init__(self, count_limit: int = FUNCTIONS_LIMIT, bytes_limit: int = BYTES_LIMIT) -> None:
         self.runners: dict[int, Runner] = {}
         """For reading, in the order of use."""
         self._count_limit, self._bytes_limit = count_limit, bytes_limit
