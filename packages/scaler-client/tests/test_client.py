@@ -577,5 +577,5 @@ def test_an_argument_may_submit_to_the_executor_that_is_submitting_it(client: Cl
 
     inner: list[Any] = []
     with client.executor() as executor:
-        assert executor.submit(math.sqrt, Submitting()).result(10) == 3.0  # type: ignore[arg-type]
+        assert executor.submit(math.sqrt, Submitting()).result(10) == 3.0
     assert [future.result(10) for future in inner] == [4.0] * len(inner) and inner
