@@ -113,8 +113,7 @@ def unloadable(problem: Exception) -> Failure:
 
 def dump_failure(failure: Failure) -> bytes:
     """The payload of a RAISED outcome, made again from the exception."""
-    import cloudpickle
+    from scaler_client.failures import dump_exception
 
     error, traceback = failure
-    payload: bytes = cloudpickle.dumps((error.with_traceback(traceback), ""), 5)
-    return payload
+    return dump_exception(error.with_traceback(traceback), "")

@@ -12,10 +12,8 @@ from pathlib import Path
 from types import CoroutineType, TracebackType
 from typing import Any, Final
 
-import cloudpickle
-from tblib import pickling_support
-
 from scaler_client import pickles
+from scaler_client.failures import dump_exception
 from scaler_client.parts import read_parts
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import (
@@ -172,12 +170,9 @@ def _raised(error: BaseException) -> tuple[int, bytes]:
         return _exited(error)
     text = _remote_traceback(error)
     try:
-        pickling_support.install(error)
-        payload = cloudpickle.dumps((error, text), PROTOCOL)
-        pickle.loads(payload)  # what cannot be read here cannot be read there
+        return Status.RAISED, dump_exception(error, text)
     except BaseException:
         return failed(TaskExceptionNotSerializableError(_text(error), traceback=text))
-    return Status.RAISED, payload
 
 
 def without_frames_of(files: Container[str], trace: TracebackType | None) -> TracebackType | None:

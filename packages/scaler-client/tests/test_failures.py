@@ -1,0 +1,109 @@
+"""Exceptions as bytes: deep tracebacks, long chains, and causes that can not be sent."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scaler_client.failures import dump_exception
+from scaler_client.outcomes import RemoteTracebackError, load_failure
+from scaler_protocol.messages import Status
+from scaler_protocol.tracebacks import traceback_text
+
+
+def deep(frames: int) -> None:
+    """Raises after so many calls of itself."""
+    if not frames:
+        raise ValueError("deep")
+    deep(frames - 1)
+
+
+def forever() -> None:
+    forever()
+
+
+def chained(length: int) -> None:
+    """Raises an exception with so many causes."""
+    error: Exception = KeyError(0)
+    for number in range(length):
+        above = ValueError(number)
+        above.__cause__, error = error, above
+    raise error
+
+
+class UnsendableError(Exception):
+    """Holds what nobody can send."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+def caused() -> None:
+    try:
+        raise UnsendableError("cause")
+    except UnsendableError as error:
+        raise ValueError("effect") from error
+
+
+def raised(fn: Callable[..., object], *args: Any) -> tuple[Exception, BaseException]:
+    """What a function raises, and what a client gets of that."""
+    try:
+        fn(*args)
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        payload = dump_exception(error, text)
+        assert traceback_text(payload) == text or len(text) > 2**16
+        loaded, trace = load_failure(Status.RAISED, payload)
+        return error, loaded.with_traceback(trace)
+    raise AssertionError("nothing was raised")
+
+
+def frames_of(error: BaseException) -> list[tuple[str, str, int | None]]:
+    """File, name and line of each frame."""
+    return [(frame.filename, frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@pytest.mark.parametrize("frames", [0, 400, 900])
+def test_an_exception_from_the_depth_keeps_all_its_frames(frames: int) -> None:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + frames)  # the tests themselves are some calls deep
+    try:
+        error, loaded = raised(deep, frames)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert type(loaded) is ValueError and loaded.args == ("deep",)
+    assert frames_of(loaded) == frames_of(error) and len(frames_of(error)) == frames + 2
+
+
+def test_a_recursion_error_is_one() -> None:
+    error, loaded = raised(forever)
+    assert type(loaded) is RecursionError and loaded.args == error.args
+    assert frames_of(loaded) == frames_of(error)
+
+
+def test_causes_come_along() -> None:
+    _, loaded = raised(chained, 20)
+    for number in reversed(range(20)):
+        assert type(loaded) is ValueError and loaded.args == (number,)
+        assert loaded.__cause__ is not None
+        loaded = loaded.__cause__
+    assert type(loaded) is KeyError
+
+
+@pytest.mark.parametrize(("fn", "args"), [(chained, (3000,)), (caused, ())])
+def test_an_exception_whose_causes_can_not_be_sent_comes_alone(fn: Any, args: tuple[Any, ...]) -> None:
+    error, loaded = raised(fn, *args)
+    assert type(loaded) is ValueError and loaded.args == error.args
+    assert isinstance(loaded.__cause__, RemoteTracebackError) and "direct cause" in str(loaded.__cause__)
+    assert error.__cause__ is not None and error.__traceback__ is not None, "who holds it finds it as it was"
+
+
+def test_what_can_not_be_sent_even_alone() -> None:
+    with pytest.raises(TypeError, match="pickle"):
+        raised(lambda: (_ for _ in ()).throw(UnsendableError("alone")))
