@@ -94,6 +94,7 @@ def test_the_start_is_told_line_by_line() -> None:
         assert started.end() == (0, "")
     expected = [
         r"logging to \('/dev/stdout',\)",
+        r"may have \d+ files and connections open",
         "use event loop: builtin",
         f"Scheduler: listen to scheduler address tcp://127.0.0.1:{port}",
         f"Scheduler: connect to object storage server tcp://127.0.0.1:{port + 1}",

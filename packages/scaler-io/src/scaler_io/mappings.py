@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from scaler_io import descriptors
 from scaler_protocol.storage import UnpinObjects
 
 
@@ -31,7 +32,7 @@ class Mappings:
     @property
     def may_grow(self) -> bool:
         """Whether there may be more: half of the descriptors and mappings that a process may have are others'."""
-        return len(self._all) < min(_descriptors(), _MAP_COUNT) // 2
+        return len(self._all) < min(descriptors.limit(), _MAP_COUNT) // 2
 
     def find(self, name: bytes, size: int) -> mmap.mmap | None:
         """The mapping of an object, if it is mapped."""
@@ -77,15 +78,6 @@ class Mappings:
         lent = self._lent.intersection(pins)
         self._lent -= lent
         return UnpinObjects([pin for pin in pins if pin not in lent], sorted(lent))
-
-
-def _descriptors() -> int:
-    if sys.platform == "win32":
-        return sys.maxsize
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 def _map_count() -> int:

@@ -7,7 +7,7 @@ import socket
 import time
 
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, Uplink
-from scaler_io.zeromq import Dialer
+from scaler_io.zeromq import Context, Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 10.0
 class OperatorLink:
     """Connects, and comes back, by itself as long as somebody calls `turn` often. Never waits; one loop owns it."""
 
-    def __init__(self, address: Address, name: str) -> None:
+    def __init__(self, address: Address, name: str, context: Context | None = None) -> None:
         hello = Hello(
             Role.OPERATOR, new_identity(), new_incarnation(), name=name, host=socket.gethostname(), pid=os.getpid()
         )
@@ -28,7 +28,7 @@ class OperatorLink:
         """How often the service has begun to know us: what it was told before is forgotten."""
         self.trouble = ""
         """Why there is no link, where that is known."""
-        self._dialer = Dialer(address, Uplink(hello, time.monotonic(), timeout_seconds=TIMEOUT_SECONDS))
+        self._dialer = Dialer(address, Uplink(hello, time.monotonic(), timeout_seconds=TIMEOUT_SECONDS), context)
         self._unsent: list[Message] = []
 
     def send(self, message: Message) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scaler_io import event_loops, logs
+from scaler_io import descriptors, event_loops, logs
 from scaler_io.exposure import refuse_exposed
 from scaler_io.lifecycle import ending
 from scaler_io.options import PARENT_PID, READY_FD, STORAGE_OPTIONS, Option
@@ -65,6 +65,8 @@ class ServerOptions(ServiceOptions):
 
 def serve(options: ServiceOptions, serving: Callable[[Callable[[], None]], AbstractContextManager[None]]) -> None:
     """Run a service until it is told to end, or calls what it is given to end itself."""
+
+    descriptors.raise_limit()
 
     async def main() -> None:
         stop = ending(options.parent_pid)

@@ -24,6 +24,8 @@ import zmq
 import zmq.backend
 from zmq.utils.monitor import recv_monitor_message
 
+from scaler_io import descriptors
+from scaler_io.descriptors import ConnectionCap
 from scaler_io.dialing import LINGER_SECONDS, TURN_MESSAGES, EpochDialer
 from scaler_io.links import Uplink
 from scaler_io.streams import Frames, cut, join
@@ -32,6 +34,8 @@ from scaler_protocol.errors import AddressError
 
 _COPY_BELOW = 256 * 1024
 Read = TypeVar("Read")
+Context = zmq.Context[zmq.Socket[bytes]]
+"""The threads of ZeroMQ behind some sockets."""
 _raw: Any = zmq.backend.Socket
 """The methods below pyzmq's conveniences, which take as long as the rest of a small message's way."""
 _NOWAIT = int(zmq.NOBLOCK)
@@ -55,7 +59,13 @@ PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow listener, on either side of a connection."""
 
 
-def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+_DESCRIPTORS = 16
+"""What a context and a socket with its monitor may need. Without them ZeroMQ does not raise, but abort the process."""
+
+
+def _socket(context: Context, kind: int) -> zmq.Socket[bytes]:
+    """Raises OSError where no descriptors are left."""
+    descriptors.require(_DESCRIPTORS)
     made = context.socket(kind)
     made.set_hwm(0)
     made.linger = 0
@@ -115,6 +125,31 @@ def _is_readable(through: zmq.Socket[bytes]) -> bool:
     return bool(_raw.get(through, _EVENTS) & _POLLIN)
 
 
+class _Entrance:
+    """Hears of every connection to an accepting socket; those beyond the limit are closed again."""
+
+    def __init__(self, accepting: zmq.Socket[bytes], name: str) -> None:
+        self._cap = ConnectionCap(name)
+        path = f"inproc://entrance-{id(self)}"
+        accepting.monitor(path, zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED)
+        self._monitor = accepting.context.socket(zmq.PAIR)
+        self._monitor.set_hwm(0)  # or the thread that accepts would wait for us
+        self._monitor.linger = 0
+        self._monitor.connect(path)
+        self.look()
+
+    def fileno(self) -> int:
+        """The descriptor to wait on; its edge is re-armed by `look`."""
+        return int(self._monitor.FD)
+
+    def look(self) -> None:
+        """Refuse what was accepted beyond the limit."""
+        while _is_readable(self._monitor):
+            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            failed = event["event"] == zmq.EVENT_ACCEPT_FAILED
+            self._cap.refuse() if failed else self._cap.accepted(event["value"])
+
+
 class Listener:
     """The accepting socket of a service.
 
@@ -122,8 +157,9 @@ class Listener:
     """
 
     def __init__(self, address: Address) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: Context = zmq.Context()
         self._socket = _socket(self._context, zmq.ROUTER)
+        self._entrance = _Entrance(self._socket, str(address))
         self._socket.router_mandatory = 1
         self._many = False
         self._path = address.path
@@ -162,7 +198,8 @@ class Listener:
         return self._socket.FD
 
     def readable(self) -> bool:
-        """Whether a message is there; also re-arms the descriptor's edge."""
+        """Whether a message is there; also re-arms the descriptor's edge, and refuses connections beyond the limit."""
+        self._entrance.look()
         self._many = _is_readable(self._socket)
         return self._many
 
@@ -188,9 +225,7 @@ class Listener:
 class _Connection:
     """One epoch: a socket that connects once."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: Address, routing_id: bytes, ipv6: bool
-    ) -> None:
+    def __init__(self, context: Context, address: Address, routing_id: bytes, ipv6: bool) -> None:
         self._reason: str | None = None
         self._many = False
         self.socket = _socket(context, zmq.DEALER)
@@ -239,11 +274,12 @@ class Dialer(EpochDialer[_Connection]):
     Not thread-safe: one thread or loop owns it. `secret` keeps strangers from taking over the routes of our epochs.
     """
 
-    def __init__(self, address: Address, uplink: Uplink) -> None:
+    def __init__(self, address: Address, uplink: Uplink, context: Context | None = None) -> None:
+        """With the `context` of somebody else no thread is started, and nobody waits for what is written last."""
         super().__init__(uplink)
         self._address = address
         self._secret = b"\x01" + secrets.token_bytes(15)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._own, self._context = context is None, context or zmq.Context()
         # ZeroMQ's own poller looks into every socket each time; their descriptors are enough.
         self._selector = selectors.DefaultSelector()
         self._waited: tuple[_Connection | None, int] = (None, -1)
@@ -282,7 +318,8 @@ class Dialer(EpochDialer[_Connection]):
         """Write what is left, and leave."""
         super().close()
         self._selector.close()
-        self._context.destroy(linger=int(LINGER_SECONDS * 1000))
+        if self._own:
+            self._context.destroy(linger=int(LINGER_SECONDS * 1000))
 
 
 class Publisher:
@@ -290,8 +327,9 @@ class Publisher:
 
     def __init__(self) -> None:
         self.has_listeners = False
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = _socket(self._context, zmq.XPUB)
+        self.context: Context = zmq.Context()
+        self._socket = _socket(self.context, zmq.XPUB)
+        self.entrance = _Entrance(self._socket, "monitors")
         self._socket.set_hwm(PUBLISHED_AHEAD)
         self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # every listener that comes is told of, not only the first
 
@@ -323,14 +361,14 @@ class Publisher:
 
     def close(self) -> None:
         """Free the addresses."""
-        self._context.destroy(linger=0)
+        self.context.destroy(linger=0)
 
 
 class Subscriber:
     """A listening socket, which connects again and again until it is closed."""
 
     def __init__(self, address: Address) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: Context = zmq.Context()
         self._socket = _socket(self._context, zmq.SUB)
         self._socket.set_hwm(PUBLISHED_AHEAD)
         self._socket.setsockopt(zmq.IPV6, ":" in address.host)

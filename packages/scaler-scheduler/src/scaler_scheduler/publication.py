@@ -88,6 +88,8 @@ class Publication:
         if local is not None:
             self._bind(local)
         self._loop.add_reader(self._publisher.fileno(), self._hear)
+        self._loop.add_reader(self._publisher.entrance.fileno(), self._publisher.entrance.look)
+        self._publisher.entrance.look()
         self._hear()
 
     def _bind(self, address: Address) -> None:
@@ -118,7 +120,7 @@ class Publication:
         state.chronicle.begin(groups, state.agents.values(), tasks)
         self._publish_events()
         self._stop()
-        self._watch = StorageWatch(self._storage)
+        self._watch = StorageWatch(self._storage, self._publisher.context)
         self._timers = [
             self._loop.call_later(EVENT_SECONDS, self._on_events, 0),
             self._loop.call_later(STATUS_SECONDS, self._on_status, 1),
@@ -158,6 +160,7 @@ class Publication:
         """Free the addresses."""
         self._stop()
         self._loop.remove_reader(self._publisher.fileno())
+        self._loop.remove_reader(self._publisher.entrance.fileno())
         self._publisher.close()
         for claim in self._claims:
             claim.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scaler_io.operating import OperatorLink
+from scaler_io.zeromq import Context
 from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 
@@ -10,8 +11,8 @@ from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 class StorageWatch:
     """Asks for figures when it is told to, and has the answer some turns later. Never waits; one loop owns it."""
 
-    def __init__(self, address: Address) -> None:
-        self._link = OperatorLink(address, "scheduler")
+    def __init__(self, address: Address, context: Context | None = None) -> None:
+        self._link = OperatorLink(address, "scheduler", context)
         self._asked = False
         self._beginning = 0
 

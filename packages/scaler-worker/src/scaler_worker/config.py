@@ -37,6 +37,8 @@ class WorkerConfig:
     """The directory that this host's workers share, where object storage is on another one."""
     object_cache_limit: int = 0
     """Bytes that they may keep there; 0: they share nothing."""
+    descriptor_limit: int = 0
+    """How many files a worker may have open, as whoever started the agent has set it; 0: as many as the template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

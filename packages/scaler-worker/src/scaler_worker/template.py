@@ -21,6 +21,7 @@ import types
 from dataclasses import asdict
 from typing import Final, NoReturn
 
+from scaler_io.descriptors import restore_limit
 from scaler_io.lifecycle import die_with_parent
 from scaler_worker.config import WorkerConfig
 from scaler_worker.words import SharedWords
@@ -111,6 +112,8 @@ def run_template(
     code = 1
     try:
         die_with_parent(parent)
+        if config.descriptor_limit:
+            restore_limit(config.descriptor_limit)  # the agent may have raised it meanwhile
         os.setpgid(0, 0)  # the terminal's signals are for the agent alone
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

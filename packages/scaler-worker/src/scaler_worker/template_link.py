@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from scaler_io import descriptors
 from scaler_io.directories import HostDirectory
 from scaler_io.places import allowed_bytes, default_place, free_bytes
 from scaler_worker.config import ClusterConfig, WorkerConfig
@@ -111,8 +112,9 @@ class Forking:
     def begin(cls, config: ClusterConfig) -> Iterator[Forking]:
         """Fork the template; this process must have no threads and no sockets yet.
 
-        The host's cache of objects exists until the last one of its agents ends. Raises ValueError where the preload is
-        not written as it should be.
+        From then on this process may have as many files open as the system allows; workers as many as before, since
+        programs that walk through all descriptors, or use select(), do not expect more. The host's cache of objects
+        exists until the last one of its agents ends. Raises ValueError for a preload that can not be read.
         """
         if config.preload is not None:
             Preload.parse(config.preload)
@@ -129,7 +131,10 @@ class Forking:
                 str(config.object_storage_address or ""),
                 str(cache.path),
                 min(limit, free_bytes(place)),
+                descriptors.limit(),
             )
             lifeline = os.pipe()
             words = SharedWords.create(config.num_of_workers + BLOCKED_AND_SPARE)
-            yield cls(TemplateLink.fork(lifeline, words, worker_config), lifeline[0], words, worker_config)
+            template = TemplateLink.fork(lifeline, words, worker_config)
+            descriptors.raise_limit()
+            yield cls(template, lifeline[0], words, worker_config)

@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def _run() -> int:
-    from scaler_io import event_loops
+    from scaler_io import descriptors, event_loops
     from scaler_scheduler.options import COMMAND
     from scaler_scheduler.storage_server import StorageServer
 
@@ -47,6 +47,7 @@ def _run() -> int:
         stack.callback(storage.end)
         storage.start()
         workers = stack.enter_context(_workers(of_cluster)) if of_cluster else None
+        descriptors.raise_limit()
         return event_loops.run(lambda: _serve(options, storage, workers), options.event_loop)
 
 

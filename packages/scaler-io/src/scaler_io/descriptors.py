@@ -1,0 +1,114 @@
+"""Descriptors: how many files and connections a server may have open, and what it does when few are left.
+
+A server takes what the system lets it have (`raise_limit`). It keeps RESERVED descriptors for its own files: the kernel
+gives the lowest number that is free, so a connection whose number is `connection_limit` or more was accepted when all
+below were in use, and is closed at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import sys
+import time
+from typing import Final
+
+if sys.platform != "win32":
+    import resource
+
+LOGGER: Final = logging.getLogger("scaler")
+RESERVED: Final = 64
+"""Descriptors that no connection gets."""
+_MOST: Final = 1 << 20
+"""Beyond this a higher limit is of no use, and some libraries walk through all numbers."""
+_TELL_SECONDS: Final = 60.0
+
+
+def limit() -> int:
+    """How many descriptors this process may have now."""
+    if sys.platform != "win32":
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return _MOST if soft == resource.RLIM_INFINITY else soft
+    return _MOST
+
+
+def raise_limit() -> None:
+    """Take as many descriptors as the system lets us have, and log how many those are."""
+    if sys.platform != "win32":
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+        if limit() < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    LOGGER.info("may have %d files and connections open", limit())
+
+
+def restore_limit(soft: int) -> None:
+    """Have the soft limit again that this process's user has set."""
+    if sys.platform != "win32":
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def connection_limit() -> int:
+    """The descriptors that connections may have: those below this number."""
+    return max(limit() - RESERVED, limit() // 2)
+
+
+def require(count: int) -> None:
+    """Raises OSError (EMFILE) unless so many descriptors are left."""
+    taken: list[int] = []
+    try:
+        for _ in range(count):
+            taken.append(os.dup(taken[0]) if taken else os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{os.strerror(error.errno or errno.EMFILE)}: {count} more are needed, and {limit()} is the limit",
+        ) from None
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+class ConnectionCap:
+    """Closes connections that have taken a descriptor from the reserve, and says so, at most once a minute."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._refused = 0
+        self._told_at = -_TELL_SECONDS
+
+    def accepted(self, descriptor: int) -> None:
+        """A connection was accepted."""
+        if descriptor >= connection_limit():
+            self.refuse()
+            _shut_down(descriptor)
+
+    def refuse(self) -> None:
+        """A connection can not be had."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._told_at + _TELL_SECONDS:
+            self._told_at = now
+            LOGGER.warning(
+                "%s: %d connections refused: this process may have %d files open, and all but a reserve are in use; "
+                "raise the limit with ulimit -n, or LimitNOFILE= of systemd",
+                self._address, self._refused, limit(),
+            )  # fmt: skip
+
+
+def _shut_down(descriptor: int) -> None:
+    """End a connection whose descriptor its owner closes then; nothing where it is no connection any more."""
+    try:
+        connection = socket.socket(fileno=descriptor)
+    except OSError:
+        return
+    try:
+        connection.getpeername()
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return
+    finally:
+        connection.detach()

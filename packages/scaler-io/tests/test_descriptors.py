@@ -1,0 +1,73 @@
+"""Descriptors: the limit, the reserve, and connections beyond it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from scaler_io import descriptors
+from scaler_io.descriptors import ConnectionCap
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
+
+
+def run(program: str) -> str:
+    """What a program says on standard output."""
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60).stdout.strip()
+
+
+def test_the_limit_is_raised_and_restored() -> None:
+    said = run("""
+        import resource
+        from scaler_io import descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
+        descriptors.raise_limit()
+        print(descriptors.limit(), descriptors.connection_limit())
+        descriptors.restore_limit(100)
+        print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    """)
+    assert said.split("\n") == ["200 136", "100 200"]
+
+
+def test_what_is_needed_is_there_or_not() -> None:
+    said = run("""
+        import errno, resource, os
+        from scaler_io import descriptors
+        descriptors.require(16)
+        before = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+        try:
+            descriptors.require(16)
+        except OSError as error:
+            print(error.errno == errno.EMFILE, error, len(os.listdir("/proc/self/fd")) == before)
+    """)
+    assert said.startswith("True [Errno 24] Too many open files: 16 more are needed, and 16 is the limit")
+    assert said.endswith("True") and errno.EMFILE == 24
+
+
+def test_connections_beyond_the_limit_are_shut_down_and_other_files_are_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cap = ConnectionCap("tcp://127.0.0.1:1")
+    near, far = socket.socketpair()
+    other = os.open(os.devnull, os.O_RDONLY)
+    with near, far:
+        cap.accepted(near.fileno())
+        far.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            far.recv(1)
+        monkeypatch.setattr(descriptors, "connection_limit", lambda: 3)
+        for descriptor in (near.fileno(), other, 1 << 20):
+            cap.accepted(descriptor)
+        assert far.recv(1) == b""
+        os.fstat(other)
+        os.close(other)
+    [line] = caplog.messages
+    assert line.startswith("tcp://127.0.0.1:1: 1 connections refused") and "ulimit -n" in line

@@ -1,0 +1,64 @@
+"""Limits of open files: servers take what they may have, keep a reserve, and workers have what was set for them."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import zmq
+
+from scaler import Client
+from support.faults import wait_until
+from support.gates import SECONDS
+from support.processes import Terminal, free_ports
+
+LIMIT = 256
+"""Of a scheduler that may not have more."""
+
+
+@contextlib.contextmanager
+def limited(limits: str, module: str, *words: str) -> Iterator[Terminal]:
+    """A program of the engine that is started with these limits of open files."""
+    with Terminal("sh", "-c", f'{limits}; exec "$@"', "sh", sys.executable, "-m", module, *words) as program:
+        yield program
+
+
+def test_connections_do_not_take_the_last_descriptors() -> None:
+    port = free_ports(3)
+    with limited(f"ulimit -n {LIMIT}", "scaler_scheduler", f"tcp://127.0.0.1:{port}") as scheduler:
+        scheduler.read_until("ipc://")
+        with contextlib.ExitStack() as stack:
+            for _ in range(LIMIT - 31):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            refused = scheduler.read_until("refused")
+            assert f"may have {LIMIT} files open" in refused and "ulimit -n" in refused
+            context = stack.enter_context(zmq.Context())
+            monitor = stack.enter_context(context.socket(zmq.SUB))
+            monitor.linger = 0
+            monitor.subscribe(b"")
+            monitor.connect(f"tcp://127.0.0.1:{port + 2}")
+            scheduler.read_until("refused")  # the monitor
+            taken = Path(f"/proc/{scheduler.process.pid}/fd")
+            wait_until(lambda: len(list(taken.iterdir())) < LIMIT - 32, "the reserve is free again")
+        with Client(f"tcp://127.0.0.1:{port}", timeout_seconds=SECONDS) as client:
+            assert client.identity
+        assert scheduler.end() == 0
+
+
+def test_agents_take_what_they_may_have_and_workers_what_was_set() -> None:
+    port = free_ports(3)
+    address = f"tcp://127.0.0.1:{port}"
+    raised = r"may have 1000 files and connections open"
+    with (
+        limited("ulimit -Sn 300; ulimit -Hn 1000", "scaler_scheduler", address) as scheduler,
+        limited("ulimit -Sn 300; ulimit -Hn 1000", "scaler_worker", "-n", "1", address) as agent,
+        Client(address, timeout_seconds=SECONDS) as client,
+    ):
+        for program in (scheduler, agent):
+            program.read_until(raised)
+        assert client.submit(resource.getrlimit, resource.RLIMIT_NOFILE).result(SECONDS) == (300, 1000)
+        assert agent.end() == scheduler.end() == 0
