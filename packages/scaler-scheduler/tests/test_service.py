@@ -89,17 +89,16 @@ def scheduler(*words: str) -> Iterator[SchedulerProcess]:
 def test_the_start_is_told_line_by_line() -> None:
     port = free_port()
     with scheduler(f"tcp://127.0.0.1:{port}", "-osa", f"tcp://127.0.0.1:{port + 1}") as started:
-        started.read_until("monitor address")
-        started.read_until("monitor address")
+        started.read_until("files and connections")
         assert started.end() == (0, "")
     expected = [
         r"logging to \('/dev/stdout',\)",
-        r"may have \d+ files and connections open",
         "use event loop: builtin",
         f"Scheduler: listen to scheduler address tcp://127.0.0.1:{port}",
         f"Scheduler: connect to object storage server tcp://127.0.0.1:{port + 1}",
         f"Scheduler: listen to scheduler monitor address tcp://127.0.0.1:{port + 2}",
         f"Scheduler: listen to scheduler monitor address ipc:///tmp/127.0.0.1_{port}_monitor",
+        r"Scheduler: may have \d+ files and connections open",
     ]
     for line, text in zip(started.lines, expected, strict=True):
         assert re.fullmatch(rf"\[INFO\]\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{{4}}: {text}\n", line), line

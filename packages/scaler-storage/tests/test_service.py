@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -85,6 +86,10 @@ def start() -> Iterator[Start]:
 both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
+def hard_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
 @both_signals
 def test_its_lines_from_start_to_end(start: Start, number: int, tmp_path: Path) -> None:
     server = start(LOCAL, "--memory-limit", "1000000", "--segment-directory", str(tmp_path))
@@ -98,6 +103,7 @@ def test_its_lines_from_start_to_end(start: Start, number: int, tmp_path: Path) 
             "use event loop: builtin",
             f"ObjectStorageServer: listen to object storage address {address}",
             f"ObjectStorageServer: keep up to 1,000,000 bytes in {directory}",
+            f"ObjectStorageServer: may have {hard_limit()} files and connections open",
             "ObjectStorageServer: leave 0 objects, 0 bytes in memory and 0 on disk; 0 reads from memory, 0 from disk, "
             "0 of unknown objects; 0 bytes went to disk, 0 came back",
             "ObjectStorageServer: ended",

@@ -35,13 +35,17 @@ def limit() -> int:
 
 
 def raise_limit() -> None:
-    """Take as many descriptors as the system lets us have, and log how many those are."""
+    """Take as many descriptors as the system lets us have."""
     if sys.platform != "win32":
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
         if limit() < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    LOGGER.info("may have %d files and connections open", limit())
+
+
+def tell_limit(name: str) -> None:
+    """Log what we have got."""
+    LOGGER.info("%s: may have %d files and connections open", name, limit())
 
 
 def restore_limit(soft: int) -> None:

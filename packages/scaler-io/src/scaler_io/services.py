@@ -63,7 +63,9 @@ class ServerOptions(ServiceOptions):
         refuse_exposed(self.address, self.insecure)
 
 
-def serve(options: ServiceOptions, serving: Callable[[Callable[[], None]], AbstractContextManager[None]]) -> None:
+def serve(
+    name: str, options: ServiceOptions, serving: Callable[[Callable[[], None]], AbstractContextManager[None]]
+) -> None:
     """Run a service until it is told to end, or calls what it is given to end itself."""
 
     descriptors.raise_limit()
@@ -71,6 +73,7 @@ def serve(options: ServiceOptions, serving: Callable[[Callable[[], None]], Abstr
     async def main() -> None:
         stop = ending(options.parent_pid)
         with serving(stop.set):
+            descriptors.tell_limit(name)
             await stop.wait()
 
     event_loops.run(main, options.event_loop)

@@ -25,7 +25,7 @@ def _main() -> None:
 
     options.begin_log()
     listener = Listener(options.address)
-    serve(options, SchedulerService(options, listener, StorageServer(options, listener.address)).serving)
+    serve("Scheduler", options, SchedulerService(options, listener, StorageServer(options, listener.address)).serving)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def _main() -> None:
     from scaler_storage.service import StorageService
 
     options.begin_log()
-    serve(options, StorageService(options).serving)
+    serve(options.identity, options, StorageService(options).serving)
 
 
 if __name__ == "__main__":

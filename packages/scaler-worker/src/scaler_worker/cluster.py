@@ -14,7 +14,7 @@ from typing import Final
 
 import cloudpickle
 
-from scaler_io import event_loops
+from scaler_io import descriptors, event_loops
 from scaler_io.host_cache import UNUSED_SECONDS, HostCache
 from scaler_io.inner import InnerDialer, InnerListener
 from scaler_io.lifecycle import become_subreaper, ending
@@ -61,6 +61,7 @@ async def work(
         config.heartbeat_interval_seconds,
         config.object_retention_seconds,
     )
+    descriptors.tell_limit("ClusterProcess")
     host = socket.gethostname()
     name = f"{host}:{os.getpid()}"
     core = AgentCore(
