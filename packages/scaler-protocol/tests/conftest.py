@@ -16,6 +16,7 @@ from scaler_protocol.ranges import (
     Bytes,
     Column,
     Distinct,
+    Earlier,
     Flag,
     Grouped,
     Limit,
@@ -154,8 +155,11 @@ def related(draw: st.DrawFn, relation: Relation, values: dict[str, Any]) -> Any:
     if isinstance(relation, Grouped):
         values["groups"] = values["groups"] or (draw(groups()),)
         return entries
+    if isinstance(relation, Earlier):  # session 0 counts from 1
+        least = 0 if values["dependents"] else None
+        return tuple(least for _ in entries if least is not None)
     assert isinstance(relation, Distinct)
-    return tuple(draw(st.lists(st.integers(0, 2**64 - 1), min_size=len(entries), max_size=len(entries), unique=True)))
+    return tuple(draw(st.lists(st.integers(1, 2**64 - 1), min_size=len(entries), max_size=len(entries), unique=True)))
 
 
 def smallest(limit: Limit) -> Any:

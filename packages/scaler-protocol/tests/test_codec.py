@@ -54,7 +54,7 @@ def submit(**changed: Any) -> Submit:
         Payloads([b"abc", b"d"]),
         task_groups=[0, 0],
         dependents=[0],
-        needs=[9],
+        needs=[0],
         functions=[ID],
         names=["name"],
         bodies=Payloads([b"body"]),

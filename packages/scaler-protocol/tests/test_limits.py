@@ -81,6 +81,8 @@ CONTRADICTIONS: list[tuple[Message, str]] = [
     (replace(SUBMIT, task_groups=[0, 1]), "Submit.task_groups names position 1 of groups, which has 1 entries"),
     (replace(SUBMIT, stored=[2]), "Submit.stored names position 2"),
     (replace(SUBMIT, dependents=[7], needs=[1]), "Submit.dependents names position 7"),
+    (replace(SUBMIT, dependents=[0], needs=[5]), "Submit.needs names task 0x5, which is not before task 0x5"),
+    (replace(SUBMIT, dependents=[0, 1], needs=[6, 5]), "Submit.needs names task 0x6, which is not before task 0x5"),
     (replace(SUBMIT, inner=[9]), "Submit.inner names position 9"),
     (replace(SUBMIT, bodies_stored=[0]), "Submit.bodies_stored names position 0"),
     (Run(1, [GROUP], [5], Payloads([b""]), task_groups=[1]), "Run.task_groups names position 1"),

@@ -12,9 +12,11 @@ import pytest
 from scaler_protocol import codec, handshake, messages
 from scaler_protocol.handshake import Hello
 from scaler_protocol.ids import first_task, function_id
+from scaler_protocol.limits import DATA, DEFAULTS, ENTRIES, KEPT_BY_TYPE, PART, SECONDS, WORDS, limit_of
 from scaler_protocol.messages import Cancel, Done, Encoding, Group, Message, Status, WorkerState
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.ranges import Column
 
 if TYPE_CHECKING:
     from conftest import Wire
@@ -66,6 +68,26 @@ def test_the_specification_has_exactly_the_fields(wire: Wire, kind: type[Any]) -
         written = "group" if name == "groups" else "bytes" if element in ("payloads", "data") else element
         expected[name] = ("payloads" if element == "payloads" else f"[{written}]") if is_list else written
     assert rows == expected
+
+
+def written_limit(kind: type[Any], name: str, element: str, *, is_column: bool) -> str:
+    """The limit of a field as its table has it: nothing where it is that of its type."""
+    limit, default = limit_of(kind.__name__, name, element, is_column=is_column), DEFAULTS[element]
+    usual = Column(default, ENTRIES, element in KEPT_BY_TYPE) if is_column else default
+    return "" if limit == usual else limit.span
+
+
+@pytest.mark.parametrize("kind", [*KINDS, Group])
+def test_the_specification_has_the_limit_of_every_field(wire: Wire, kind: type[Any]) -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| [\w\[\]]+ \| ([^|]*?) *\|", section(kind.__name__), re.M))
+    types = wire.schema_types(kind).items()
+    assert rows == {name: written_limit(kind, name, element, is_column=is_list) for name, (element, is_list) in types}
+
+
+def test_the_specification_has_the_limits_of_types() -> None:
+    text = section("1.5 Limits of fields")
+    for most in (WORDS.most, DATA.most, PART.most, ENTRIES, SECONDS.most):
+        assert f"{most:,.0f}" in text
 
 
 @pytest.mark.parametrize("kind", KINDS)

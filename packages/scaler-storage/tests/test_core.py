@@ -369,6 +369,12 @@ def test_a_peer_that_begins_anew_keeps_its_session_but_not_what_it_was_writing()
     assert server.get(ALICE, NAME) is None
 
 
+def test_a_welcome_says_how_long_a_client_may_be_gone() -> None:
+    core = StorageCore(1, MemorySegments(), 1, client_timeout_seconds=7.0)
+    answer = core.admit(Hello(Role.CLIENT, ALICE, 1, session=1))
+    assert isinstance(answer, Welcome) and answer.timeout_seconds == 7.0
+
+
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [

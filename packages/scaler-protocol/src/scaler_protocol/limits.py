@@ -19,6 +19,7 @@ from scaler_protocol.ranges import (
     Bytes,
     Column,
     Distinct,
+    Earlier,
     Flag,
     Grouped,
     Limit,
@@ -44,6 +45,8 @@ KEYWORD: Final = Text(4096)
 """Of an argument, in calls of custom serializers."""
 PART: Final = Bytes(0, 2**32 - 1)
 """An argument in such a call, or an entry of a payload column."""
+DATA: Final = Bytes(0, 2**28)
+"""Of a field of bytes, unless something else is said."""
 PRIORITY: Final = Whole(-(2**31), 2**31 - 1)
 RETRIES: Final = Whole(0, 2**16 - 1)
 SECONDS: Final = Real(0.0, 1e9)
@@ -83,7 +86,7 @@ DEFAULTS: Final[Mapping[str, Limit]] = {
     "float64": Real(),
     "bool": Flag(),
     "text": WORDS,
-    "data": Bytes(0, 2**28),
+    "data": DATA,
     "payloads": PART,
 }
 """By type in the schema; a column holds at most ENTRIES of them."""
@@ -179,6 +182,7 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
         Positions("task_groups", "groups"),
         Positions("stored", "calls"),
         Positions("dependents", "tasks"),
+        Earlier(),
         Positions("inner", "tasks"),
         _DEFINED,
     ),

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scaler_protocol.ids import session_of
+
 
 class Limit(ABC):
     """What a value may be."""
@@ -308,3 +310,17 @@ class Records(Relation):
         return (
             "" if size == self.size * count else f"has {size:,} bytes, not {self.size} for each of {count:,} {self.of}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier(Relation):
+    """A task needs only tasks of other sessions, and of its own only those with smaller ids: there are no cycles."""
+
+    column: str = "needs"
+
+    def fault(self, message: Any) -> str:
+        tasks = message.tasks
+        for position, need in zip(message.dependents, message.needs, strict=True):
+            if need >= tasks[position] and session_of(need) == session_of(tasks[position]):
+                return f"names task {need:#x}, which is not before task {tasks[position]:#x}, which needs it"
+        return ""

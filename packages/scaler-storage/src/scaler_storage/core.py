@@ -91,8 +91,10 @@ class StorageCore:
         memory_limit: int,
         retention_seconds: float = 60.0,
         spill_limit: int | None = None,
+        client_timeout_seconds: float = 60.0,
     ) -> None:
         self._incarnation = incarnation
+        self._client_timeout = client_timeout_seconds
         self._segments = segments
         self._state = StorageState(segments, memory_limit, spill_limit)
         self._holding = Holding(self._state)
@@ -138,7 +140,10 @@ class StorageCore:
         if reasons:
             return Refused(list(reasons.values()), list(reasons))
         return Welcome(
-            self._incarnation, heartbeat_seconds=HEARTBEAT_SECONDS, segment_directory=self._segments.directory
+            self._incarnation,
+            heartbeat_seconds=HEARTBEAT_SECONDS,
+            timeout_seconds=self._client_timeout,
+            segment_directory=self._segments.directory,
         )
 
     def _is_anothers(self, hello: Hello) -> bool:

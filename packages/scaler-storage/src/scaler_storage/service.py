@@ -62,8 +62,14 @@ class StorageService:
         self, listener: Listener, segments: FileSegments, limit: int, stop: Callable[[], None]
     ) -> Iterator[None]:
         incarnation = new_incarnation()
+        options = self._options
         core = StorageCore(
-            incarnation, segments, limit, self._options.object_retention_seconds, self._options.spill_limit
+            incarnation,
+            segments,
+            limit,
+            options.object_retention_seconds,
+            options.spill_limit,
+            options.client_timeout_seconds,
         )
         loop = asyncio.get_running_loop()
         reception = Reception(self._name, listener, self._hub(incarnation, core), core, stop)
