@@ -195,11 +195,41 @@ def test_a_list_of_1_tuples_is_unpacked_where_the_first_call_raises_type_error(c
 
 
 def test_the_builtin_meaning_of_1_tuples_wins(client: Client) -> None:
-    """Warnings are errors: none of these gives one."""
-    assert client.map(len, [(1,), (2,)]) == [1, 1]
-    assert client.map(sum, [(3,), (4,)]) == [3, 4]
+    """Programs for the 1.x line got something else: each such map says so once."""
+    for fn, expected in ((len, [1, 1]), (sum, [3, 4])):
+        with pytest.warns(FutureWarning, match="passed as they are.*starmap") as warned:
+            assert client.map(fn, [(3,), (4,)]) == expected
+        assert len(warned) == 1 and warned[0].filename == __file__
     with pytest.raises(ValueError, match="no"):
         client.map(lambda item: explode("no"), [(1,), (2,)])
+
+
+def test_a_type_error_that_has_nothing_to_do_with_tuples_is_raised_after_two_runs(
+    client: Client, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "calls")
+
+    def noted(item: Any) -> None:
+        note(path, type(item).__name__)
+        raise TypeError(f"of a {type(item).__name__}")
+
+    with pytest.raises(TypeError, match="of a tuple"):
+        client.map(noted, [(1,), (2,), (3,)])
+    assert Path(path).read_text("utf-8").split() == ["tuple", "int"]
+
+
+def test_what_takes_no_single_argument_is_not_run_and_starmap_is_named(client: Client, tmp_path: Path) -> None:
+    path = str(tmp_path / "calls")
+
+    def noted(a: int, b: int) -> None:
+        note(path, "called")
+
+    pairs = [(1, 2), (3, 4)]
+    for items in ([(1,), (2,)], pairs, tuple(pairs), iter(pairs), zip(pairs[0], pairs[1], strict=True)):
+        with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'b'; .*starmap"):
+            client.map(noted, items)
+    assert not Path(path).exists()
+    assert client.map(len, pairs) == [2, 2]
 
 
 @pytest.mark.parametrize(

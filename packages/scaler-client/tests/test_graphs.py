@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from graphlib import CycleError
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -33,13 +33,13 @@ def evaluate(graph: Mapping[Any, Any], key: Hashable, known: dict[Hashable, Any]
             return [value(item) for item in argument]
         if isinstance(argument, dict):
             return {name: value(item) for name, item in argument.items()}
-        if isinstance(argument, tuple) and argument and callable(argument[0]):
+        if type(argument) is tuple and argument and callable(argument[0]):
             return argument[0](*map(value, argument[1:]))
         return argument
 
     if key not in known:
         node = graph[key]
-        called = isinstance(node, tuple) and node and callable(node[0])
+        called = type(node) is tuple and node and callable(node[0])
         known[key] = node[0](*map(value, node[1:])) if called else node
     return known[key]
 
@@ -182,3 +182,20 @@ def test_a_path_leads_to_the_node_that_failed() -> None:
         )
     assert found.path(places["d"], found.ways([])) == ["d"]
     assert found.path(places["b"], found.ways([places["d"]])) == ["b"]
+
+
+class Handler(NamedTuple):
+    """A result of a user's, whose first field happens to be callable."""
+
+    fn: Callable[..., object]
+    value: int
+
+
+def test_a_named_tuple_is_data() -> None:
+    handler = Handler(len, 1)
+    found = plan(
+        {"handler": handler, "call": (repr, handler), "taker": (repr, "handler")}, ["handler", "call", "taker"]
+    )
+    assert found.data["handler"].value is handler
+    assert [arguments[0] for arguments in found.arguments if type(arguments[0]) is Handler] == [handler]
+    assert len(found.functions) == 2

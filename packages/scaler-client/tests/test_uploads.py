@@ -304,6 +304,21 @@ def test_one_argument_twice_is_one_value(writer: WholeCalls, monkeypatch: pytest
     assert first is second is array and len(needs) == len(loads) == 1
 
 
+def test_what_two_arguments_share_is_shared_only_where_both_travel_in_the_call(
+    writer: WholeCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/client.md says: a big argument travels by itself."""
+    small, big = [1], list(range(BIG))
+    (first, (within,)), _ = pickles.load(bytes(writer.write((small, [small]), {})[0]))
+    assert first is within
+    call, needs = writer.write((big, [big]), {})
+    stored = {need.reference: need.fetch() for need in needs if isinstance(need, StoredObject)}
+    runtime = SimpleNamespace(load=lambda reference: pickles.load(stored[reference]))
+    monkeypatch.setattr(task_context, "_runtime", runtime)
+    (first, (within,)), _ = pickles.load(bytes(call))
+    assert first == within == big and first is not within
+
+
 def test_what_finds_no_place(writer: WholeCalls, shelf: Shelf) -> None:
     shelf.full = True
     with pytest.raises(StorageFullError):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from scaler_client.calls import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, WholeCalls
 from scaler_client.futures import ScalerFuture
 from scaler_client.notebook import html_table
 from scaler_client.objects import KeptObjects, ObjectReference, PayloadStore
+from scaler_client.old_map import is_old_form, rows_of, run_old_form
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.sources import source_of
@@ -145,22 +145,18 @@ class Client:
 
         `progress` shows a bar on standard error, where tqdm is installed.
 
-        A single list or tuple of 1-tuples is unpacked, with a FutureWarning, where the first call raises TypeError.
+        A single list or tuple of 1-tuples gives a FutureWarning, and is unpacked where the first call raises TypeError.
         """
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        if len(iterables) > 1 or not _is_old_form(iterables[0]):
-            return self._run(fn, zip(*iterables, strict=False), wishes, progress)
-        rows: Sequence[tuple[Any]] = iterables[0]
-        try:
-            first = self._run(fn, [(rows[0],)], wishes)
-        except TypeError:
-            warnings.warn(
-                "map() passes each item as one argument; for argument tuples use starmap()", FutureWarning, stacklevel=2
-            )
-            return self._run(fn, rows, wishes, progress)
-        return first + self._run(fn, [(item,) for item in rows[1:]], wishes, progress)
+        callee = self._find(fn, fresh=reserialize)
+        if len(iterables) > 1:
+            return self._run(callee, zip(*iterables, strict=False), wishes, progress)
+        if not is_old_form(iterables[0]):
+            return self._run(callee, rows_of(callee.check, iterables[0]), wishes, progress)
+        run = partial(self._run, callee, wishes=wishes)
+        return run_old_form(run, partial(run, progress=progress), callee.check, iterables[0])
 
     def starmap(
         self,
@@ -176,7 +172,7 @@ class Client:
         """The results of `itertools.starmap(fn, iterable)`, in order. The first failure is raised, the rest
         cancelled."""
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        return self._run(fn, map(tuple, iterable), wishes)
+        return self._run(self._find(fn, fresh=reserialize), map(tuple, iterable), wishes)
 
     def get(
         self,
@@ -342,11 +338,10 @@ class Client:
         return future
 
     def _run(
-        self, fn: Callable[..., T], rows: Iterable[tuple[Any, ...]], wishes: Wishes, progress: bool = False
-    ) -> list[T]:
+        self, callee: Callee, rows: Iterable[tuple[Any, ...]], wishes: Wishes, progress: bool = False
+    ) -> list[Any]:
         from scaler_client.maps import Gathering
 
-        callee = self._find(fn, fresh=wishes.reserialize)
         self._io.handoff.check()
         renewed: set[int] | None = set() if wishes.reserialize else None
         gathering = Gathering(self._io, self._writer, self._group(callee, wishes), callee.check)
@@ -363,11 +358,6 @@ def _bar(count: Callable[[], tuple[int, int]]) -> AbstractContextManager[None]:
     from scaler_client.progress import ProgressBar
 
     return ProgressBar(count)
-
-
-def _is_old_form(rows: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:
-    """A list or tuple of 1-tuples: how arguments were once given to `map`."""
-    return isinstance(rows, list | tuple) and bool(rows) and all(type(row) is tuple and len(row) == 1 for row in rows)
 
 
 def _follow_put(io: IoThread, future: ScalerFuture[Any], error: ScalerError | None) -> None:

@@ -101,8 +101,8 @@ class GraphPlan:
 
 
 def is_call(node: object) -> bool:
-    """Whether a node is `(callable, argument, …)`; everything else is data."""
-    return isinstance(node, tuple) and len(node) > 0 and callable(node[0])
+    """Whether a node is `(callable, argument, …)`; everything else, named tuples included, is data."""
+    return type(node) is tuple and len(node) > 0 and callable(node[0])
 
 
 def plan(graph: Mapping[Any, Any], keys: Iterable[Hashable]) -> GraphPlan:
@@ -139,7 +139,7 @@ class _Numbers(dict[Hashable, int]):
 
     def __missing__(self, key: Hashable) -> int:
         node = self._find(key, _NOTHING)
-        if isinstance(node, tuple) and node and callable(node[0]):  # is_call, which takes as long as all else here
+        if type(node) is tuple and node and callable(node[0]):  # is_call, which takes as long as all else here
             self[key] = number = len(self.calls)
             self.names.append(key)
             self.calls.append(node)
