@@ -39,9 +39,8 @@ def run_old_form(run: Run, run_rest: Run, check: CallCheck, rows: Sequence[tuple
         done = "unpacked, as calls with tuples fail"
     else:
         rest = [(item,) for item in rows[1:]]
-        warnings.warn(
-            f"the items are tuples of one, and were passed as they are: {_ADVICE}", FutureWarning, stacklevel=3
-        )
+        done = "passed as they are"
+    warnings.warn(f"tuples of one are {done}: {_ADVICE}", FutureWarning, stacklevel=3)
     return found + run_rest(rest)
 
 
