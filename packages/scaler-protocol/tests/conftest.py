@@ -11,12 +11,12 @@ from scaler_protocol import codec, limits
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.ranges import (
+    Acyclic,
     AnyOf,
     Anything,
     Bytes,
     Column,
     Distinct,
-    Earlier,
     Flag,
     Grouped,
     Limit,
@@ -155,9 +155,8 @@ def related(draw: st.DrawFn, relation: Relation, values: dict[str, Any]) -> Any:
     if isinstance(relation, Grouped):
         values["groups"] = values["groups"] or (draw(groups()),)
         return entries
-    if isinstance(relation, Earlier):  # session 0 counts from 1
-        least = 0 if values["dependents"] else None
-        return tuple(least for _ in entries if least is not None)
+    if isinstance(relation, Acyclic):  # tasks count from 1
+        return tuple(0 for _ in values["dependents"])
     assert isinstance(relation, Distinct)
     return tuple(draw(st.lists(st.integers(1, 2**64 - 1), min_size=len(entries), max_size=len(entries), unique=True)))
 

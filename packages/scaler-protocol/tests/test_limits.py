@@ -82,7 +82,10 @@ CONTRADICTIONS: list[tuple[Message, str]] = [
     (replace(SUBMIT, stored=[2]), "Submit.stored names position 2"),
     (replace(SUBMIT, dependents=[7], needs=[1]), "Submit.dependents names position 7"),
     (replace(SUBMIT, dependents=[0], needs=[5]), "Submit.needs names task 0x5, which is not before task 0x5"),
-    (replace(SUBMIT, dependents=[0, 1], needs=[6, 5]), "Submit.needs names task 0x6, which is not before task 0x5"),
+    (
+        replace(SUBMIT, dependents=[0, 1], needs=[6, 5], graph=5, graph_size=2),
+        "Submit.needs names task 0x6, which is not before task 0x5",
+    ),
     (replace(SUBMIT, inner=[9]), "Submit.inner names position 9"),
     (replace(SUBMIT, bodies_stored=[0]), "Submit.bodies_stored names position 0"),
     (Run(1, [GROUP], [5], Payloads([b""]), task_groups=[1]), "Run.task_groups names position 1"),
@@ -101,6 +104,12 @@ def test_columns_that_contradict_each_other_are_not_read(wire: Wire, message: Me
     with pytest.raises(MalformedMessageError) as caught:
         decode(wire.unchecked(message))
     assert str(caught.value).startswith(fault)
+
+
+def test_a_call_may_need_a_task_with_a_higher_id(wire: Wire) -> None:
+    """Blocks of ids are given out from the end of a session's."""
+    message = replace(SUBMIT, dependents=[0, 1], needs=[2**32 - 1, 5], graph=5, graph_size=2)
+    assert decode(wire.unchecked(message)) and decode(wire.unchecked(replace(message, graph=0, graph_size=0)))
 
 
 def test_columns_have_so_many_entries(wire: Wire) -> None:

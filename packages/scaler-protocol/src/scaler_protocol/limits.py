@@ -14,12 +14,12 @@ from scaler_protocol.handshake import Role
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.ranges import (
+    Acyclic,
     AnyOf,
     Anything,
     Bytes,
     Column,
     Distinct,
-    Earlier,
     Flag,
     Grouped,
     Limit,
@@ -182,7 +182,7 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
         Positions("task_groups", "groups"),
         Positions("stored", "calls"),
         Positions("dependents", "tasks"),
-        Earlier(),
+        Acyclic(),
         Positions("inner", "tasks"),
         _DEFINED,
     ),

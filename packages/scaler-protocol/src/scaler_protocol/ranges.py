@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaler_protocol.ids import session_of
-
 
 class Limit(ABC):
     """What a value may be."""
@@ -313,14 +311,15 @@ class Records(Relation):
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier(Relation):
-    """A task needs only tasks of other sessions, and of its own only those with smaller ids: there are no cycles."""
+class Acyclic(Relation):
+    """No task needs itself, and a task of a graph needs only tasks of that graph that have smaller ids."""
 
     column: str = "needs"
 
     def fault(self, message: Any) -> str:
-        tasks = message.tasks
+        tasks, end = message.tasks, message.graph + message.graph_size
         for position, need in zip(message.dependents, message.needs, strict=True):
-            if need >= tasks[position] and session_of(need) == session_of(tasks[position]):
-                return f"names task {need:#x}, which is not before task {tasks[position]:#x}, which needs it"
+            task = tasks[position]
+            if need == task or (need > task and message.graph <= need < end):
+                return f"names task {need:#x}, which is not before task {task:#x}, which needs it"
         return ""
