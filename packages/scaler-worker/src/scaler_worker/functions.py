@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from scaler_protocol import limits
 from scaler_protocol.messages import Functions, Group, Run
 from scaler_worker.channel import Definition
+from scaler_worker.generations import Generations
 from scaler_worker.records import Entry, FunctionKind, Lane
 
 BODIES_LIMIT = 256 * 1024 * 1024
-"""Bytes of functions after which the longest unused are forgotten; they are asked for again."""
-LANES_LIMIT = 4096
+FUNCTIONS_LIMIT = limits.FUNCTIONS
+"""Bytes and number of functions after which the longest unused are forgotten; they are asked for again.
+
+Those that one message brings are never too many: what was asked for is here when it comes.
+"""
+GROUPS_LIMIT = 4096
+"""Groups, and functions as they are called, that are known at least; one that comes again is as good as new."""
 
 
 class FunctionTable:
@@ -18,9 +26,9 @@ class FunctionTable:
 
     def __init__(self, default_timeout: float) -> None:
         self._default_timeout = default_timeout
-        self._lanes: dict[Group, Lane] = {}
-        self._kinds: dict[tuple[bytes, bytes, int, int], FunctionKind] = {}
-        self._bodies: dict[bytes, tuple[str, bytes, bool]] = {}
+        self._lanes: Generations[Group, Lane] = Generations(GROUPS_LIMIT)
+        self._kinds: Generations[tuple[bytes, bytes, int, int], FunctionKind] = Generations(GROUPS_LIMIT)
+        self._bodies: OrderedDict[bytes, tuple[str, bytes, bool]] = OrderedDict()
         """Name, body, whether the body is a reference into object storage."""
         self._size = 0
         self._handles = 0
@@ -32,15 +40,14 @@ class FunctionTable:
         return [self._lanes.get(group) or self._lane(group) for group in groups]
 
     def _lane(self, group: Group) -> Lane:
-        if len(self._lanes) >= LANES_LIMIT:
-            self._lanes.clear()
-            self._kinds = {key: kind for key, kind in self._kinds.items() if kind.parked}
         key = (group.function, group.serializer, group.encoding, group.stream_output)
         kind = self._kinds.get(key)
         if kind is None:
             self._handles += 1
-            kind = self._kinds[key] = FunctionKind(self._handles, group)
-        lane = self._lanes[group] = Lane(group, kind, self._default_timeout)
+            kind = FunctionKind(self._handles, group)
+            self._kinds.put(key, kind)
+        lane = Lane(group, kind, self._default_timeout)
+        self._lanes.put(group, lane)
         return lane
 
     def learn(self, message: Run | Functions) -> None:
@@ -51,8 +58,8 @@ class FunctionTable:
             self._forget(function)
             self._bodies[function] = (name, body, position in stored)
             self._size += len(body)
-        while self._size > BODIES_LIMIT and len(self._bodies) > 1:
-            self._forget(next(iter(self._bodies)))
+        while (self._size > BODIES_LIMIT or len(self._bodies) > FUNCTIONS_LIMIT) and len(self._bodies) > 1:
+            self._size -= len(self._bodies.popitem(last=False)[1][1])
 
     def _forget(self, function: bytes) -> None:
         if known := self._bodies.pop(function, None):
@@ -65,7 +72,8 @@ class FunctionTable:
 
     def definition(self, kind: FunctionKind) -> Definition:
         """What a worker is to know of a kind of which nothing is missing."""
-        self._bodies[kind.function] = name, body, stored = self._bodies.pop(kind.function)
+        self._bodies.move_to_end(kind.function)
+        name, body, stored = self._bodies[kind.function]
         _, serializer_body, serializer_stored = self._bodies[kind.serializer] if kind.serializer else ("", b"", False)
         return Definition(
             kind.handle,
