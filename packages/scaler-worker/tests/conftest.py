@@ -184,11 +184,13 @@ class FakeScheduler:
 class AgentProcess:
     """A real `scaler_cluster`."""
 
-    def __init__(self, address: Address, log: Path, *options: str) -> None:
+    def __init__(
+        self, address: Address, log: Path, *options: str, program: Sequence[str] = ("-m", "scaler_worker")
+    ) -> None:
         self._log = log
         with log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "scaler_worker", str(address), *options],
+                [sys.executable, *program, str(address), *options],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -258,8 +260,8 @@ def cluster(scheduler: FakeScheduler, tmp_path: Path) -> Iterator[Callable[..., 
     """Starts agents, waits until they have joined, and ends them."""
     agents: list[AgentProcess] = []
 
-    def start(*options: str, join: bool = True) -> AgentProcess:
-        agent = AgentProcess(scheduler.address, tmp_path / f"log{len(agents)}", *options)
+    def start(*options: str, join: bool = True, **how: Any) -> AgentProcess:
+        agent = AgentProcess(scheduler.address, tmp_path / f"log{len(agents)}", *options, **how)
         agents.append(agent)
         if join:
             try:

@@ -557,3 +557,28 @@ def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start)
         scheduler.run(lie, (kind,))
         assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
     assert agent.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    "effect",
+    ["SendToScheduler", "StartWorker", "Define", "GiveTasks", "RecallTail", "ReadRun", "KillWorker", "Log"],
+)
+def test_an_agent_outlives_effects_that_fail(scheduler: Any, cluster: Start, tmp_path: Path, effect: str) -> None:
+    program = (str(Path(__file__).with_name("failing_agent.py")), effect, "2")
+    agent = cluster("-n", "2", program=program)
+    started = tmp_path / "started"
+
+    def hang(path: str) -> None:
+        Path(path).write_text("x", encoding="utf-8")
+        time.sleep(100)
+
+    plain = [*scheduler.run(abs, *((-i,) for i in range(300))), *scheduler.run(math.sqrt, (4.0,))]
+    [timed] = scheduler.run(time.sleep, (100,), timeout_seconds=0.2)
+    [withdrawn] = scheduler.run(hang, (str(started),))
+    scheduler.until(lambda: started.exists() or withdrawn in scheduler.done)
+    scheduler.send(Withdraw([scheduler.runs[withdrawn]]))
+    tasks = [*plain, timed, withdrawn]
+    scheduler.until(lambda: scheduler.done.keys() >= set(tasks))
+    later = scheduler.run(abs, *((-i,) for i in range(50)))
+    assert scheduler.results(later) == list(range(50))
+    assert agent.process.poll() is None and not scheduler.lost

@@ -33,6 +33,7 @@ from scaler_protocol.messages import (
     Status,
     Submit,
     Withdraw,
+    WorkerState,
 )
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.operations import Drain, Resized
@@ -111,6 +112,8 @@ class Host:
         self.unstartable = unstartable
         """Why no worker can be started."""
         self.started: list[str] = []
+        self.failing: set[type] = set()
+        """Effects of these types fail, once."""
         self.core = AgentCore(AgentConfig(workers, "agent", "host", secret=secret))
         self.now = 100.0
         self.workers: dict[int, ModelWorker] = {}
@@ -135,7 +138,10 @@ class Host:
         self.core.check()
 
     def perform(self, effect: Any) -> None:
-        if isinstance(effect, events.SendToScheduler):
+        if type(effect) in self.failing:
+            self.failing.discard(type(effect))
+            self.core.handle(SCHEDULER, events.EffectFailed(effect, "OSError: no"), self.now)
+        elif isinstance(effect, events.SendToScheduler):
             self.hear(effect.message)
         elif isinstance(effect, events.StartWorker):
             assert effect.worker not in self.workers
@@ -705,6 +711,34 @@ def test_logs_of_workers_name_their_tasks() -> None:
     assert host.logs[-1] == f"Worker[0] (process 1000) is killed to stop task {SESSION + run:x}"
 
 
+FALLIBLE: tuple[type, ...] = (
+    events.SendToScheduler, events.Relay, events.StartWorker, events.Define, events.GiveTasks, events.RecallTail,
+    events.ReadRun, events.ReadCpu, events.KillWorker, events.EndWorker, Log,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FALLIBLE)
+def test_an_effect_that_fails_ends_no_more_than_its_run(kind: type) -> None:
+    host = Host(2)
+    host.ready_all()
+    host.failing.add(kind)
+    runs = [*host.run(40, timeout_seconds=5.0), *host.run(3, function=b"g")]
+    [parent] = host.run(1, function=b"h")
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw(runs[:2]))
+    host.handle(0, Submit([Group(b"g")], [9 << 32], Payloads([b""]), parent=parent))
+    host.handle(SCHEDULER, Done([9 << 32], [Status.VALUE], Payloads([b"r"])))
+    for _ in range(4):
+        host.drain()
+        host.now += 20.0
+        host.settle()
+    assert not host.stopped and set(host.outcomes) == {*runs, parent}
+    assert {worker.state for worker in host.core.fleet} == {WorkerState.IDLE}
+    later = host.run(20)
+    host.drain()
+    assert all(host.status[run] == Status.VALUE for run in later)
+
+
 class AgentMachine(RuleBasedStateMachine):
     """Anything, in any order."""
 
@@ -803,6 +837,11 @@ class AgentMachine(RuleBasedStateMachine):
         if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
             self.host.handle(SCHEDULER, Drain(1, 1000 + number))
 
+    @rule(kind=st.sampled_from(FALLIBLE))
+    def fail_next(self, kind: type) -> None:
+        """The next effect of this type can not be performed."""
+        self.host.failing.add(kind)
+
     @rule(count=st.integers(0, 6))
     def recall(self, count: int) -> None:
         self.host.handle(SCHEDULER, Recall(count))
@@ -829,6 +868,7 @@ class AgentMachine(RuleBasedStateMachine):
     @rule()
     def restart_scheduler(self) -> None:
         self.host.sent.clear()
+        self.host.failing.clear()
         self.host.handle(SCHEDULER, LinkUp(Welcome(5), False))
         held = set(range(1, self.host.next)) - set(self.host.outcomes) - self.host.returned
         resumed = [run for m in self.host.sent if isinstance(m, Resume) for run in m.runs]
@@ -845,6 +885,7 @@ class AgentMachine(RuleBasedStateMachine):
         if not hasattr(self, "host"):
             return
         host = self.host
+        host.failing.clear()
         for _ in range(3):
             functions = [b"f", b"g", b"h"]
             host.handle(SCHEDULER, Functions(functions, ["f"] * 3, Payloads([b"body"] * 3)))
@@ -857,6 +898,7 @@ class AgentMachine(RuleBasedStateMachine):
             host.drain()
         assert bool(host.stopped) == (not host.core.fleet.places)
         assert len(host.workers) == host.core.fleet.places
+        assert all(worker.state == WorkerState.IDLE for worker in host.core.fleet)
         assert set(host.outcomes) | host.returned == set(range(1, host.next))
         self.nothing_ends_twice()
 
