@@ -867,8 +867,10 @@ class AgentMachine(RuleBasedStateMachine):
 
     @rule()
     def restart_scheduler(self) -> None:
-        self.host.sent.clear()
         self.host.failing.clear()
+        self.host.now += 0.1
+        self.host.settle()  # what failed is tried again
+        self.host.sent.clear()
         self.host.handle(SCHEDULER, LinkUp(Welcome(5), False))
         held = set(range(1, self.host.next)) - set(self.host.outcomes) - self.host.returned
         resumed = [run for m in self.host.sent if isinstance(m, Resume) for run in m.runs]

@@ -300,7 +300,7 @@ class AgentCore:
     def _written(self, worker: WorkerRecord, event: channel.OutputWritten, now: float) -> None:
         entry = worker.next_entry()
         if event.stream not in (1, 2):
-            self.flights.broken(worker, now)
+            self.flights.broken(worker, event.run, now)
         elif entry is not None and entry[0] == event.run and event.run not in worker.dropped:
             self._outbox.write(entry[1], event.stream, event.text)
 

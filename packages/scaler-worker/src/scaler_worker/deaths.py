@@ -39,7 +39,7 @@ class Deaths:
                 continue
             if killed and entry[0] == worker.doomed and worker.verdict:
                 flights.fail(entry[0], entry[1], Status.FAILED, worker.verdict)
-            elif not killed and entry[0] == current:
+            elif entry[0] == (worker.charged if killed else current):
                 flights.fail(entry[0], entry[1], Status.LOST, describe(self._death(worker, entry, event)))
             else:
                 rest.append(entry)

@@ -125,7 +125,7 @@ class Flights:
         at, total = 0, len(batch.runs)
         while at < total:
             if not worker.flight:
-                self.broken(worker, now)
+                self.broken(worker, batch.runs[at], now)
                 return
             head = worker.flight[0]
             entries = head.entries[head.at : head.at + total - at]
@@ -133,7 +133,7 @@ class Flights:
             whole = not at and end == total
             part = batch if whole else batch.part(at, end)
             if [entry[0] for entry in entries] != part.runs or not _is_sound(part):
-                self.broken(worker, now)
+                self.broken(worker, batch.runs[at], now)
                 return
             self._take_outcomes(worker, entries, part)
             self._advance(worker, len(entries), now)
@@ -144,12 +144,16 @@ class Flights:
             self._watch(worker)
         self._fleet.place(worker, now)
 
-    def broken(self, worker: WorkerRecord, now: float) -> None:
-        """A task wrote into its worker's pipe or word: nothing that the worker says can be believed any more."""
+    def broken(self, worker: WorkerRecord, run: int, now: float) -> None:
+        """A task wrote into its worker's pipe or word: what the worker says can not be believed any more.
+
+        Where this is known of a run, the worker's end is charged to that: it may do so each time.
+        """
         if worker.state == WorkerState.STOPPING:
             return
         text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten what the worker says to us"
         self.effects.append(Log(logging.WARNING, text))
+        worker.charged = run
         self.kill(worker, None, b"", now)
 
     def _advance(self, worker: WorkerRecord, count: int, now: float) -> None:
@@ -251,7 +255,7 @@ class Flights:
             worker.flight[0].since = now
         self._fleet.place(worker, now)
         if skipped and worker.skipped:
-            self.broken(worker, now)
+            self.broken(worker, 0, now)
         worker.skipped = skipped
 
     def _requeue(self, worker: WorkerRecord, entries: Sequence[Entry]) -> None:

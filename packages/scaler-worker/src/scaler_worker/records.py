@@ -103,8 +103,9 @@ class WorkerRecord:
     """One worker process."""
 
     __slots__ = (
-        "blocked", "children", "cpu", "doomed", "dropped", "flight", "guessed", "idle_since", "knows", "last_run",
-        "name", "number", "parting", "pid", "revoked_run", "sequence", "sessions", "skipped", "state", "verdict",
+        "blocked", "charged", "children", "cpu", "doomed", "dropped", "flight", "guessed", "idle_since", "knows",
+        "last_run", "name", "number", "parting", "pid", "revoked_run", "sequence", "sessions", "skipped", "state",
+        "verdict",
     )  # fmt: skip
 
     def __init__(self, number: int, name: str) -> None:
@@ -116,6 +117,8 @@ class WorkerRecord:
         """By handle: what it was told of and may still hold; what it has dropped it asks for."""
         self.last_run = 0
         """The last run that has ended, or was given back."""
+        self.charged = 0
+        """The run for whose doings it is killed, which counts as its death under that."""
         self.skipped = False
         """Whether it did not start what it was given last, though that was not revoked."""
         self.revoked_run = 0
