@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler_protocol.errors import StorageFullError
+from scaler_protocol.errors import ObjectRefusedError, StorageFullError
 from scaler_protocol.objects import SHARED_BYTES
 from scaler_storage.files import FileSegments
 from scaler_storage.segments import Moved, Segment
@@ -82,7 +82,7 @@ def test_what_is_gone_is_an_error(segments: FileSegments, tmp_path: Path) -> Non
     segments.free(segment)
     with pytest.raises(OSError, match="No such file"):
         segments.read(segment, 0, 100)
-    with pytest.raises(StorageFullError, match="No such file"):
+    with pytest.raises(ObjectRefusedError, match="No such file"):
         segments.write(segment, 0, b"x")
 
 

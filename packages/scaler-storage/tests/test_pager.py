@@ -521,12 +521,43 @@ def test_an_object_that_memory_has_no_room_for_stays_on_disk(full: SharingServer
     full.segments.memory_error = "No space left on device"
     request, other = full.map(BOB, NAMES[0]), full.get(NAMES[0])
     full.work()
-    for each in (request, other):
-        assert isinstance(full.error(each), StorageFullError)
+    assert isinstance(full.error(request), StorageFullError)
+    part = full.answers[other]
+    assert isinstance(part, ObjectPart) and part.found and bytes(part.parts.frame) == b"0" * 10  # from disk
     full.segments.memory_error = ""
     request = full.map(BOB, NAMES[0])
     full.work()
     assert full.bytes_of(request) == {b"0"}
+
+
+def test_what_is_on_disk_is_read_there_when_memory_and_disk_are_full(full: SharingServer) -> None:
+    request = full.allocate(ALICE, NAMES[3])
+    full.work()
+    assert full.seal(ALICE, NAMES[3], full.write(request, b"3" * SHARED)) is None
+    for name in NAMES[1:4]:  # what is mapped can not be moved
+        assert full.mapped(full.map(BOB, name)).found
+    wanted = full.map(ALICE, NAMES[0])
+    assert isinstance(full.error(wanted), StorageFullError)
+    part = full.answers[full.get(NAMES[0])]
+    assert isinstance(part, ObjectPart) and part.found and bytes(part.parts.frame) == b"0" * 10
+
+
+def test_a_segment_directory_that_somebody_has_removed() -> None:
+    server = SharingServer(living=True)
+    server.put(NAMES[0])
+    server.tell(ALICE, PutObject(NAMES[1], 3, Payloads([b"abc"]), 0, 1, server.number()))
+    pinned, writing = server.map(BOB, NAMES[0]), server.allocate(BOB, NAMES[2])
+    server.segments.removed = True
+    server.now += LOOK_SECONDS
+    server.settle()
+    assert "was removed by somebody else" in server.logs[-1] and "1 objects are lost" in server.logs[-1]
+    assert not server.mapped(server.map(FAR, NAMES[0])).found and server.answers[pinned]
+    assert "no segment" in str(server.seal(BOB, NAMES[2], "2")) and server.answers[writing]
+    server.now += 100 * LOOK_SECONDS
+    server.settle()
+    assert server.core.status().objects == 1  # nobody died
+    server.put(NAMES[0], b"b")
+    assert server.bytes_of(server.map(BOB, NAMES[0])) == {b"b"}
 
 
 def test_room_that_memory_refuses_is_made_on_disk() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from scaler_io.links import Hub, Patience
 from scaler_io.objects import ObjectConnection
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import ProtocolError, StorageFullError
+from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, StorageFullError
 from scaler_protocol.handshake import Refused
 
 DEADLINE = 30
@@ -167,6 +168,26 @@ def test_objects_go_to_disk_and_come_back_and_a_quota_is_kept(start: Start, tmp_
     _, texts, _ = server.ends()
     assert re.search(r"leave 0 objects, .* [1-9][\d,]+ bytes went to disk, [1-9][\d,]+ came back", texts[-2])
     assert not list(memory.iterdir()) and not list(disk.iterdir())
+
+
+def test_a_segment_directory_that_is_removed_is_made_again(start: Start, tmp_path: Path) -> None:
+    server = start(LOCAL, "--segment-directory", str(tmp_path))
+    connection = ObjectConnection(server.address, session=1)
+    small, lost = connection.put(b"1" * 1000), connection.put(b"1" * MIB)
+    [directory] = tmp_path.iterdir()
+    shutil.rmtree(directory)
+    until = time.monotonic() + 60
+    while not (directory / "peers").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert sorted(path.name for path in directory.iterdir()) == ["lock", "peers", "token"]
+    kept = connection.put(b"2" * MIB)
+    assert connection.get(kept) == b"2" * MIB and connection.get(small) == b"1" * 1000
+    with pytest.raises(ObjectNotFoundError):
+        connection.get(lost)
+    connection.close()
+    server.process.terminate()
+    assert sum("was removed by somebody else" in line for line in server.ends()[1]) == 1
 
 
 def test_a_memory_that_is_full_harms_nothing_that_is_there(start: Start, mount: Callable[[int], Path]) -> None:

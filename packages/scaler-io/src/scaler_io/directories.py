@@ -37,11 +37,28 @@ class OwnDirectory:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_dead(parent)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._lock = self._make_lock()
+
+    def _make_lock(self) -> int:
         # Under its name there is never a lock that nobody holds.
         making = self.path / f"{_LOCK}.new"
-        self._lock = os.open(making, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        lock = os.open(making, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         making.rename(self.path / _LOCK)
+        return lock
+
+    def restore(self) -> bool:
+        """Make it again where somebody else has removed it, and say whether that was so; raises OSError.
+
+        systemd-logind does that with what a user has in shared memory when the user logs out (RemoveIPC=).
+        """
+        if _is_lock_of(self._lock, self.path):
+            return False
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(mode=0o700)
+        os.close(self._lock)
+        self._lock = self._make_lock()
+        return True
 
     def __enter__(self) -> OwnDirectory:
         return self

@@ -73,10 +73,10 @@ def _close(descriptor: int, opened: os.stat_result) -> None:
 
 
 def is_unlocked(path: Path) -> bool:
-    """Whether nobody has locked a file; False also where it is gone, for others than its owner remove files."""
+    """Whether nobody has locked a file; False also where it can not be opened: that proves nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+    except OSError:
         return False
     try:
         return try_lock(descriptor, exclusively=True)

@@ -38,7 +38,7 @@ from scaler_io.transfers import (
     views_of,
 )
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError, ScalerError, StorageLostError
+from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError, ScalerError, StorageFullError, StorageLostError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_protocol.objects import SHARED_BYTES, Reference
@@ -184,6 +184,8 @@ class ObjectConnection:
         if traffic is None or traffic.mappings.may_grow:
             try:
                 return self._fetch(reference, deadline)
+            except StorageFullError:
+                pass  # there is no memory to map it from, but perhaps a disk to read it from
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise

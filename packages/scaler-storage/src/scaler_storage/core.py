@@ -60,7 +60,7 @@ from scaler_protocol.storage import (
     UnpinObjects,
 )
 from scaler_storage.holding import Holding
-from scaler_storage.processes import Processes
+from scaler_storage.processes import LOOK_SECONDS, Processes
 from scaler_storage.reading import Reading
 from scaler_storage.records import LoadObject, PeerRecord, ShelfRecord
 from scaler_storage.segments import Segments
@@ -103,6 +103,8 @@ class StorageCore:
         self._followed = False
         """Whether somebody has come who knew another server here."""
         self._processes = Processes(segments)
+        self._restored_at = 0.0
+        """When it was looked last whether the segments' directory is there."""
         self._stalled: float | None = None
         """Since when those who wait for room wait for what others are writing."""
         self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
@@ -167,6 +169,10 @@ class StorageCore:
         """What to do about everything that was handled, in its order."""
         state = self._state
         state.now = now
+        if now >= self._restored_at + LOOK_SECONDS:
+            self._restored_at = now
+            if self._segments.restored():
+                self._lose_segments()
         self._take_moved()
         self._look_who_lives()
         while state.orphans and next(iter(state.orphans.values())) <= now:
@@ -187,6 +193,26 @@ class StorageCore:
         self._holding.tell_hosts()
         out, state.out = state.out, []
         return out
+
+    def _lose_segments(self) -> None:
+        """Somebody has removed the segments' directory: it is made again, and what stood there is lost."""
+        state = self._state
+        self._processes.forget_all()
+        state.pager.pool.forget_waiting()
+        for peer, name in [key for key, upload in state.uploads.items() if upload.allocated]:
+            self._writing.drop_upload(peer, state.peers[peer], name)
+        records = {*state.objects.values(), *(record for _, record in self._reading.pins.values())}
+        segments = [*(record.segment for record in records), *(upload.segment for upload in state.uploads.values())]
+        for segment in filter(None, segments):
+            segment.lent = True  # its file is gone: it is never used again
+        lost = [name for name, each in state.objects.items() if each.here and each.segment and each.segment.name]
+        for name in lost:
+            state.free(name)
+        state.log(
+            logging.ERROR,
+            f"segment directory {self._segments.directory} was removed by somebody else and is made again; {len(lost)} "
+            "objects are lost. systemd-logind does so at logout: see RemoveIPC= in logind.conf, --segment-directory",
+        )
 
     def _look_who_lives(self) -> None:
         """End what dead processes were doing: their connections may take long to break, and are waited for then."""

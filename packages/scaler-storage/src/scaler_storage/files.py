@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import SimpleQueue
 
 from scaler_io.locks import PEERS, is_unlocked
-from scaler_protocol.errors import StorageFullError
+from scaler_protocol.errors import ObjectRefusedError, StorageFullError
 from scaler_protocol.objects import SHARED_BYTES
 from scaler_storage.segments import Moved, Segment, size_class
 
+LOGGER = logging.getLogger("scaler")
 _TOKEN_BYTES = 32
 _RESERVED_BYTES = 8 * 1024 * 1024
 """What is taken from the memory at once, and no more, to keep others from waiting: the rest as it is written."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _SLICE_BYTES = 8 * 1024 * 1024
 
 
 class FileSegments:
     """The segments of one server, in two directories of its own; without a `disk` nothing can be spilled."""
 
-    def __init__(self, memory: Path, disk: Path | None) -> None:
+    def __init__(self, memory: Path, disk: Path | None, restore: Callable[[], bool] = lambda: False) -> None:
+        """`restore` makes the memory's directory again where it was removed, and says whether that was so."""
         self.directory = str(memory)
         self.token = secrets.token_bytes(_TOKEN_BYTES)
         self.spills = disk is not None
         self._memory = memory
         self._disk = disk or memory
         self._count = 0
-        with open(os.open(memory / "token", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(self.token)
-        (memory / PEERS).mkdir(mode=0o700)
+        self._restore, self._told = restore, False
+        self._furnish()
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
@@ -46,12 +49,31 @@ class FileSegments:
         if self.spills:
             self._thread.start()
 
+    def _furnish(self) -> None:
+        with open(os.open(self._memory / "token", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(self.token)
+        (self._memory / PEERS).mkdir(mode=0o700)
+
+    def restored(self) -> bool:
+        """Whether the directory was removed by somebody else: it is there again, and its segments are gone."""
+        try:
+            restored = self._restore()
+            if restored:
+                self._furnish()
+        except OSError as error:
+            if not self._told:
+                LOGGER.error("segment directory %s is gone, and can not be made again: %s", self._memory, error)
+            self._told = True
+            return False
+        self._told = False
+        return restored
+
     def capacity(self, size: int) -> int:
         """What a segment for `size` bytes has."""
         return size_class(size)
 
     def allocate(self, size: int) -> Segment:
-        """A new segment for `size` bytes; raises StorageFullError where the memory is not there."""
+        """A new segment for `size` bytes; raises StorageFullError, or ObjectRefusedError with what else is wrong."""
         capacity = size_class(size)
         if size < SHARED_BYTES:
             return Segment(capacity)  # a file costs more than so few bytes
@@ -70,14 +92,15 @@ class FileSegments:
                 os.close(descriptor)
         except OSError as error:
             self.free(segment)
-            raise self._full(error) from error
+            raise self._refusal(error) from error
         return segment
 
-    def _full(self, error: OSError) -> StorageFullError:
-        return StorageFullError(f"segment directory {self._memory}: {error.strerror}")
+    def _refusal(self, error: OSError) -> ObjectRefusedError:
+        kind = StorageFullError if error.errno in _FULL else ObjectRefusedError
+        return kind(f"segment directory {self._memory}: {error.strerror}")
 
     def write(self, segment: Segment, offset: int, part: bytes | memoryview) -> None:
-        """Put bytes where they belong; raises StorageFullError where the memory is not there."""
+        """Put bytes where they belong; raises as `allocate` does."""
         if not segment.name:
             segment.content = part  # smaller than a part, so it is all there is
             return
@@ -88,21 +111,18 @@ class FileSegments:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise self._full(error) from error
+            raise self._refusal(error) from error
 
     def read(self, segment: Segment, offset: int, length: int) -> bytes | memoryview:
         """Bytes of a segment; raises OSError where it is gone."""
         if not segment.name:
             content = segment.content
             return content if len(content) == length else memoryview(content)[offset : offset + length]
-        descriptor = os.open(self._memory / segment.name, os.O_RDONLY)
-        try:
-            part = os.pread(descriptor, length, offset)
-        finally:
-            os.close(descriptor)
-        if len(part) != length:
-            raise OSError(errno.EIO, f"segment {segment.name} is too short")
-        return part
+        return _read(self._memory / segment.name, offset, length)
+
+    def read_spilled(self, ticket: int, offset: int, length: int) -> bytes:
+        """Bytes of what was spilled, without bringing it back; raises OSError."""
+        return _read(self._spilled(ticket), offset, length)
 
     def free(self, segment: Segment) -> None:
         """Give the memory back; whoever has mapped it may go on reading."""
@@ -169,7 +189,8 @@ class FileSegments:
                     segment.content = self._spilled(ticket).read_bytes()
             except OSError as failure:
                 error = f"{failure.filename or (self._disk if out else self._memory)}: {failure.strerror}"
-                full = failure.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+                # Whatever is wrong with the memory, what is on disk is still there.
+                full = failure.errno in _FULL or (not out and failure.filename != str(self._spilled(ticket)))
             except MemoryError:
                 error, full = "no memory", True
             self._moved.append(Moved(ticket, error, full))
@@ -190,6 +211,17 @@ class FileSegments:
 
     def _spilled(self, ticket: int) -> Path:
         return self._disk / f"spilled-{ticket:x}"
+
+
+def _read(path: Path, offset: int, length: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        part = os.pread(descriptor, length, offset)
+    finally:
+        os.close(descriptor)
+    if len(part) != length:
+        raise OSError(errno.EIO, "it is too short", str(path))
+    return part
 
 
 def _write(descriptor: int, part: bytes | memoryview, offset: int) -> None:

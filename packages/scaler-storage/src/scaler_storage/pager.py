@@ -65,6 +65,8 @@ class Pager:
 
     def _victims(self, size: int, lack: int) -> list[ObjectRecord]:
         text = f"{size:,} bytes do not fit: {self.pool.used:,} of {self.pool.limit:,} are in use"
+        if not self.pool.lack(size):
+            text = f"{text}, but {self.pool.trouble}"
         if not self._segments.spills:
             raise StorageFullError(text)
         if lack > self._idle_bytes:

@@ -23,6 +23,8 @@ class SegmentPool:
     def __init__(self, segments: Segments, limit: int) -> None:
         self._segments = segments
         self.limit = limit
+        self.trouble = ""
+        """Why there was no memory below the limit when it was needed last."""
         self.used = 0
         """Bytes of the segments that are taken, with their overhead."""
         self.recyclable = 0
@@ -63,10 +65,16 @@ class SegmentPool:
         while True:
             try:
                 return self._segments.allocate(size)
-            except StorageFullError:
+            except StorageFullError as full:
+                self.trouble = str(full)
                 if not self._waiting:
                     return None
                 self._give_up()
+
+    def forget_waiting(self) -> None:
+        """The files of those that wait are gone."""
+        while self._waiting:
+            self._give_up()
 
     def give(self, segment: Segment, now: float) -> None:
         """A segment is not needed any more."""

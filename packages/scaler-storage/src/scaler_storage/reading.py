@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterable
 
@@ -21,6 +22,9 @@ from scaler_storage.holding import Holding
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord
 from scaler_storage.segments import Moved
 from scaler_storage.state import StorageState, proven
+
+_GONE = (errno.ENOENT, errno.EIO)
+"""What says that bytes are lost; whatever else is wrong may pass."""
 
 
 class Reading:
@@ -109,13 +113,17 @@ class Reading:
             self._state.misses += record.ticket > 0
 
     def _answer_part(self, peer: bytes, event: GetObject, record: ObjectRecord) -> None:
-        length = max(0, min(event.limit, PART_BYTES - event.offset % PART_BYTES, record.size - event.offset))
+        length = _length(event, record)
         assert record.segment is not None
         try:
             part = self._state.segments.read(record.segment, event.offset, length) if length else b""
         except OSError as error:
-            self._lose(event.object, str(error))
-            self._state.missing(peer, event)
+            if error.errno in _GONE:
+                self._lose(event.object, str(error))
+                self._state.missing(peer, event)
+                return
+            why = ObjectRefusedError(f"object {event.object.hex()} can not be read: {error}")
+            self._state.missing(peer, event, why)
             return
         self._state.pager.touch(record)
         self._state.send(peer, _part(event, record, part))
@@ -148,16 +156,30 @@ class Reading:
             return
         try:
             segment = state.room(peer, event, record.size)
-        except StorageFullError as full:
-            self.refuse(event, full)
+        except ObjectRefusedError as refusal:
+            self.refuse(event, refusal)
         else:
             if segment is not None:
                 state.pager.load(record, segment)
 
-    def refuse(self, event: LoadObject, full: StorageFullError) -> None:
+    def refuse(self, event: LoadObject, why: ObjectRefusedError) -> None:
         """There is no room for an object that somebody waits for."""
         if (record := self._state.objects.get(event.object)) is not None:
-            self._state.refuse_readers(record, StorageFullError(f"object {event.object.hex()}: {full}"))
+            self._read_from_disk(record, type(why)(f"object {event.object.hex()}: {why}"))
+
+    def _read_from_disk(self, record: ObjectRecord, why: ObjectRefusedError) -> None:
+        """An object can not come into memory: parts of it are read from disk; who wants to map it hears why."""
+        waiting, record.waiting = record.waiting, []
+        for peer, event in waiting:
+            if isinstance(event, MapObject) or not record.ticket:
+                self._state.missing(peer, event, why)
+                continue
+            try:
+                part = self._state.segments.read_spilled(record.ticket, event.offset, _length(event, record))
+            except OSError as error:
+                self._state.missing(peer, event, ObjectRefusedError(f"{why}; on disk: {error}"))
+            else:
+                self._state.send(peer, _part(event, record, part))
 
     def loaded(self, record: ObjectRecord) -> None:
         """Answer everybody who waited for an object."""
@@ -173,7 +195,7 @@ class Reading:
     def failed(self, record: ObjectRecord, moved: Moved) -> None:
         """An object could not be brought back: for now, or it is lost."""
         if moved.full:
-            self._state.refuse_readers(record, StorageFullError(moved.error))
+            self._read_from_disk(record, StorageFullError(moved.error))
             return
         for name in self._state.shelves[record.session].objects:
             if self._state.objects[name] is record:
@@ -203,6 +225,10 @@ class Reading:
     def _give_back(self, pin: int) -> None:
         _, record = self.pins.pop(pin)
         self._state.pager.unpin(record, self._state.now)
+
+
+def _length(event: GetObject, record: ObjectRecord) -> int:
+    return max(0, min(event.limit, PART_BYTES - event.offset % PART_BYTES, record.size - event.offset))
 
 
 def _part(event: GetObject, record: ObjectRecord, part: bytes | memoryview) -> ObjectPart:

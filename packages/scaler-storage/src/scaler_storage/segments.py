@@ -54,13 +54,16 @@ class Segments(Protocol):
         """What a segment for `size` bytes has."""
 
     def allocate(self, size: int) -> Segment:
-        """A new segment for `size` bytes; raises StorageFullError where the memory is not there."""
+        """A new segment for `size` bytes; raises StorageFullError where the memory is not there.
+
+        What else goes wrong is an ObjectRefusedError that says what.
+        """
 
     def write(self, segment: Segment, offset: int, part: bytes | memoryview) -> None:
-        """Put bytes where they belong; raises StorageFullError where the memory is not there."""
+        """Put bytes where they belong; raises as `allocate` does."""
 
     def read(self, segment: Segment, offset: int, length: int) -> bytes | memoryview:
-        """Bytes of a segment; raises OSError where it is gone."""
+        """Bytes of a segment; raises OSError: ENOENT or EIO where it is gone."""
 
     def free(self, segment: Segment) -> None:
         """Give the memory back; whoever has mapped it may go on reading."""
@@ -76,6 +79,12 @@ class Segments(Protocol):
 
     def finished(self) -> list[Moved]:
         """What is over since the last time."""
+
+    def read_spilled(self, ticket: int, offset: int, length: int) -> bytes | memoryview:
+        """Bytes of what was spilled, without bringing it back; raises OSError."""
+
+    def restored(self) -> bool:
+        """Whether `directory` was removed by somebody else: it is there again, and all segments with names are gone."""
 
     def unlocked(self, lives: Iterable[str]) -> set[str]:
         """Which of these lives are locked by nobody: their processes have ended. A file that is gone proves nothing."""
@@ -107,6 +116,8 @@ class MemorySegments:
         """Why nothing can be written to disk, if so."""
         self.memory_error = ""
         """Why nothing can be brought back, if so."""
+        self.removed = False
+        """Whether somebody has removed the directory."""
         self.live: dict[Segment, bytearray] = {}
         self.dead: set[str] = set()
         """Lives of peers that have ended."""
@@ -158,6 +169,15 @@ class MemorySegments:
     def forget(self, ticket: int) -> None:
         """As the contract says."""
         self.disk.pop(ticket, None)
+
+    def read_spilled(self, ticket: int, offset: int, length: int) -> bytes:
+        """As the contract says."""
+        return self.disk[ticket][offset : offset + length]
+
+    def restored(self) -> bool:
+        """As the contract says."""
+        removed, self.removed = self.removed, False
+        return removed
 
     def work(self) -> None:
         """Move what is to be moved."""

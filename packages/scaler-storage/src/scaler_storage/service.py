@@ -48,11 +48,11 @@ class StorageService:
         LOGGER.info("%s: listen to object storage address %s", self._name, listener.address)
         with contextlib.ExitStack() as stack:
             limit, parent = self._memory()
-            memory = stack.enter_context(OwnDirectory(parent)).path
-            LOGGER.info("%s: keep up to %s bytes in %s", self._name, f"{limit:,}", memory)
+            memory = stack.enter_context(OwnDirectory(parent))
+            LOGGER.info("%s: keep up to %s bytes in %s", self._name, f"{limit:,}", memory.path)
             disk = self._options.spill_directory
             own = stack.enter_context(OwnDirectory(disk)).path if disk is not None else None
-            segments = stack.enter_context(contextlib.closing(FileSegments(memory, own)))
+            segments = stack.enter_context(contextlib.closing(FileSegments(memory.path, own, memory.restore)))
             with self._reception(listener, segments, limit, stop):
                 yield
         LOGGER.info("%s: ended", self._name)
