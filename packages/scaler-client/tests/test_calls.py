@@ -23,6 +23,7 @@ from scaler_client.serializers import DefaultSerializer
 from scaler_client.uploads import Uploads
 from scaler_protocol.buffers import Payload
 from scaler_protocol.ids import function_id
+from scaler_protocol.limits import NAME
 from scaler_protocol.messages import Encoding
 from scaler_protocol.serializer import Serializer
 
@@ -344,3 +345,12 @@ def test_a_failed_argument_is_named() -> None:
         with pytest.raises(FailedArgumentError) as caught:
             writer.write((cancelled,), {})
         assert caught.value.argument is cancelled
+
+
+@pytest.mark.parametrize("name", ["q" * 70_000, "q\udc80"])
+def test_the_name_of_a_function_fits_into_messages(name: str) -> None:
+    def function() -> None: ...
+
+    function.__qualname__ = name
+    told = name_of(function)
+    assert not NAME.fault(told) and told.startswith(f"{__name__}:q")

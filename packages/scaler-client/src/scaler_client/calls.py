@@ -26,6 +26,7 @@ from scaler_protocol.buffers import Payload
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import function_id
+from scaler_protocol.limits import NAME, shortened
 from scaler_protocol.messages import Encoding, Group
 from scaler_protocol.outputs import StreamOutput
 from scaler_protocol.serializer import Serializer, join_parts
@@ -199,9 +200,10 @@ def write_each(
 
 
 def name_of(fn: object) -> str:
-    """A callable's module and qualified name."""
+    """A callable's module and qualified name, for people: as much of it as messages can hold."""
     named = fn if hasattr(fn, "__qualname__") else getattr(fn, "func", type(fn))
-    return f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', type(named).__qualname__)}"
+    name = f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', type(named).__qualname__)}"
+    return shortened(name, NAME)
 
 
 class Callee:
