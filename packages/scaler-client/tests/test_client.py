@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
@@ -482,6 +483,18 @@ def test_the_executor(client: Client) -> None:
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.submit(add, 1)
     assert client.submit(add, 1).result(10) == 11
+
+
+def test_the_executor_keeps_no_results(client: Client) -> None:
+    executor = client.executor()
+    futures = [executor.submit(add, number) for number in range(100)]
+    assert [future.result(10) for future in futures] == list(range(10, 110))
+    gone = threading.Semaphore(0)
+    for future in futures:
+        weakref.finalize(future, gone.release)
+    del future, futures
+    assert all(gone.acquire(timeout=10) for _ in range(100))
+    executor.shutdown()
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------------------------

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import errno
 import pickle
 import random
+import signal
 import threading
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -158,6 +160,98 @@ def test_failures_of_the_engine_and_of_loading(desk: FutureDesk) -> None:
         died.result()
     assert isinstance(unreadable.exception(), DeserializeError)
     assert isinstance(unreadable_error.exception(), DeserializeError)
+
+
+class LoadTrouble:
+    """What happens while a result is loaded, as long as there is something left to happen."""
+
+    left: ClassVar[list[Callable[[], object]]] = []
+
+    @classmethod
+    def load(cls) -> str:
+        while cls.left:
+            cls.left.pop()()
+        return "value"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LoadTrouble.load, ()
+
+
+class Alarmed:
+    """Signal handlers: a method, one that takes any arguments, one that calls another function."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def as_method(self, number: int, frame: object) -> None:
+        raise self._error
+
+    def as_any(self, *arguments: object) -> None:
+        raise self._error
+
+    def as_caller(self, number: int, frame: object) -> None:
+        self.as_method(number, None)
+
+
+@pytest.fixture
+def raise_in_handler() -> Iterator[Callable[[str, BaseException], None]]:
+    before = signal.getsignal(signal.SIGINT)
+
+    def install(how: str, error: BaseException) -> None:
+        signal.signal(signal.SIGINT, getattr(Alarmed(error), how))
+
+    yield install
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("how", ["as_method", "as_any", "as_caller"])
+@pytest.mark.parametrize("ask", ["result", "exception"])
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("late"), TimeoutError("late"), OSError("late"), EOFError("late"), KeyboardInterrupt()],
+    ids=repr,
+)
+def test_what_a_signal_handler_raises_while_a_result_is_loaded_passes_through(
+    desk: FutureDesk,
+    raise_in_handler: Callable[[str, BaseException], None],
+    error: BaseException,
+    ask: str,
+    how: str,
+) -> None:
+    value, failure = make(desk, 1), make(desk, 2)
+    settle(value, Status.VALUE, pickle.dumps(LoadTrouble()))
+    settle(failure, Status.RAISED, pickle.dumps((LookupError("of the task"), LoadTrouble())))
+    raise_in_handler(how, error)
+    for future in value, failure:
+        LoadTrouble.left = [lambda: signal.raise_signal(signal.SIGINT)]
+        with pytest.raises(type(error)) as caught:
+            getattr(future, ask)()
+        assert caught.value is error and error.__cause__ is None
+    assert value.result() == "value" and value.exception() is None
+    assert isinstance(failure.exception(), LookupError)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "raised"),
+    [(MemoryError(), MemoryError), (OSError(errno.EMFILE, "too many"), DeserializeError)],
+    ids=["memory", "descriptors"],
+)
+def test_a_result_that_could_not_be_loaded_is_loaded_again(
+    desk: FutureDesk, trouble: Exception, raised: type[Exception]
+) -> None:
+    def fail() -> None:
+        raise trouble
+
+    future = make(desk)
+    settle(future, Status.VALUE, pickle.dumps(LoadTrouble()))
+    LoadTrouble.left = [fail]
+    with pytest.raises(raised):
+        future.result()
+    assert future.result() == "value" and future.exception() is None
+
+
+def test_cancel_ignores_the_timeout_that_older_programs_give_it(desk: FutureDesk) -> None:
+    assert make(desk, 1).cancel(timeout=5) and make(desk, 2).cancel(None)
 
 
 def test_the_first_outcome_wins(desk: FutureDesk) -> None:

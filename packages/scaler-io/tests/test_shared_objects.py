@@ -181,6 +181,43 @@ def test_half_of_the_descriptors_are_left_to_others(start: Start, connect: Conne
     run(script, str(server.address), *(reference.pack().hex() for reference in references))
 
 
+@pytest.mark.parametrize("exhausted", ["descriptors", "mappings"])
+def test_what_can_not_be_mapped_is_copied(start: Start, connect: Connect, exhausted: str) -> None:
+    server = start()
+    references = connect(server).put_each([bytes([number]) * SHARED_BYTES for number in range(3)])
+    script = """
+        import mmap, os, resource, sys
+        from scaler_io.objects import ObjectConnection
+        from scaler_protocol.addresses import Address
+        from scaler_protocol.objects import Reference
+
+        connection = ObjectConnection(Address.parse(sys.argv[1]), session=2)
+        first, second, third = [Reference.unpack(bytes.fromhex(word)) for word in sys.argv[3:]]
+        got = connection.get(first)
+        assert isinstance(got, memoryview)
+        others = []
+        if sys.argv[2] == "descriptors":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        try:
+            while True:  # neighbours are one mapping unless they differ
+                taken = os.dup(0) if sys.argv[2] == "descriptors" else mmap.mmap(-1, 4096, prot=1 + len(others) % 2)
+                others.append(taken)
+        except OSError:
+            pass
+        copied = connection.get(second)
+        assert bytes(copied[:1]) == b"\\1" and len(copied) == second.size
+        if sys.argv[2] == "descriptors":
+            assert isinstance(copied, bytes)
+            for taken in others:
+                os.close(taken)
+        others.clear()
+        assert isinstance(connection.get(third), memoryview)
+        connection.close()
+        print("done")
+    """
+    run(script, str(server.address), exhausted, *(reference.pack().hex() for reference in references))
+
+
 def test_a_segment_is_used_again_when_nothing_of_it_is_used_any_more(start: Start, connect: Connect) -> None:
     server = start()
     writer, reader = connect(server), connect(server, session=2)

@@ -6,6 +6,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from scaler_client.client import Client
@@ -20,8 +21,7 @@ class ClientExecutor(concurrent.futures.Executor):
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.RLock()  # finalizers that submit may come in the middle of a submission
-        self._futures: list[ScalerFuture[Any]] = []
-        self._prune_at = 1024
+        self._futures: WeakSet[ScalerFuture[Any]] = WeakSet()  # the client keeps them until they are done
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]:
@@ -30,17 +30,14 @@ class ClientExecutor(concurrent.futures.Executor):
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             future = self._client.submit_verbose(fn, args, kwargs)
-            self._futures.append(future)
-            if len(self._futures) >= self._prune_at:
-                self._futures = [each for each in self._futures if not each.done()]
-                self._prune_at = 1024 + 2 * len(self._futures)
+            self._futures.add(future)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; wait for those under way, or cancel them."""
         with self._lock:
             self._closed = True
-            futures, self._futures = self._futures, []
+            futures = [future for future in self._futures if not future.done()]
         if cancel_futures:
             for future in futures:
                 future.cancel()

@@ -24,13 +24,13 @@ from weakref import WeakValueDictionary
 from scaler_client import pickles
 from scaler_client.dependencies import Loan, Written, collector, same
 from scaler_client.graph_records import GraphPiece
-from scaler_client.outcomes import ProfilingInfo, dump_failure, load_outcome, unloadable
+from scaler_client.outcomes import ProfilingInfo, dump_failure, is_interruption, load_outcome, refuse
 from scaler_client.pickles import load_with
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
 from scaler_client.stored import StoredPayload, fetched
 from scaler_client.task_context import load_input
 from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch, guard
-from scaler_protocol.errors import ResultNotSerializableError, describe
+from scaler_protocol.errors import DeserializeError, ResultNotSerializableError, describe
 from scaler_protocol.messages import Status
 
 T = TypeVar("T")
@@ -126,8 +126,8 @@ class ScalerFuture(Future[T]):
 
     # --- the interface of concurrent.futures ------------------------------------------------------------------------
 
-    def cancel(self) -> bool:
-        """Give the call up, queued or running; never blocks. False if it is done."""
+    def cancel(self, timeout: float | None = None) -> bool:
+        """Give the call up, queued or running; False if it is done. Never blocks, so that `timeout` has no effect."""
         if not self.settle(Status.CANCELLED, None):
             return self._status == Status.CANCELLED
         self.owner.cancel((self.task_id,))
@@ -149,7 +149,7 @@ class ScalerFuture(Future[T]):
     def result(self, timeout: float | None = None) -> T:
         """The result. Raises what the call raised, CancelledError, or TimeoutError after `timeout` seconds.
 
-        Asking again may help after a StorageLostError, and after an OSError where this process can open no more files.
+        After a StorageLostError, an OSError, or an exception of loading the result, asking again tries again.
         """
         if self._status < Status.CANCELLED:
             self._finish(timeout)
@@ -169,10 +169,10 @@ class ScalerFuture(Future[T]):
         try:
             if self._status < Status.CANCELLED:
                 self._finish(timeout)
-        except TimeoutError:
-            raise
-        except OSError as passing:
-            return passing
+        except (DeserializeError, OSError) as problem:
+            if isinstance(problem, TimeoutError) or is_interruption(problem):
+                raise
+            return problem
         try:
             if self._status == Status.CANCELLED:
                 raise CancelledError
@@ -324,8 +324,8 @@ class ScalerFuture(Future[T]):
         if status == Status.VALUE and type(payload) is not StoredPayload:
             try:
                 loaded = _VALUE, self.group.load(payload)
-            except Exception as problem:
-                loaded = _ERROR, unloadable(problem)
+            except Exception as problem:  # the bytes stay, should it pass
+                refuse("the result", problem)
         else:
             good, outcome = load_outcome(status, payload, self.group.load, until)
             loaded = (_VALUE if good else _ERROR), outcome

@@ -9,7 +9,7 @@ from typing import Any
 
 from scaler_client.calls import CallWriter, FailedArgumentError
 from scaler_client.io_thread import IoThread
-from scaler_client.outcomes import load_failure, unloadable
+from scaler_client.outcomes import load_failure, refuse
 from scaler_client.pickles import load_with
 from scaler_client.records import CallBlock, CallGroup, Dependency
 from scaler_client.signatures import CallCheck
@@ -129,7 +129,7 @@ def _load(block: CallBlock) -> list[Any]:
     try:
         return [load(payload) for payload in results]
     except Exception as problem:
-        raise unloadable(problem)[0] from problem
+        refuse("a result", problem)
 
 
 def _load_stored(load: Callable[[bytes], Any], results: list[bytes]) -> list[Any]:
@@ -141,7 +141,7 @@ def _load_stored(load: Callable[[bytes], Any], results: list[bytes]) -> list[Any
         try:
             values.append(load_with(load, content))
         except Exception as problem:
-            raise unloadable(problem)[0] from problem
+            refuse("a result", problem)
     return values
 
 

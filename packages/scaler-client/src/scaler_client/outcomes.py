@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from scaler_client.graph_records import noted
 from scaler_client.pickles import load_with
@@ -65,15 +65,16 @@ class ProfilingInfo:
 
 
 def load_failure(status: int, payload: Buffer) -> Failure:
-    """The exception of a task that has no result: what it raised, or what the engine says."""
+    """The exception of a task that has no result: what it raised, or what the engine says.
+
+    Raises what `refuse` raises where it can not be loaded.
+    """
     if status != Status.RAISED:
         return restore(bytes(payload)), None
     try:
         error, text = pickle.loads(payload)
     except Exception as problem:
-        failure = DeserializeError(f"the exception that the task raised can not be loaded here: {problem!r}")
-        failure.__cause__ = problem
-        return failure, None
+        refuse("the exception that the task raised", problem)
     if error.__traceback__ is None and error.__cause__ is None and text:
         error.__cause__ = RemoteTracebackError(text)
     try:
@@ -85,14 +86,17 @@ def load_failure(status: int, payload: Buffer) -> Failure:
 def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any], until: float = math.inf) -> tuple[bool, Any]:
     """True and the value, or False and the failure, of a payload that may be in object storage.
 
-    Raises what passes, so that asking again may help: StorageLostError, another OSError, or TimeoutError where the
-    payload could not be fetched `until` then, a time of time.monotonic.
+    Raises what may pass, so that asking again may help: StorageLostError, another OSError, TimeoutError where the
+    payload could not be fetched `until` then (a time of time.monotonic), and what `refuse` raises where it can not be
+    loaded.
     """
     try:
         content = fetched(payload, max(until - time.monotonic(), FETCH_SECONDS))
     except StorageLostError:
         raise
     except TimeoutError as late:
+        if is_interruption(late):
+            raise
         raise WaitTimeoutError(f"the task is done, but its result did not come in time: {late}") from None
     except ScalerError as lost:
         return False, (lost.with_traceback(None), None)
@@ -101,14 +105,29 @@ def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any], until:
     try:
         return True, load_with(load, content)
     except Exception as problem:
-        return False, unloadable(problem)
+        refuse("the result", problem)
 
 
-def unloadable(problem: Exception) -> Failure:
-    """The exception in place of a result that can not be loaded."""
-    failure = DeserializeError(f"the result can not be loaded here: {problem!r}")
-    failure.__cause__ = problem
-    return failure, None
+def refuse(what: str, problem: Exception) -> NoReturn:
+    """Raise DeserializeError: loading `what` has failed.
+
+    A MemoryError, or the exception of a signal handler, has nothing to do with the bytes, and is raised as it is.
+    """
+    if isinstance(problem, MemoryError) or is_interruption(problem):
+        raise problem
+    raise DeserializeError(f"{what} can not be loaded here: {problem!r}") from problem
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether a signal handler raised it: one of its frames was given the frame that it interrupted."""
+    trace = error.__traceback__
+    while trace is not None:
+        interrupted = trace.tb_frame.f_back
+        for given in trace.tb_frame.f_locals.values() if interrupted is not None else ():
+            if given is interrupted or (type(given) is tuple and any(each is interrupted for each in given)):
+                return True
+        trace = trace.tb_next
+    return False
 
 
 def dump_failure(failure: Failure) -> bytes:

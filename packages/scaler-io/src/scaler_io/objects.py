@@ -236,8 +236,8 @@ class ObjectConnection:
             self._keep(download)
             raise
         except (ScalerError, OSError) as error:
-            if isinstance(error, StorageLostError) and not ended:
-                raise  # we have waited for it
+            if error is not download.error or (isinstance(error, StorageLostError) and not ended):
+                raise  # a signal handler raised it, or we have waited for it
             return None  # why, it will say again
         return download.payload if download.whole else None
 
