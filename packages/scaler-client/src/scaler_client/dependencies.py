@@ -7,6 +7,7 @@ pickler finds it, leaves itself there and is written as a reference that the wor
 from __future__ import annotations
 
 import threading
+import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,25 @@ class Loan:
     def outcome(self) -> Written | None:
         """Status and payload, None while there is none."""
         return self._future.outcome()
+
+
+class Loans(dict[int, "weakref.ref[Loan]"]):
+    """The loans that there are, by task. A WeakValueDictionary takes ten times as long to say that there is none."""
+
+    def find(self, task: int) -> Loan | None:
+        """The loan of this task's result."""
+        found = self.get(task)
+        return found() if found is not None else None
+
+    def add(self, loan: Loan) -> None:
+        """Know it as long as it lives."""
+        task = loan.task_id
+
+        def forget(gone: object) -> None:
+            if self.get(task) is gone:
+                del self[task]
+
+        self[task] = weakref.ref(loan, forget)
 
 
 class _Open(threading.local):

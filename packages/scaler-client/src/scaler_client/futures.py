@@ -19,10 +19,9 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakValueDictionary
 
 from scaler_client import pickles
-from scaler_client.dependencies import Loan, Written, collector, same
+from scaler_client.dependencies import Loan, Loans, Written, collector, same
 from scaler_client.graph_records import GraphPiece
 from scaler_client.outcomes import ProfilingInfo, dump_failure, is_interruption, load_outcome, refuse
 from scaler_client.pickles import load_with
@@ -40,6 +39,7 @@ _VALUE: Final = 10
 """Loaded: `_outcome` is the value."""
 _ERROR: Final = 11
 """Loaded: `_outcome` is a Failure."""
+_CONSTANTS: Final = pickles.SCALARS
 
 
 class ScalerFuture(Future[T]):
@@ -99,7 +99,7 @@ class ScalerFuture(Future[T]):
                 return self._status, self._outcome
             if self._status == _VALUE and self.call:
                 return Status.VALUE, self.call
-            loan = _loans.get(self.task_id)
+            loan = _loans.find(self.task_id)
             return loan.written if loan is not None else None
 
     def settle(self, status: int, outcome: Any, reports: RunReports | None = None) -> bool:
@@ -261,9 +261,9 @@ class ScalerFuture(Future[T]):
     def lend(self) -> Loan:
         """What calls hold that take the result from wherever it is."""
         with guard:
-            loan = _loans.get(self.task_id)
+            loan = _loans.find(self.task_id)
             if loan is None:
-                loan = _loans[self.task_id] = Loan(self)
+                _loans.add(loan := Loan(self))
         return loan
 
     def failed(self) -> bool:
@@ -331,9 +331,9 @@ class ScalerFuture(Future[T]):
             loaded = (_VALUE if good else _ERROR), outcome
         with guard:
             if self._status == status:
-                if loaded[0] == _VALUE and not pickles.is_constant(loaded[1]):
+                if loaded[0] == _VALUE and type(loaded[1]) not in _CONSTANTS and not pickles.is_constant(loaded[1]):
                     self.call = payload
-                elif (loan := _loans.get(self.task_id)) is not None:
+                elif self.task_id in _loans and (loan := _loans.find(self.task_id)) is not None:
                     loan.written = status, payload
                 self._status, self._outcome = loaded
         self = payload = loaded = outcome = None  # type: ignore[assignment]  # see `load_failure`
@@ -366,7 +366,7 @@ class ScalerFuture(Future[T]):
         return True, False, None if error else self._outcome, error
 
 
-_loans: WeakValueDictionary[int, Loan] = WeakValueDictionary()
+_loans = Loans()
 
 
 def finished_future(owner: FutureOwner, group: CallGroup, value: T) -> ScalerFuture[T]:
