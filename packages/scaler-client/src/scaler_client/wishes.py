@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.capabilities import capabilities as canonical
+from scaler_protocol.limits import PRIORITY, RETRIES, SECONDS
+from scaler_protocol.ranges import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,15 @@ class Wishes:
         cls, given: Mapping[str, int] | None, reserialize: bool, priority: int, retries: int, timeout: float | None
     ) -> Wishes:
         """From the parameters of `submit_verbose` and `map`; raises CapabilityError, ValueError."""
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"task_timeout_seconds={timeout!r}: a task has more than 0 seconds, or None for no limit")
-        if not 0 <= retries < 2**16:
-            raise ValueError(f"retries={retries!r}: 0 to 65535")
-        return cls(canonical(given), reserialize, priority, retries, timeout or 0.0)
+        _check("priority", priority, PRIORITY)
+        _check("retries", retries, RETRIES)
+        if timeout is not None:
+            _check("task_timeout_seconds", timeout, SECONDS)
+            if not timeout:
+                raise ValueError("task_timeout_seconds is 0: a task has more than 0 seconds, or None for no limit")
+        return cls(canonical(given), reserialize, int(priority), int(retries), float(timeout or 0.0))
+
+
+def _check(name: str, value: object, limit: Limit) -> None:
+    if fault := limit.fault(value):
+        raise ValueError(f"{name} {fault}")
