@@ -27,6 +27,7 @@ from scaler_protocol.messages import (
     Run,
     Submit,
     Withdraw,
+    WorkerState,
 )
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import DeleteObjects, GetObject, ObjectStored, PutObject
@@ -52,7 +53,7 @@ NONSENSE: Sequence[Message] = (
     Release([1, 2**64 - 1]),
     Returned([5]),
     Resume([1], [2], [3], [4]),
-    AgentStatus(names=["w"], pids=[1], states=[9], runs=[1], cpus=[0.0], rsses=[0], queues=[0]),
+    AgentStatus(names=["w"], pids=[1], states=[WorkerState.RUNNING], runs=[1], cpus=[0.0], rsses=[0], queues=[0]),
     Submit([], [1], Payloads([b"call"])),
     Submit([Group(b"f" * 16)], [1], Payloads([b"call"]), task_groups=[7]),
     Submit([Group(b"f" * 16)], [1], Payloads([b"call"]), dependents=[9], needs=[1]),
