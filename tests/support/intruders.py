@@ -57,9 +57,9 @@ NONSENSE: Sequence[Message] = (
     Submit([], [1], Payloads([b"call"])),
     Submit([Group(b"f" * 16)], [1], Payloads([b"call"]), task_groups=[7]),
     Submit([Group(b"f" * 16)], [1], Payloads([b"call"]), dependents=[9], needs=[1]),
-    PutObject(b"", 1, Payloads([b"xx"]), offset=2**62),
+    PutObject(b"o" * 16, 1, Payloads([b"xx"]), offset=2**62),
     GetObject(b"o" * 16, 2**62, 2**31),
-    DeleteObjects([b""]),
+    DeleteObjects([b"o" * 16]),
     Goodbye("not me"),
 )
 """Messages of ours that this port is never told, or not by this peer, or not like this."""
