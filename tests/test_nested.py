@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import resource
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError, as_completed, wait
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from scaler import Client
-from scaler_protocol.errors import ClientQuitError, TaskTimeoutError
+from scaler import Client, SchedulerClusterCombo
+from scaler_protocol.errors import ClientQuitError, NestingLimitError, TaskTimeoutError
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.tasks import (
@@ -338,3 +340,19 @@ def test_the_address_of_another_cluster_leads_there(client: Client, single: Loca
     with Client(single.address) as other:
         expected = other.submit(worker_pid).result(SECONDS)
     assert client.submit(elsewhere, single.address).result(MINUTE) == expected
+
+
+def test_tasks_nested_deeper_than_there_are_descriptors_for_end(tmp_path: Path) -> None:
+    """The agent can start no more workers: the deepest task is ended, and the cluster goes on."""
+    log = tmp_path / "log"
+    with SchedulerClusterCombo(n_workers=1, logging_paths=(str(log),)) as combo:
+        resource.prlimit(combo._services[0].pid, resource.RLIMIT_NOFILE, (120, 120))
+
+        def nest(client: Client, depth: int) -> int:
+            return 0 if depth == 0 else 1 + int(client.submit(nest, client, depth - 1).result())
+
+        with Client(combo.get_address()) as client:
+            with pytest.raises(NestingLimitError, match="Too many open files"):
+                client.submit(nest, client, 60).result(MINUTE)
+            assert client.submit(nest, client, 5).result(MINUTE) == 5
+    assert log.read_text("utf-8").count("workers can not be started") == 1

@@ -150,7 +150,8 @@ class Agent:
 
     def _not_performed(self, effect: AgentEffect, error: Exception) -> None:
         """Nothing but what this effect was for is to suffer: the core says what becomes of that."""
-        self._complaints.say(f"{type(effect).__name__} failed", error)
+        if not isinstance(effect, events.StartWorker):  # of which the core tells, once
+            self._complaints.say(f"{type(effect).__name__} failed", error)
         reason = f"{type(error).__name__}: {error}"
         self._core.handle(SCHEDULER, events.EffectFailed(effect, reason), self._loop.time())
         self._answered = True
