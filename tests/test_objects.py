@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, as_completed, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,30 @@ def test_references_at_any_depth(client: Client, storage: WatchedStorage) -> Non
         client.submit(size_of, reference)
 
 
+@pytest.mark.parametrize("released", [True, False])
+def test_one_object_is_freed_and_others_are_not(
+    client: Client, storage: WatchedStorage, gate: Gate, released: bool
+) -> None:
+    kept, reference = client.send_object(np.ones(BIG)), client.send_object(np.zeros(BIG))
+    copy = replace(reference)
+    assert copy == reference != kept and storage.objects == 2
+    running = client.submit(wait_at, gate.port, reference)
+    arrival = gate.arrive()
+    if released:
+        reference.release()
+        for each in (reference, copy):
+            with pytest.raises(ObjectNotFoundError, match="was released"):
+                each.value()
+    del reference, copy
+    assert storage.objects == 2  # the call has it
+    arrival.let_go()
+    assert not running.result(SECONDS).any()
+    del running
+    gc.collect()
+    wait_until(lambda: storage.objects == 1, "nobody needs it any more")
+    assert client.submit(np.sum, kept).result(SECONDS) == BIG
+
+
 def test_an_object_that_is_gone(client: Client, storage: WatchedStorage) -> None:
     reference = client.send_object(b"gone" * BIG)
     client._io.storage.free(reference.placed())
@@ -358,8 +383,7 @@ def test_an_object_that_is_gone(client: Client, storage: WatchedStorage) -> None
 def test_objects_live_until_the_client_leaves(services: Services, storage: WatchedStorage) -> None:
     with Client(services.address) as client:
         references = [client.send_object(bytes([number]) * BIG) for number in range(3)]
-        del references
-        assert storage.objects == 3
+        assert storage.objects == len(references) == 3
     storage.wait_empty()
 
 
@@ -514,8 +538,9 @@ def test_a_full_storage(tmp_path: Path) -> None:
 
 def test_a_named_storage_comes_before_the_schedulers(services: Services, storage: WatchedStorage) -> None:
     with WatchedStorage() as other, Client(services.address, object_storage_address=other.address) as client:
-        client.send_object(bytes(BIG))
+        reference = client.send_object(bytes(BIG))
         assert (storage.objects, other.objects) == (0, 1)
+        reference.release()
 
 
 def test_a_cancelled_input(client: Client, storage: WatchedStorage, gate: Gate) -> None:

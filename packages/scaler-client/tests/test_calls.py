@@ -17,7 +17,7 @@ import pytest
 
 from scaler_client.calls import Callees, FailedArgumentError, PartCalls, WholeCalls, is_plain, name_of
 from scaler_client.captures import by_value_modules
-from scaler_client.objects import KeptObjects, ObjectReference
+from scaler_client.objects import ObjectReference, SentObjects
 from scaler_client.parts import read_parts
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.uploads import Uploads
@@ -292,7 +292,7 @@ def test_what_can_not_be_called() -> None:
         (math.sqrt, "math:sqrt"),
         (partial(math.sqrt, 1), "math:sqrt"),
         (pickle.Pickler, "_pickle:Pickler"),
-        (KeptObjects().get, "scaler_client.objects:KeptObjects.get"),
+        (SentObjects().add, "scaler_client.objects:SentObjects.add"),
     ],
 )
 def test_names(fn: Any, name: str) -> None:
@@ -321,11 +321,9 @@ def test_parts() -> None:
 
 
 def test_references_among_parts() -> None:
-    store = KeptObjects()
-    ours: ObjectReference[Any] = ObjectReference(b"", 1, store.put(b"[1]"), store, TextSerializer.deserialize)
-    theirs: ObjectReference[Any] = ObjectReference(
-        b"", 1, store.put(DefaultSerializer.serialize([2])), store, pickle.loads
-    )
+    sent = SentObjects()
+    ours: ObjectReference[Any] = ObjectReference(b"", 1, sent.add(b"[1]"), TextSerializer.deserialize)
+    theirs: ObjectReference[Any] = ObjectReference(b"", 1, sent.add(DefaultSerializer.serialize([2])), pickle.loads)
     call, _ = PartCalls(Nobody(), TextSerializer).write((ours, theirs), {})
     assert read_parts(bytes(call), TextSerializer.deserialize) == (([1], [2]), {})
 

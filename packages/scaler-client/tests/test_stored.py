@@ -20,7 +20,7 @@ from scaler_client.client_effects import Mend, Sweep, TakeStock, Transmit
 from scaler_client.core import ClientCore
 from scaler_client.dependencies import Collector
 from scaler_client.futures import ScalerFuture, deliver
-from scaler_client.objects import KeptObjects, ObjectReference
+from scaler_client.objects import ObjectReference, SentObjects
 from scaler_client.parts import read_parts
 from scaler_client.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
 from scaler_client.repeats import REPEATS_LIMIT
@@ -458,9 +458,9 @@ class FakeWorker:
         raise AssertionError("not here")
 
 
-def references(storage: ClientStorage, dump: Callable[[Any], bytes], load: Any) -> tuple[KeptObjects, Any]:
-    objects = KeptObjects()
-    return objects, ObjectReference(b"", len(BIG), objects.put(storage.place(dump(BIG))), objects, load)
+def references(storage: ClientStorage, dump: Callable[[Any], bytes], load: Any) -> tuple[SentObjects, Any]:
+    objects = SentObjects()
+    return objects, ObjectReference(b"", len(BIG), objects.add(storage.place(dump(BIG))), load)
 
 
 def test_references_are_loaded_where_the_call_is_run(
@@ -486,12 +486,12 @@ def test_references_are_loaded_where_the_call_is_run(
 
 def test_references_among_parts(storage: ClientStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = PartCalls(DESK, DefaultSerializer, storage.place)
-    objects, reference = references(storage, writer.dump, writer.load)
+    _, reference = references(storage, writer.dump, writer.load)
     call, needs = writer.write((1, reference), {"key": reference})
     assert len(call) < 1000 and len(needs) == 1
     monkeypatch.setattr(task_context, "_runtime", FakeWorker(storage))
     assert read_parts(bytes(call), writer.load) == ((1, BIG), {"key": BIG})
-    assert objects.get(reference.object_id) and reference.value() == BIG
+    assert reference.placed() and reference.value() == BIG
 
 
 def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientStorage, shelf: Shelf) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from scaler_client.calls import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, WholeCalls
 from scaler_client.futures import ScalerFuture
 from scaler_client.notebook import html_table
-from scaler_client.objects import KeptObjects, ObjectReference, PayloadStore
+from scaler_client.objects import ObjectReference, SentObjects
 from scaler_client.old_map import is_old_form, rows_of, run_old_form
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
@@ -83,7 +83,7 @@ class Client:
         )
         place = self._io.storage.place
         self._uploads = Uploads(self._io, self._io.storage)
-        self._objects: PayloadStore = KeptObjects()
+        self._objects = SentObjects()
         default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
         self._writer: CallWriter = (
             WholeCalls(self._io, self._uploads) if default else PartCalls(self._io, serializer, place)
@@ -226,15 +226,16 @@ class Client:
     def send_object(self, obj: T, name: str | bytes | None = None) -> ObjectReference[T]:
         """A reference to use in place of the object, which is written once. Its state is that of this moment.
 
-        It is kept until `clear` or `disconnect`. One that is not small may raise StorageLostError or StorageFullError.
+        It is kept until its last reference is gone, or `release`, `clear` or `disconnect`.
+        One that is not small may raise StorageLostError or StorageFullError.
         """
         self._check()
         dump = self._writer.dump_object
         payload = dump(obj)
-        object_id = self._objects.put(self._uploads.place(payload, partial(source_of, obj, dump)))
-        label = name if name is not None else f"object {object_id.hex()[:8]}"
+        sent = self._objects.add(self._uploads.place(payload, partial(source_of, obj, dump)))
+        label = name if name is not None else f"object {sent.object_id.hex()[:8]}"
         label = label.encode() if isinstance(label, str) else label
-        return ObjectReference(label, len(payload), object_id, self._objects, self._writer.load)
+        return ObjectReference(label, len(payload), sent, self._writer.load)
 
     def clear(self) -> None:
         """Cancel all that is under way and forget objects and functions: references are void from now on."""
