@@ -16,7 +16,8 @@ _PART = struct.Struct("<HI")
 class Serializer(ABC):
     """Bring your own serialization: a class with two static methods, sent once to every worker.
 
-    `serialize` runs once per function and client, once per argument, once per result; `deserialize` gets `bytes`.
+    `serialize` runs once per function and client (again when the function has changed), once per argument, once per
+    result; `deserialize` gets `bytes`.
     """
 
     @staticmethod
