@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 import queue
@@ -288,3 +289,28 @@ def test_use_as_parfun_makes_of_it(cluster: LocalCluster) -> None:
         assert future.cancel()
         assert seen.get(timeout=SECONDS)[0]
     client.disconnect()
+
+
+def test_a_client_ends_with_its_last_future_whatever_it_was_used_for(cluster: LocalCluster) -> None:
+    big = b"x" * 100_000
+
+    def use() -> tuple[threading.Thread, Any]:
+        client = Client(cluster.address, timeout_seconds=SECONDS)
+        stored = client.submit(lambda text: text * 4, big)
+        client.submit(len, stored).add_done_callback(lambda done: None)
+        client.submit(lambda: len(big)).result(SECONDS)
+        client.submit(len, client.send_object(big)).result(SECONDS)
+        client.map(len, [big, b""])
+        client.get({"a": (len, big), "b": (add, "a", 1)}, ["b"])
+        client.executor().submit(square, 2).result(SECONDS)
+        with pytest.raises(ValueError, match="here"):
+            client.submit(explode, "here").result(SECONDS)
+        return client._io._thread, stored
+
+    thread, stored = use()
+    gc.collect()
+    assert stored.result(SECONDS) == big * 4 and thread.is_alive()
+    del stored
+    gc.collect()
+    thread.join(SECONDS)
+    assert not thread.is_alive()

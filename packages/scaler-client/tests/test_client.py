@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import math
 import os
@@ -483,6 +484,47 @@ def test_the_executor(client: Client) -> None:
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.submit(add, 1)
     assert client.submit(add, 1).result(10) == 11
+
+
+def test_a_future_keeps_its_client_connected(cluster: Any) -> None:
+    def start() -> tuple[Any, threading.Thread]:
+        client = Client(cluster.address, timeout_seconds=10)
+        return client.submit(add, 1), client._io._thread
+
+    cluster.paused = True
+    future, thread = start()
+    cluster.wait_tasks(1)
+    gc.collect()
+    cluster.go_on()
+    assert future.result(10) == 11 and thread.is_alive()
+    del future
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_graph_keeps_its_client_connected(cluster: Any) -> None:
+    def start() -> dict[Any, Any]:
+        return Client(cluster.address, timeout_seconds=10).get({"a": (add, 1), "b": (add, "a", 2)}, ["b"], block=False)
+
+    cluster.paused = True
+    futures = start()
+    cluster.wait_tasks(1)
+    gc.collect()
+    cluster.go_on()
+    assert futures["b"].result(10) == 13
+
+
+def test_a_call_of_which_nobody_has_the_future_ends_before_its_client(cluster: Any) -> None:
+    cluster.paused = True
+    client = Client(cluster.address, timeout_seconds=10)
+    thread = client._io._thread
+    client.submit(add, 1)
+    cluster.wait_tasks(1)
+    del client
+    gc.collect()
+    cluster.go_on()
+    thread.join(10)
+    assert not thread.is_alive() and len(cluster.ran) == 1 and not cluster.of(Cancel)
 
 
 def test_the_executor_keeps_no_results(client: Client) -> None:

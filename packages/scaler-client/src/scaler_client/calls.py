@@ -80,7 +80,7 @@ class WholeCalls:
     dump_object = staticmethod(pickles.dump)
 
     def __init__(self, owner: FutureOwner, uploads: Uploads) -> None:
-        self._owner, self._uploads = owner, uploads
+        self.owner, self._uploads = owner, uploads
 
     def dump(self, value: Any) -> bytes:
         """The bytes of a function."""
@@ -114,7 +114,7 @@ class WholeCalls:
         return self._dump(pickles.dump, (args, kwargs))
 
     def _dump(self, dump: Callable[[Any], Written], call: Any) -> tuple[Written, Needs]:
-        with Collector(self._owner) as found:
+        with Collector(self.owner) as found:
             payload = dump(call)
         if found.failed is not None:
             raise FailedArgumentError(found.failed)
@@ -137,7 +137,7 @@ class PartCalls:
     encoding = Encoding.PARTS
 
     def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer], place: Place = bytes) -> None:
-        self._owner = owner
+        self.owner = owner
         self.load = serializer.deserialize
         self.dump = self.dump_object = serializer.serialize
         body = place(DefaultSerializer.serialize(serializer))
@@ -150,7 +150,7 @@ class PartCalls:
         """A call, all written anew, and the futures it waits for; raises FailedArgumentError, ValueError, TypeError."""
         names: list[str] = []
         parts: list[bytes] = []
-        with Collector(self._owner) as found:
+        with Collector(self.owner) as found:
             for keyword, value in chain((("", value) for value in args), kwargs.items()):
                 name, part = self._part(found, keyword, value)
                 names.append(name)
@@ -172,7 +172,7 @@ class PartCalls:
                 return keyword, placed
             value = value.value()
         elif isinstance(value, ScalerFuture):
-            if not value.done() or value.is_stored_for(self._owner, self.load):
+            if not value.done() or value.is_stored_for(self.owner, self.load):
                 return future_part(keyword, found.await_result(value))
             if (payload := value.payload_for(self.load)) is not None:
                 return keyword, payload

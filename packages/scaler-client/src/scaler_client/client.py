@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from scaler_client.calls import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, WholeCalls
 from scaler_client.futures import ScalerFuture
+from scaler_client.lifetimes import ClientLife
 from scaler_client.notebook import html_table
 from scaler_client.objects import ObjectReference, SentObjects
 from scaler_client.old_map import is_old_form, rows_of, run_old_form
@@ -19,6 +20,7 @@ from scaler_client.sources import source_of
 from scaler_client.stored import StoredPayload, pending_puts
 from scaler_client.task_context import runtime
 from scaler_client.uploads import Uploads
+from scaler_client.waiters import FutureOwner
 from scaler_client.wishes import Wishes
 from scaler_protocol.errors import (
     ClientQuitError,
@@ -81,12 +83,14 @@ class Client:
         self._io, self._inside = connection.connect(
             runtime(), address, self._identity, timeout_seconds, object_storage_address or ""
         )
+        # The clients inside a process's tasks share one connection, which lasts as long as the process.
+        self._owner: FutureOwner = ClientLife(self._io) if self._inside is None else self._io
         place = self._io.storage.place
-        self._uploads = Uploads(self._io, self._io.storage)
+        self._uploads = Uploads(self._owner, self._io.storage)
         self._objects = SentObjects()
         default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
         self._writer: CallWriter = (
-            WholeCalls(self._io, self._uploads) if default else PartCalls(self._io, serializer, place)
+            WholeCalls(self._owner, self._uploads) if default else PartCalls(self._owner, serializer, place)
         )
         self._callees = Callees(self._writer, stream_output=stream_output, place=place)
 
@@ -285,10 +289,6 @@ class Client:
         rows = {"scheduler": address, "name": self.identity.decode(), "state": state}
         return html_table("Scaler client", rows)
 
-    def __del__(self) -> None:
-        if "_io" in self.__dict__ and not self._closed and self._inside is None:
-            self._io.stop(0)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self._settings,)
 
@@ -324,14 +324,14 @@ class Client:
             call, needs = self._writer.write(args, kwargs, renewed)
             placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.place(call, soon=True)
         except FailedArgumentError as failed:
-            future: ScalerFuture[Any] = ScalerFuture(io, io.next_task(), group, b"")
+            future: ScalerFuture[Any] = ScalerFuture(self._owner, io.next_task(), group, b"")
             future.end_like(failed.argument)
             return future
         except (ObjectRefusedError, StorageLostError, HandshakeRefusedError) as error:
-            future = ScalerFuture(io, io.next_task(), group, b"")
+            future = ScalerFuture(self._owner, io.next_task(), group, b"")
             future.settle(Status.FAILED, describe(error))
             return future
-        future = ScalerFuture(io, io.next_task(), group, placed, needs)
+        future = ScalerFuture(self._owner, io.next_task(), group, placed, needs)
         io.handoff.put(future)
         if needs or type(placed) is StoredPayload:
             for kept in pending_puts(needs, placed):

@@ -78,7 +78,7 @@ class GraphSubmission:
 
     def submit(self) -> None:
         """Write and hand over all of it; where that fails nothing of it is run any more."""
-        plan = self._plan
+        plan, owner = self._plan, self._writer.owner
         kinds = list(zip(map(id, plan.functions), map(len, plan.arguments), strict=True))
         # Before anything is sent: functions that can not be called so.
         named = dict(zip(kinds, plan.functions, strict=True))
@@ -87,7 +87,7 @@ class GraphSubmission:
         asked = {place: key for key, place in plan.places.items()}
         try:
             for place, key in asked.items():
-                future = self.futures[key] = ScalerFuture(self._io, self._first + place, written[place], b"")
+                future = self.futures[key] = ScalerFuture(owner, self._first + place, written[place], b"")
                 self._graph.asked[future.task_id] = future
                 if plan.takers[place]:
                     self._graph.loans[future.task_id] = future.lend()
@@ -206,7 +206,7 @@ class GraphSubmission:
         return found[0]
 
     def _dumped(self, value: Any) -> Any:
-        with Collector(self._io) as collected:
+        with Collector(self._writer.owner) as collected:
             payload = self._writer.dump_object(value)
         if collected.failed is not None:
             return value  # whoever writes it into a call finds out
@@ -264,12 +264,12 @@ class GraphSubmission:
 
     def all_futures(self, value_of: Callable[[Any], Any], keys: Sequence[Hashable]) -> dict[Hashable, Any]:
         """A future per requested node; data is done already."""
-        group = CallGroup(Group(b""), (), self._writer.load, self._writer.dump)
+        owner, group = self._writer.owner, CallGroup(Group(b""), (), self._writer.load, self._writer.dump)
         futures: dict[Hashable, Any] = {}
         for key in keys:
             if (future := self.futures.get(key)) is None:
                 value = self._plan.data[key].value
-                future = value if isinstance(value, ScalerFuture) else finished_future(self._io, group, value_of(value))
+                future = value if isinstance(value, ScalerFuture) else finished_future(owner, group, value_of(value))
             futures[key] = future
         return futures
 
