@@ -13,7 +13,7 @@ import pytest
 from support.clusters import LocalCluster
 from support.endings import Marked, sleep_a_moment, started
 from support.faults import wait_until
-from support.gates import SECONDS
+from support.gates import SECONDS, Gate
 from support.processes import descendants, free_ports, taken_port
 
 QUICKLY_SECONDS = 2.0
@@ -87,6 +87,35 @@ def interrupt(folder: Path, moment: str, group: bool, seconds: float) -> None:
         assert ("interrupted" in program.said()) == (code == 130)
         assert program.complained() == ""
         assert not any(noise in program.said() for noise in NO_NOISE), program.said()
+
+
+CALLBACKS = """
+import sys
+from scaler import Client
+from support.gates import wait_at
+
+def tell(future):
+    print("called", len(future.result()), flush=True)
+    again = client.submit(len, future.result())
+    again.add_done_callback(lambda done: print("again", done.result(), flush=True))
+
+client = Client(sys.argv[1])
+port = int(sys.argv[2])
+client.submit(lambda: wait_at(port, "watched") * 20_000).add_done_callback(tell)
+forgotten = client.submit(wait_at, port, "forgotten")
+print("end", flush=True)
+"""
+
+
+def test_the_interpreter_waits_for_callbacks_at_its_end(tmp_path: Path, cluster: LocalCluster, gate: Gate) -> None:
+    with started(tmp_path, CALLBACKS, cluster.address, str(gate.port)) as program:
+        program.wait_for("end")
+        arrivals = {arrival.value: arrival for arrival in (gate.arrive(), gate.arrive())}
+        assert program.process.poll() is None
+        arrivals["'watched'"].let_go()
+        arrivals["'forgotten'"].wait_gone()  # it has no callback, and is cancelled
+        assert program.process.wait(SECONDS) == 0
+        assert program.said() == "end\ncalled 140000\nagain 140000\n" and program.complained() == ""
 
 
 # --- servers --------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from scaler_client.pickles import load_with
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
 from scaler_client.stored import StoredPayload, fetched
 from scaler_client.task_context import load_input
-from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch, guard
+from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch, due_callbacks, guard
 from scaler_protocol.errors import DeserializeError, ResultNotSerializableError, describe
 from scaler_protocol.messages import Status
 
@@ -190,6 +190,7 @@ class ScalerFuture(Future[T]):
             with watch.lock:
                 if self._status == _PENDING:
                     watch.callbacks.append(fn)
+                    due_callbacks.add(self)
                     return
         try:
             fn(self)
@@ -199,8 +200,7 @@ class ScalerFuture(Future[T]):
     def invoke_callbacks(self) -> None:
         """Call back whoever asked for it before the future was done."""
         if self._watch is not None and self._watch.callbacks:
-            self._invoke_callbacks()  # type: ignore[attr-defined]
-            self._watch.callbacks.clear()  # they may lead back here, and the result is to go with its last user
+            due_callbacks.call(self, self._watch.callbacks)
 
     def profiling_info(self) -> ProfilingInfo:
         """What the run cost; raises ValueError where it has not finished."""

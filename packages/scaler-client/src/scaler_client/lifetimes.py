@@ -1,11 +1,19 @@
-"""ClientLife: a client's connection lasts as long as the client, or a future of it."""
+"""ClientLife: a client's connection lasts as long as the client, or a future of it.
+
+At its end the interpreter waits for calls with callbacks, as it does for those of a ThreadPoolExecutor. Other calls are
+cancelled then.
+"""
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import TYPE_CHECKING
+
+from scaler_client.waiters import due_callbacks
 
 if TYPE_CHECKING:
     from scaler_client.io_thread import IoThread
@@ -24,3 +32,10 @@ class ClientLife:
         self.cancel: Callable[[Sequence[int]], None] = io.cancel
         self.call_soon: Callable[[Callable[[], object]], None] = io.call_soon
         weakref.finalize(self, io.stop, 0).atexit = False
+        _wait_at_exit()
+
+
+@cache
+def _wait_at_exit() -> None:
+    """From now on, and only once: before finalizers, by which a local cluster ends, and before the io threads end."""
+    atexit.register(due_callbacks.wait)

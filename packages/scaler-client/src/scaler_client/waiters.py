@@ -87,6 +87,42 @@ class Bell:
         self._silent.acquire()
 
 
+class DueCallbacks:
+    """The futures of this process whose callbacks are yet to be called. For any thread."""
+
+    def __init__(self) -> None:
+        self._futures: dict[Future[Any], None] = {}
+        self._none = Bell()
+
+    def add(self, future: Future[Any]) -> None:
+        """It has a callback, and is not done."""
+        self._futures[future] = None
+
+    def call(self, future: Future[Any], callbacks: list[Any]) -> None:
+        """Call the callbacks of a future that is done."""
+        try:
+            future._invoke_callbacks()  # type: ignore[attr-defined]
+        finally:
+            callbacks.clear()  # they may lead back to the future, whose result is to go with its last user
+            self._futures.pop(future, None)
+            if not self._futures:
+                self._none.ring()
+
+    def clear(self) -> None:
+        """This process is a fork: nobody will call them."""
+        self._futures, self._none = {}, Bell()
+
+    def wait(self) -> None:
+        """Block until all were called."""
+        while self._futures:
+            self._none.wait()
+
+
+due_callbacks = DueCallbacks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=due_callbacks.clear)
+
+
 class _WaitEvent(threading.Event):
     """The event of a `concurrent.futures.wait` or `as_completed`, which tells the owner who blocks on it."""
 
