@@ -21,7 +21,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.messages import Status
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
-from scaler_scheduler.records import DONE, SessionRecord, TaskRecord
+from scaler_scheduler.records import DONE, HELD, SessionRecord, TaskRecord
 from world.callers import Caller, WorldClient, WorldFuture
 from world.hosts import SimulatedHost
 from world.plans import Execution, Plan
@@ -99,7 +99,8 @@ class SchedulerLife:
             assert agent.load < 1e-6
         recovery = core._recovery
         assert not (recovery._wanted or recovery._running or recovery._finished or recovery._adopted)
-        assert not core._dispatch._held
+        assert not any(function.held for function in core.state.functions.latest())
+        assert not any(task.state == HELD for task in core.state.suspects)
 
 
 class World:

@@ -45,9 +45,8 @@ class WorldMonitor:
         self._publish(census(state, self._figures(), self._world.now, snapshot=True))
         state.chronicle.now = self._world.now
         sessions = state.sessions.values()
-        groups = [group for session in sessions for group in session.groups.values()]
         tasks = [task for session in sessions for task in session.tasks.values()]
-        state.chronicle.begin(groups, state.agents.values(), tasks)
+        state.chronicle.begin(state.agents.values(), tasks)
 
     def _figures(self) -> ProcessFigures:
         hub = self._world.scheduler.hub

@@ -33,6 +33,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.driver = type(self).make_driver()
         self.wanted: dict[int, bytes] = {}
         self.told: dict[int, int] = {}
+        self.dependents = 0
         self.runs: dict[bytes, dict[int, int]] = {}
         self.joined: set[bytes] = set()
         self.operator = b"o" * 16
@@ -84,7 +85,8 @@ class AnyOrder(RuleBasedStateMachine):
     def depend(self, data: st.DataObject) -> None:
         need = data.draw(st.sampled_from(sorted(self.wanted)))
         client = self.wanted[need]
-        task = (client[0] << 32) + 2**30 + len(self.wanted)
+        self.dependents += 1
+        task = (client[0] << 32) + 2**30 + self.dependents
         self.wanted[task] = client
         submit = Submit((Group(b"f" * 16),), (task,), Payloads([b"call"]), dependents=(0,), needs=(need,))
         self.driver.feed(client, submit)
@@ -128,7 +130,8 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     @rule(data=st.data(), workers=st.integers(0, 2))
     def workers_are_drained(self, data: st.DataObject, workers: int) -> None:
-        self.driver.feed(data.draw(st.sampled_from(sorted(self.runs))), Resized(workers))
+        agent = data.draw(st.sampled_from(sorted(self.runs)))
+        self.driver.feed(agent, Resized(min(workers, self.driver.core.state.agents[agent].workers)))
         self.collect()
 
     @precondition(lambda self: any(self.runs.values()))

@@ -47,6 +47,7 @@ class Chronicle:
         self.lost_runs = 0
         self.not_found = 0
         self._numbers = count(1)
+        self._snapshot = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -72,7 +73,7 @@ class Chronicle:
         """These tasks are WAITING or HELD from now on."""
         step, group = _STEPS[state], tasks[0].group
         if len(tasks) == 1 or len({task.group for task in tasks}) == 1:
-            self._step(step, group.number or self._number_of(group), [task.id for task in tasks])
+            self._step(step, self._number_of(group), [task.id for task in tasks])
             return
         by_group: dict[GroupRecord, list[int]] = {}
         for task in tasks:
@@ -116,20 +117,18 @@ class Chronicle:
         self._tasks += array("Q", tasks)  # twice as fast as `extend`
 
     def _number_of(self, group: GroupRecord) -> int:
-        if not group.number:
-            group.number = self.number()
+        if group.told != self._snapshot:
+            group.number, group.told = group.number or self.number(), self._snapshot
             self._groups.append(group)
         return group.number
 
     # --- for whoever listens ----------------------------------------------------------------------------------------
 
-    def begin(self, groups: Iterable[GroupRecord], agents: Iterable[AgentRecord], tasks: Iterable[TaskRecord]) -> None:
+    def begin(self, agents: Iterable[AgentRecord], tasks: Iterable[TaskRecord]) -> None:
         """Somebody begins to listen: tell of what has not ended, as if it had just happened."""
         self._clear()
         self.listening = True
-        for group in groups:
-            group.number = group.number or self.number()
-            self._groups.append(group)
+        self._snapshot += 1
         told: dict[int, list[TaskRecord]] = {WAITING: [], HELD: []}
         assigned, room = [], SNAPSHOT_TASKS
         for task in tasks:

@@ -31,8 +31,8 @@ from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refu
 from scaler_protocol.ids import session_of
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import PROFILE
 from scaler_protocol.storage import DeleteObjects
+from scaler_scheduler.checks import check_done, check_functions, check_inputs, check_submit
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.dispatch import Dispatch
 from scaler_scheduler.functions import FunctionRecord
@@ -96,6 +96,8 @@ class SchedulerCore:
             reasons[RefusalCode.ROLE] = f"unknown role {hello.role}"
         if len(hello.identity) != 16:
             reasons[RefusalCode.IDENTITY] = f"an identity has 16 bytes, not {len(hello.identity)}"
+        elif problem := self._changed(hello):
+            reasons[RefusalCode.IDENTITY] = problem
         if hello.role == Role.CLIENT:
             known = self.state.sessions.get(hello.session)
             if not hello.session or (known is not None and known.peer != hello.identity):
@@ -111,11 +113,24 @@ class SchedulerCore:
             monitor_address=self._config.monitor_address,
         )
 
+    def _changed(self, hello: Hello) -> str:
+        """What a peer that is connected, or may yet come back, says differently this time."""
+        peer = hello.identity
+        session = self._clients.get(peer)
+        known = Role.CLIENT if session else Role.AGENT if peer in self.state.agents else Role.OPERATOR
+        if known == Role.OPERATOR and peer not in self._operators:
+            return ""
+        if hello.role != known:
+            return f"identity {peer.hex()} has role {known}, not {hello.role}: use one identity per process"
+        if session and hello.session != session.number:
+            return f"identity {peer.hex()} has session {session.number}, not {hello.session}: use one per session"
+        return ""
+
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Take one event in; raises ProtocolError for a message that this peer may not send, changing nothing."""
         handler = self._handlers.get(type(event))
         if handler is None:
-            raise ProtocolError(f"{type(event).__name__} is nothing a scheduler is told")
+            raise ProtocolError(f"unexpected message {type(event).__name__}")
         self.state.chronicle.now = now
         handler(peer, event, now)
 
@@ -158,7 +173,7 @@ class SchedulerCore:
             offer = Offer(tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime)
             agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, offer)
             agent.number, agent.heard = self.state.chronicle.number(), now
-            agent.resuming = bool(hello.peer_incarnation)
+            agent.resuming = agent.returning = bool(hello.peer_incarnation)
             self.state.agents[peer] = agent
             self._dispatch.joined(agent, now)
             self.state.log(f"{hello.workers} workers of {hello.name or hello.host} connected")
@@ -187,9 +202,9 @@ class SchedulerCore:
     def _session_over(self, session: SessionRecord, now: float) -> None:
         self._outcomes.cancel_known(list(session.tasks), now)
         self.state.sessions.pop(session.number, None)
-        self._dispatch.session_over(session)
+        self._recovery.session_over(session)
         self.state.waiting.drop_session(session)
-        session.groups.clear()
+        session.end()
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
@@ -197,6 +212,7 @@ class SchedulerCore:
         for death in event.deaths:
             self.state.chronicle.say(logging.WARNING, f"{agent.name or agent.host}: {death}")
         agent.running, agent.newer = frozenset(run for run in event.runs if run), self.state.next_run
+        self.state.suspects.reported(agent, now)
 
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
         if self._config.protected:
@@ -210,17 +226,17 @@ class SchedulerCore:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def _submit(self, peer: bytes, event: messages.Submit, now: float) -> None:
-        self._define(event, now)
+        check_submit(event)
         if event.tasks:
-            self._intake.submit(peer, event, now)
+            submitter = self._intake.submitter(peer, event)
+            self._define(event, now)
+            self._intake.submit(submitter, event, now)
+        else:
+            self._define(event, now)
 
     def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
-        if len(event.runs) != len(event.tasks) or len(event.profiles) != PROFILE.size * len(event.tasks):
-            raise ProtocolError("a Done of an agent has a run and a profile for every task")
-        agent = self._agent(peer)
-        for position in event.stored:
-            self.state.locality.made(event.results[position], agent.host)
-        self._outcomes.done(agent, event, now)
+        check_done(event)
+        self._outcomes.done(self._agent(peer), event, now)
 
     def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
         if peer in self._operators:
@@ -261,6 +277,7 @@ class SchedulerCore:
         self.state.freed[agent] = None
 
     def _inputs(self, peer: bytes, event: messages.Inputs, now: float) -> None:
+        check_inputs(event)
         stored = set(event.stored)
         for position, task in enumerate(event.tasks):
             record = self.state.find(task)
@@ -281,19 +298,25 @@ class SchedulerCore:
             function.asking.clear()
 
     def _functions(self, peer: bytes, event: messages.Functions, now: float) -> None:
+        if peer not in self._clients and peer not in self.state.agents:
+            raise ProtocolError("only a client or an agent defines functions")
+        check_functions(event)
         self._define(event, now)
 
     def _need_functions(self, peer: bytes, event: messages.NeedFunctions, now: float) -> None:
-        for wanted in event.functions:
+        self._agent(peer)
+        for wanted in dict.fromkeys(event.functions):
             function = self.state.functions.use(wanted)
             if function.body is not None:
                 self._answer(peer, function)
                 continue
             function.asking.add(peer)
-            for session in self.state.sessions.values():
-                if session.uses(function):
-                    self.state.send(session.peer, messages.NeedFunctions((wanted,), session.number))
+            while function.sessions:
+                number = next(iter(function.sessions))
+                if session := self.state.sessions.get(number):
+                    self.state.send(session.peer, messages.NeedFunctions((wanted,), number))
                     break
+                function.sessions.discard(number)
 
     def _answer(self, agent: bytes, function: FunctionRecord) -> None:
         body, stored = Payloads((function.body or b"",)), (0,) if function.stored else ()
@@ -307,6 +330,7 @@ class SchedulerCore:
 
     def _output(self, peer: bytes, event: messages.Output, now: float) -> None:
         """Lines of several sessions are sorted out; nested tasks write to their root session."""
+        self._agent(peer)
         by_owner: dict[bytes, list[int]] = {}
         for position, task in enumerate(event.tasks):
             record = self.state.find(task)
@@ -324,9 +348,11 @@ class SchedulerCore:
 
     def _resume(self, peer: bytes, event: messages.Resume, now: float) -> None:
         if agent := self.state.agents.get(peer):
+            # A client in a task wants these.
+            session = self.state.nested(session_of(event.wanted[0]), agent) if event.wanted else None
             self._recovery.agent_resumes(agent, event, now)
-            if event.wanted:  # a client in a task
-                self._recovery.client_resumes(self.state.nested(session_of(event.wanted[0]), agent), event, now)
+            if session is not None:
+                self._recovery.client_resumes(session, event, now)
         elif peer in self._clients:
             self._recovery.client_resumes(self._clients[peer], event, now)
 

@@ -31,7 +31,6 @@ from scaler_scheduler.records import (
     LaneRecord,
     Offer,
     Requirement,
-    SessionRecord,
     TaskRecord,
     describe_runtime,
 )
@@ -43,8 +42,11 @@ BEHIND_SECONDS = 0.05
 """Tasks up to this long may stand one behind the other at a worker, so that it never waits for the next."""
 REBALANCE_SECONDS = 0.01
 """How often the loads of agents are compared."""
+FUNCTIONS_LIMIT = 4096
+"""Functions that an agent is taken to hold: those it was sent last."""
 _RUN_TASKS = 4096
 _SHORTEST = 2e-6
+_VOID_ENTRIES = 64
 
 
 class Dispatch:
@@ -56,7 +58,6 @@ class Dispatch:
         self._rooms: dict[Offer, list[tuple[float, int, int, AgentRecord]]] = {}
         self._members: dict[Offer, int] = {}
         self._pushes = 0
-        self._held: dict[FunctionRecord, dict[SessionRecord, list[TaskRecord]]] = {}
         self._told: set[Requirement] = set()
         self._rebalance_at = 0.0
         self._wanting = False
@@ -87,13 +88,10 @@ class Dispatch:
     def defined(self, functions: Iterable[FunctionRecord], now: float) -> None:
         """The bytes of these functions have come: tasks that were held for them wait again."""
         for function in functions:
-            for tasks in self._held.pop(function, {}).values():
+            held, function.held = function.held, {}
+            for session, tasks in held.items():
+                session.lacking.discard(function)
                 self._state.queue([task for task in tasks if task.state == HELD], now)
-
-    def session_over(self, session: SessionRecord) -> None:
-        """Nobody is there any more to be asked for functions."""
-        for held in self._held.values():
-            held.pop(session, None)
 
     def check_eligible(self, lane: LaneRecord, now: float) -> None:
         """Tasks were added to a lane: where no connected worker can take them, say so once, or fail them."""
@@ -118,6 +116,10 @@ class Dispatch:
         for agent in self._state.freed:
             if agent.workers and not agent.resuming:
                 self._offer_room(agent)
+        for agent, task in self._state.suspects.place(self._state.agents.values(), changed=bool(self._state.freed)):
+            tasks = with_followers([task], agent.workers * agent.queue_size - agent.active - 1)
+            self._assign(agent, tasks)
+            self._run(agent, tasks, now)
         self._state.freed.clear()
         if not self._state.waiting.count:
             return
@@ -149,8 +151,11 @@ class Dispatch:
         """List an agent among those with room, at its present load; earlier entries become void."""
         agent.ticket += 1
         self._pushes += 1
-        entry = (agent.active / agent.workers, self._pushes, agent.ticket, agent)
-        heapq.heappush(self._rooms[agent.offer], entry)
+        heap = self._rooms[agent.offer]
+        heapq.heappush(heap, (agent.active / agent.workers, self._pushes, agent.ticket, agent))
+        if len(heap) > _VOID_ENTRIES + 2 * self._members[agent.offer]:  # under light load nobody pops void entries
+            heap[:] = [entry for entry in heap if entry[2] == entry[3].ticket]
+            heapq.heapify(heap)
 
     def _fill(self, offer: Offer, given: dict[AgentRecord, list[TaskRecord]], now: float) -> None:
         heap = self._rooms[offer]
@@ -252,10 +257,10 @@ class Dispatch:
                 self._state.chronicle.stand(HELD, (task,))
             session = group.session
             for function in lacking:
-                held = self._held.setdefault(function, {})
-                if session not in held:
+                if session not in function.held:
                     self._state.send(session.peer, NeedFunctions((function.id,), session.number))
-                held.setdefault(session, []).append(task)
+                    session.lacking.add(function)
+                function.held.setdefault(session, {})[task] = None
         return ready
 
     def _send_run(self, agent: AgentRecord, tasks: list[TaskRecord]) -> None:
@@ -269,7 +274,9 @@ class Dispatch:
             for function in (group.function, group.serializer):
                 if function is not None and function.id not in agent.functions:
                     defined[function.id] = function
-        agent.functions.update(defined)
+        agent.functions.update(dict.fromkeys(defined))
+        while len(agent.functions) > FUNCTIONS_LIMIT:
+            del agent.functions[next(iter(agent.functions))]
         ids = [task.id for task in tasks]
         if self._state.chronicle.listening:
             self._state.chronicle.assigned(agent, first.run, ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from scaler_protocol.errors import NoWorkerError, ProtocolError
 from scaler_protocol.ids import session_of
@@ -23,6 +24,19 @@ from scaler_scheduler.records import (
 )
 from scaler_scheduler.state import SchedulerState
 
+DEEPEST = 2**16 - 1
+"""Nested tasks below this depth are served as if they stood there."""
+GROUPS_LIMIT = 1024
+"""Groups of one session that are remembered for its next tasks."""
+
+
+class Submitter(NamedTuple):
+    """Whose tasks they are, and the parent of nested ones; no session where the run of the parent is over."""
+
+    peer: bytes
+    session: SessionRecord | None
+    parent: TaskRecord | None
+
 
 class Intake:
     """Resolves what tasks of a batch share once, and enters them."""
@@ -32,15 +46,17 @@ class Intake:
         self._outcomes = outcomes
         self._dispatch = dispatch
 
-    def submit(self, peer: bytes, event: Submit, now: float) -> None:
-        """Take new tasks of a client, or of a task that runs on an agent; raises ProtocolError, changing nothing."""
-        session, parent = self._owner(peer, event)
+    def submit(self, submitter: Submitter, event: Submit, now: float) -> None:
+        """Take new tasks of a client, or of a task that runs on an agent."""
+        session, parent = submitter.session, submitter.parent
         if session is None:
             self._outcomes.cancel_known(event.tasks, now)
             cancelled = [Status.CANCELLED] * len(event.tasks)
-            self._state.send(peer, Done(event.tasks, cancelled, Payloads([b""] * len(event.tasks))))
+            self._state.send(submitter.peer, Done(event.tasks, cancelled, Payloads([b""] * len(event.tasks))))
             return
-        root, depth = (parent.group.lane.session, parent.group.for_agents.depth + 1) if parent else (session, 0)
+        root, depth = session, 0
+        if parent is not None:
+            root, depth = parent.group.lane.session, min(parent.group.for_agents.depth + 1, DEEPEST)
         groups = [self._group(session, group, root, depth) for group in event.groups]
         if event.task_groups:
             chosen = [groups[group] for group in event.task_groups]
@@ -88,34 +104,30 @@ class Intake:
         for lane in {record.group.lane for record in records}:
             self._dispatch.check_eligible(lane, now)
 
-    def _owner(self, peer: bytes, event: Submit) -> tuple[SessionRecord | None, TaskRecord | None]:
-        """The session that submits, and the parent task of a nested one; no session where the parent's run is over."""
+    def submitter(self, peer: bytes, event: Submit) -> Submitter:
+        """Who submits these tasks; raises ProtocolError, changing nothing, for tasks that are not the sender's."""
         number = session_of(event.tasks[0])
-        if session_of(min(event.tasks)) != number or session_of(max(event.tasks)) != number:
-            raise ProtocolError("a Submit holds tasks of one session")
-        if not event.groups or max(event.task_groups, default=0) >= len(event.groups):
-            raise ProtocolError("a task names a group that is not there")
-        if max(map(max, filter(None, (event.stored, event.dependents, event.inner))), default=0) >= len(event.tasks):
-            raise ProtocolError("a Submit speaks of a task that is not in it")
         session = self._state.sessions.get(number)
         if session is not None and session.peer != peer:
             raise ProtocolError(f"session {number} is not the sender's")
         if not event.parent:
             if session is None or session.nested:
                 raise ProtocolError(f"session {number} is not connected")
-            return session, None
+            return Submitter(peer, session, None)
         agent = self._state.agents.get(peer)
         if agent is None:
             raise ProtocolError("only tasks on an agent have a parent")
         parent = agent.runs.get(event.parent)
         if parent is None or parent.state != ASSIGNED:
-            return None, None
-        return self._state.nested(number, agent), parent
+            return Submitter(peer, None, None)
+        return Submitter(peer, self._state.nested(number, agent), parent)
 
     def _group(self, session: SessionRecord, group: Group, root: SessionRecord, depth: int) -> GroupRecord:
         key = (group, root, depth)
         record = session.groups.get(key)
-        if record is None:
+        if record is not None:
+            session.groups.move_to_end(key)
+        else:
             needs = tuple(sorted(zip(group.capability_names, group.capability_values, strict=True)))
             runtime = None if group.encoding == Encoding.JSON else session.runtime
             lane = self._state.waiting.lane(root, group.priority, depth, Requirement(needs, runtime))
@@ -128,6 +140,11 @@ class Intake:
                 functions.use(group.serializer) if group.serializer else None,
                 replace(group, capability_names=(), capability_values=(), depth=depth),
             )
+            record.function.sessions.add(session.number)
+            if record.serializer is not None:
+                record.serializer.sessions.add(session.number)
+            if len(session.groups) > GROUPS_LIMIT:
+                session.groups.popitem(last=False)
         return record
 
 
@@ -138,7 +155,8 @@ def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> No
         if known is None:
             continue
         if known.group.lane.unseen and known.state == HELD:
-            continue  # it waited for this: the copy takes its place
+            copy.extra = known.extra  # it waited for this: the copy takes its place, with those that depend on it
+            continue
         if known.group.lane.unseen and plain:
             known.group, known.call = copy.group, copy.call
         copy.state = GONE

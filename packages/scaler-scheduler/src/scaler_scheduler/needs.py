@@ -119,7 +119,8 @@ class Needs:
             number, given, ready = record.id, outcome[1:], self._ready
             for dependent in dependents:
                 more = dependent.extra
-                if dependent.state in (HELD, ASSIGNED) and more is not None:
+                # Whoever was asked for it may have been faster.
+                if dependent.state in (HELD, ASSIGNED) and more is not None and more.inputs.get(number, given) is None:
                     more.inputs[number] = given
                     more.lacking -= 1
                     if not more.lacking and dependent.state == HELD:

@@ -57,7 +57,9 @@ class Operators:
         self._state.log(f"{self._names[peer]} wants to drain process {event.pid} of an agent that is gone")
 
     def resized(self, agent: AgentRecord, event: Resized) -> None:
-        """Workers of an agent were drained."""
+        """Workers of an agent were drained; raises ProtocolError where there would be more than before."""
+        if event.workers > agent.workers:
+            raise ProtocolError(f"{event.workers} workers are left of an agent that has {agent.workers}")
         self._state.log(f"{agent.name or agent.host} has {event.workers} workers left of {agent.workers}")
         agent.workers = event.workers
         self._state.freed[agent] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
+from scaler_protocol.errors import ProtocolError, ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Ended, Release, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
@@ -27,6 +27,7 @@ from scaler_scheduler.records import (
 )
 from scaler_scheduler.recovery import Recovery
 from scaler_scheduler.state import SchedulerState
+from scaler_scheduler.suspects import NOBODY, blame
 
 RELEASE_BATCH = 512
 RELEASE_SECONDS = 0.05
@@ -45,26 +46,18 @@ class Outcomes:
         self._release_at: float | None = None
 
     def done(self, agent: AgentRecord, report: Done, now: float) -> None:
-        """An agent reports ended runs: passed on as they are where all is well, one by one otherwise."""
-        runs = agent.runs
-        records = [runs.pop(run, None) for run in report.runs]
-        if agent.blocked:
-            agent.blocked.difference_update(report.runs)
+        """An agent reports ended runs: passed on as they are where all is well, one by one otherwise.
+
+        Raises ProtocolError, changing nothing, for a run that is another task's.
+        """
+        records = _take_runs(agent, report)
+        for position in report.stored:
+            self._state.locality.made(report.results[position], agent.host)
         self._state.freed[agent] = None
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
         self._sample(records, report)
-        owner = records[0].group.session if records and records[0] else None
-        plain = owner is not None and not any(report.statuses)
-        cost = 0.0
-        for record in records:
-            if record is not None:
-                cost += record.cost
-                if record.state != ASSIGNED or record.extra is not None or record.group.session is not owner:
-                    plain = False
-            else:
-                plain = False
-        agent.load = max(0.0, agent.load - cost) if runs else 0.0
-        if plain and owner is not None:
+        owner = _plain_owner(records, report)
+        if owner is not None:
             for record in records:
                 record.state = DONE  # type: ignore[union-attr]
                 record.call = b""  # type: ignore[union-attr]
@@ -115,12 +108,18 @@ class Outcomes:
         if status == Status.LOST and self._state.chronicle.listening:
             self._state.chronicle.say(logging.WARNING, f"a run was lost: {restore(report.results[position])}", task)
         if record is None:
-            if self._recovery.keeps(agent, task, status):
+            run = report.runs[position]
+            if self._recovery.keeps(agent, task, run, status):
                 return
             # A run that was given up for lost: what user code made of it still counts, if nobody was faster.
             record = self._state.find(task)
             asked = record is not None and record.is_unseen  # after a restart: there is no current run
-            if record is None or record.state in (DONE, GONE) or status > (Status.FAILED if asked else Status.RAISED):
+            counts = status <= (Status.FAILED if asked else Status.RAISED)
+            if (
+                record is None
+                or record.state in (DONE, GONE)
+                or not (counts and self._recovery.was_given(agent, record, run))
+            ):
                 self._drop(agent, report, position, stored, now)
                 return
             self.take_back(record)
@@ -173,7 +172,8 @@ class Outcomes:
             again = status == Status.CANCELLED  # the agent withdrew a run that is still wanted: it was shutting down
         if again:
             self.end_children(record, now)
-            self._state.queue([record], now, first=True)
+            if record.state == ASSIGNED:
+                self._state.queue([record], now, first=True)
         return again
 
     def _given_up(self, record: TaskRecord, payload: bytes) -> bytes:
@@ -254,8 +254,8 @@ class Outcomes:
             self._share([record], outcome, "", now)
 
     def agent_lost(self, agent: AgentRecord, reason: str, now: float, *, charged: bool = True) -> None:
-        """An agent is gone: its tasks run elsewhere; those that were on a worker are charged with a lost run."""
-        running = agent.on_workers() if charged else ()
+        """An agent is gone: its tasks run elsewhere. Whoever may have ended it is charged, or suspected."""
+        blamed = blame(agent) if charged else NOBODY
         records, agent.runs = list(agent.runs.values()), {}
         agent.blocked.clear()
         again = []
@@ -263,11 +263,17 @@ class Outcomes:
             if record.state != ASSIGNED:
                 continue
             self.end_children(record, now)
+            if record.state != ASSIGNED:  # who sent it says that it is a child of its own
+                continue
             extra = record.more()
-            if record.run in running:
+            extra.given_up.append((record.run, agent.peer))
+            self._state.chronicle.lost_runs += record.run in blamed.running
+            if record.run in blamed.charged:
                 extra.lost_runs += 1
-                self._state.chronicle.lost_runs += 1
-                extra.charged = record.run
+                extra.charged, extra.suspect = record.run, True
+            elif record.run in blamed.suspected:
+                extra.shared_losses += record.run in blamed.running
+                extra.suspect = True
             if extra.lost_runs < self._state.config.lost_run_limit:
                 again.append(record)
                 continue
@@ -373,6 +379,34 @@ class Outcomes:
                 if agent.released:
                     tasks, agent.released = agent.released, []
                     self._state.send(agent.peer, Release(tasks))
+
+
+def _take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:
+    """What the agent ran, which is no load of its any more; raises ProtocolError for a run that is another task's."""
+    runs, cost = agent.runs, 0.0
+    records = list(map(runs.get, report.runs))
+    for record, task in zip(records, report.tasks, strict=True):
+        if record is not None:
+            cost += record.cost
+            if record.id != task:
+                raise ProtocolError(f"Done names a run of task {record.id:x} as one of task {task:x}")
+    for run in report.runs:
+        runs.pop(run, None)
+    if agent.blocked:
+        agent.blocked.difference_update(report.runs)
+    agent.load = max(0.0, agent.load - cost) if runs else 0.0
+    return records
+
+
+def _plain_owner(records: Sequence[TaskRecord | None], report: Done) -> SessionRecord | None:
+    """The session of all these tasks, if there is nothing about them but that they have ended with a value."""
+    if any(report.statuses) or not records or records[0] is None:
+        return None
+    owner = records[0].group.session
+    for record in records:
+        if record is None or record.state != ASSIGNED or record.extra is not None or record.group.session is not owner:
+            return None
+    return owner
 
 
 def _profile_of(report: Done, position: int) -> bytes:

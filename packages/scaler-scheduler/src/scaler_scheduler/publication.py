@@ -114,10 +114,9 @@ class Publication:
         state = self._state
         self._publish_events()  # those who listen already are owed what has happened so far
         self._publish(self._figures.status(snapshot=True))
-        groups = [group for session in state.sessions.values() for group in session.groups.values()]
         tasks = (task for session in state.sessions.values() for task in session.tasks.values())
         state.chronicle.now = time.monotonic()
-        state.chronicle.begin(groups, state.agents.values(), tasks)
+        state.chronicle.begin(state.agents.values(), tasks)
         self._publish_events()
         self._stop()
         self._watch = StorageWatch(self._storage, self._publisher.context)

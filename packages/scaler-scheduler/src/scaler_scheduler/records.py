@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from scaler_protocol.capabilities import Capabilities, missing
@@ -29,6 +30,8 @@ class TaskState(IntEnum):
     GONE = 4
     """Nobody wants it; where it still stands in a lane or on an agent it is passed over."""
 
+
+GIVEN_UP_RUNS = 8
 
 # Plain integers: an enum member costs a look-up and a comparison in Python wherever it is touched.
 WAITING, HELD, ASSIGNED, DONE, GONE = (int(state) for state in TaskState)
@@ -85,14 +88,26 @@ class SessionRecord:
     waiting: int = 0
     watched: bool = False
     """Whether it is told of inner nodes that have ended."""
-    groups: dict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=dict)
+    groups: OrderedDict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=OrderedDict)
+    """Those used last; a task knows its group itself."""
+    lanes: dict[tuple[int, int, Requirement], LaneRecord] = field(default_factory=dict)
+    """Of this root session, by priority, depth and requirement."""
+    lacking: set[FunctionRecord] = field(default_factory=set)
+    """Functions that tasks of this session are HELD for, until their bytes have come."""
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
     graphs: dict[int, GraphRecord] = field(default_factory=dict)
     """By their first tasks."""
 
-    def uses(self, function: FunctionRecord) -> bool:
-        """Whether the session has submitted calls of the function, or with it as their serializer."""
-        return any(function in (group.function, group.serializer) for group in self.groups.values())
+    def end(self) -> None:
+        """Let go what refers to the session: collecting such circles is put off for long."""
+        for group in self.groups.values():
+            group.function.sessions.discard(self.number)
+            if group.serializer is not None:
+                group.serializer.sessions.discard(self.number)
+        for function in self.lacking:
+            function.held.pop(self, None)
+        self.groups.clear()
+        self.lacking.clear()
 
 
 @dataclass(slots=True, eq=False)
@@ -199,6 +214,8 @@ class GroupRecord:
     """Without requirements, which are met, and with the depth that the scheduler worked out."""
     number: int = 0
     """What monitors know it by, once they were told of it."""
+    told: int = 0
+    """The snapshot since which they know it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -207,8 +224,15 @@ class TaskExtra:
 
     stored: bool = False
     lost_runs: int = 0
+    shared_losses: int = 0
+    """Runs lost with an agent of which nobody can say which run ended it: see scaler_scheduler.suspects."""
+    suspect: bool = False
+    seen: float = 0.0
+    """When its agent first reported a suspect's run to be on a worker."""
     charged: int = 0
     """The run that was counted as lost with its agent, should the agent come back with it."""
+    given_up: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=GIVEN_UP_RUNS))
+    """Runs that were lost with their agents, which may come back with them."""
     raised_runs: int = 0
     lacking: int = 0
     """How many results have not come."""
@@ -257,7 +281,10 @@ class TaskRecord:
     @property
     def attempt(self) -> int:
         """The number of the current (or next) run, from 1."""
-        return 1 if self.extra is None else 1 + self.extra.lost_runs + self.extra.raised_runs
+        extra = self.extra
+        if extra is None:
+            return 1
+        return 1 + extra.lost_runs + extra.shared_losses + extra.raised_runs
 
 
 @dataclass(slots=True, eq=False)
@@ -272,7 +299,8 @@ class AgentRecord:
     offer: Offer
     runs: dict[int, TaskRecord] = field(default_factory=dict)
     blocked: set[int] = field(default_factory=set)
-    functions: set[bytes] = field(default_factory=set)
+    functions: dict[bytes, None] = field(default_factory=dict)
+    """Those it was sent last; it asks for what it has dropped."""
     load: float = 0.0
     """Expected seconds of what it has."""
     window: int = 0
@@ -281,6 +309,10 @@ class AgentRecord:
     recalling: bool = False
     resuming: bool = False
     """Whether it is still to say what it runs and keeps: until then it is given nothing."""
+    returning: bool = False
+    """Whether it has been welcomed before, perhaps by an earlier incarnation of the scheduler."""
+    suspect: TaskRecord | None = None
+    """The last suspect that it was given."""
     ticket: int = 0
     """Which of its entries in the heap of agents with room is the valid one."""
     running: frozenset[int] = frozenset()
@@ -303,6 +335,10 @@ class AgentRecord:
         likely = [run for run in self.runs if run in self.running and run not in self.blocked]
         likely += [run for run in self.runs if run >= self.newer and run not in self.blocked]
         return self.blocked.union(likely[: self.workers])
+
+    def unreported(self) -> set[int]:
+        """The newest runs that no report can have told of: one of them may have ended the agent as it came in."""
+        return {run for run in islice(reversed(self.runs), self.workers) if run >= self.newer}
 
 
 class Letter:

@@ -41,6 +41,8 @@ class Recovery:
         self._wanted: dict[int, SessionRecord] = {}
         self._running: dict[int, tuple[AgentRecord, int]] = {}
         self._finished: dict[int, AgentRecord] = {}
+        self._claimed: set[int] = set()
+        """Runs of earlier incarnations that agents have named."""
         self._blocked: set[int] = set()
         """Runs of which nobody has said yet that they are wanted, and that wait for tasks of their own."""
         self._adopted: list[TaskRecord] = []
@@ -62,6 +64,12 @@ class Recovery:
         self._give_up([task for task, asked in self._asked.items() if asked is agent], now)
         self._running = {task: held for task, held in self._running.items() if held[0] is not agent}
         self._finished = {task: held for task, held in self._finished.items() if held is not agent}
+
+    def session_over(self, session: SessionRecord) -> None:
+        """A session has ended: what it wanted is not wanted any more."""
+        if self._resuming:
+            self._resuming = [resuming for resuming in self._resuming if resuming is not session]
+            self._wanted = {task: owner for task, owner in self._wanted.items() if owner is not session}
 
     def client_resumes(self, session: SessionRecord, event: Resume, now: float) -> None:
         """A client wants these tasks; those that are known go their way."""
@@ -97,25 +105,53 @@ class Recovery:
     def _runs(self, agent: AgentRecord, task: int, run: int) -> bool:
         """Whether the agent may go on with this run."""
         record = self._state.find(task)
+        if run in agent.runs or run in self._claimed:
+            return run in agent.runs and agent.runs[run].id == task
+        if record is not None:
+            return self._takes_up(agent, record, run)
+        if self._until is None or not self._is_older(agent, run) or task in self._running:
+            return False
+        self._claimed.add(run)
         if session := self._wanted.pop(task, None):
             self._adopt(session, task, agent, run)
-        elif record is not None and record.state == WAITING:
-            self._state.waiting.forget(record)
-            self._put(agent, record, run)
-            if record.extra is not None and record.extra.charged == run:
-                record.extra.lost_runs -= 1  # it was not lost
-                record.extra.charged = 0
-        elif record is None and self._until is not None:
-            self._running[task] = (agent, run)
         else:
-            return False
+            self._running[task] = (agent, run)
         return True
 
-    def keeps(self, agent: AgentRecord, task: int, status: int) -> bool:
-        """A run of a task that nobody has asked for yet has ended: whether its agent is to keep the outcome."""
-        if self._until is None:
+    def _takes_up(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
+        """An agent that was given up is back with a run: whether the task still waits for another one."""
+        extra = record.extra
+        is_suspect = record.state == HELD and extra is not None and extra.suspect and not extra.lacking
+        if not (record.state == WAITING or is_suspect) or not self.was_given(agent, record, run):
             return False
-        self._running.pop(task, None)  # there is nothing left to be adopted
+        if is_suspect:
+            self._state.suspects.remove(record)
+        else:
+            self._state.waiting.forget(record)
+        if extra is not None:
+            extra.suspect = False  # its host lives
+            if extra.charged == run:
+                extra.lost_runs -= 1  # it was not lost
+                extra.charged = 0
+        self._put(agent, record, run)
+        return True
+
+    def _is_older(self, agent: AgentRecord, run: int) -> bool:
+        """Whether the agent may have been given this run by an earlier incarnation."""
+        return agent.returning and not self._state.is_own(run)
+
+    def was_given(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
+        """Whether this agent may have been given this run, which it has no longer: of ours that is known."""
+        if self._state.is_own(run):
+            return record.extra is not None and (run, agent.peer) in record.extra.given_up
+        return agent.returning
+
+    def keeps(self, agent: AgentRecord, task: int, run: int, status: int) -> bool:
+        """A run of a task that nobody has asked for yet has ended: whether its agent is to keep the outcome."""
+        if self._until is None or not self._is_older(agent, run):
+            return False
+        if self._running.get(task, (None, 0))[0] is agent:
+            del self._running[task]  # there is nothing left to be adopted
         if status > Status.FAILED or self._state.find(task) is not None:
             return False
         self._finished[task] = agent
@@ -172,7 +208,8 @@ class Recovery:
             session.resuming = False
         self._state.forget_nested(session.number for session in self._resuming)
         self._resuming = []
-        self._wanted, self._running, self._finished, self._adopted, self._blocked = {}, {}, {}, [], set()
+        self._wanted, self._running, self._finished, self._adopted = {}, {}, {}, []
+        self._blocked, self._claimed = set(), set()
 
     def _ask_for_calls(self) -> None:
         """Of tasks that nobody holds, and of those that agents run, should they be lost."""

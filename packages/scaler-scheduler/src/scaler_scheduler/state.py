@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from scaler_io.effects import Effect, Log, Send
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.ids import first_run, session_of
+from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
 from scaler_protocol.messages import Message, NeedTasks, Status
 from scaler_scheduler.chronicle import Chronicle
 from scaler_scheduler.config import SchedulerConfig
@@ -25,6 +25,7 @@ from scaler_scheduler.records import (
     SessionRecord,
     TaskRecord,
 )
+from scaler_scheduler.suspects import Suspects
 from scaler_scheduler.waiting import WaitingRoom
 
 GRAPHS_TOLD = 100
@@ -37,13 +38,15 @@ class SchedulerState:
     def __init__(self, incarnation: int, config: SchedulerConfig) -> None:
         self.config = config
         self.incarnation = incarnation
-        self.next_run = first_run(incarnation) + 1
+        self._first_run, self._last_run = first_run(incarnation), first_run(incarnation + SPARE_INCARNATIONS)
+        self.next_run = self._first_run + 1
         self.sessions: dict[int, SessionRecord] = {}
         self.agents: dict[bytes, AgentRecord] = {}
         self.functions = FunctionStore()
         self.waiting = WaitingRoom()
         self.chronicle = Chronicle()
         self.locality = Locality()
+        self.suspects = Suspects()
         self.out: list[Effect] = []
         self.withdrawn: dict[AgentRecord, list[int]] = {}
         self.ended: dict[SessionRecord, list[int]] = {}
@@ -65,18 +68,28 @@ class SchedulerState:
         self.out.append(Log(level, text))
         self.chronicle.say(level, text)
 
+    def is_own(self, run: int) -> bool:
+        """Whether it is a run of this incarnation, given to an agent or not."""
+        return self._first_run <= run < self._last_run
+
     def find(self, task: int) -> TaskRecord | None:
         """The task of this id, if it is known."""
         session = self.sessions.get(session_of(task))
         return session.tasks.get(task) if session else None
 
     def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
-        """These tasks are to run, or HELD, where they lack results; `first` and `soon` are as for the waiting room."""
+        """These tasks are to run; HELD, where they lack results or are suspects.
+
+        `first` and `soon` are as for the waiting room.
+        """
         lanes: dict[LaneRecord, list[TaskRecord]] = {}
         for task in tasks:
             task.state, task.agent = WAITING, None
-            if task.extra is not None and task.extra.lacking:
+            extra = task.extra
+            if extra is not None and (extra.lacking or (extra.suspect and not task.group.lane.unseen)):
                 task.state = HELD
+                if not extra.lacking:
+                    self.suspects.add(task)
                 if self.chronicle.listening:
                     self.chronicle.stand(HELD, (task,))
             else:
@@ -111,6 +124,8 @@ class SchedulerState:
             self.waiting.forget(task)
         elif state == ASSIGNED and task.agent is not None:
             self.withdrawn.setdefault(task.agent, []).append(task.run)
+        elif task.extra is not None and task.extra.suspect:
+            self.suspects.remove(task)
         task.call = b""
 
     def count_ended(self, task: TaskRecord, status: int) -> None:
@@ -138,4 +153,4 @@ class SchedulerState:
             session = self.sessions.get(number)
             if session is not None and session.nested and not session.tasks and not session.resuming:
                 del self.sessions[number]
-                session.groups.clear()  # which know it: collecting such circles is put off for long
+                session.end()

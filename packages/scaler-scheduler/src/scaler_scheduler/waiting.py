@@ -102,21 +102,23 @@ class WaitingRoom:
 
     def __init__(self) -> None:
         self.count = 0
-        self._lanes: dict[tuple[SessionRecord, int, int, Requirement], LaneRecord] = {}
+        self._lanes: dict[Requirement, dict[LaneRecord, None]] = {}
         self._requirements: dict[Requirement, list[_Choice]] = {}
         self._choices: dict[Offer, _Choice] = {}
         self._round = 0
 
     def lane(self, session: SessionRecord, priority: int, depth: int, requirement: Requirement) -> LaneRecord:
         """The lane for such tasks."""
-        key = (session, priority, depth, requirement)
-        lane = self._lanes.get(key)
+        key = (priority, depth, requirement)
+        lane = session.lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = LaneRecord(session, priority, depth, requirement)
+            lane = session.lanes[key] = LaneRecord(session, priority, depth, requirement)
             if requirement not in self._requirements:
                 self._requirements[requirement] = [
                     choice for offer, choice in self._choices.items() if not requirement.lacking(offer)
                 ]
+                self._lanes[requirement] = {}
+            self._lanes[requirement][lane] = None
         return lane
 
     def add_offer(self, offer: Offer) -> None:
@@ -127,9 +129,9 @@ class WaitingRoom:
         for requirement, choices in self._requirements.items():
             if not requirement.lacking(offer):
                 choices.append(choice)
-        for lane in self._lanes.values():
-            if lane.listed and choice in self._requirements[lane.requirement]:
-                choice.add(lane)
+                for lane in self._lanes[requirement]:
+                    if lane.listed:
+                        choice.add(lane)
 
     def remove_offer(self, offer: Offer) -> None:
         """The last agent of this class has left."""
@@ -230,11 +232,12 @@ class WaitingRoom:
         return taken
 
     def drop_session(self, session: SessionRecord) -> None:
-        """A root session is over: its lanes are empty by now."""
-        for key in [key for key in self._lanes if key[0] is session]:
-            lane = self._lanes.pop(key)
+        """A root session is over: its lanes have no wanted tasks left. Costs what its own lanes cost."""
+        for lane in session.lanes.values():
             lane.tasks.clear()
             lane.ready.clear()
-        used = {lane.requirement for lane in self._lanes.values()}
-        for requirement in [requirement for requirement in self._requirements if requirement not in used]:
-            del self._requirements[requirement]
+            lanes = self._lanes[lane.requirement]
+            del lanes[lane]
+            if not lanes:
+                del self._lanes[lane.requirement], self._requirements[lane.requirement]
+        session.lanes.clear()

@@ -1,0 +1,251 @@
+"""What no peer may say is refused before anything changes, and costs nobody else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scaler_io.links import HubEvent, PeerJoined, PeerLost
+from scaler_protocol import messages
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import Hello, Refused, Role, Welcome
+from scaler_protocol.ids import first_task, function_id
+from scaler_protocol.messages import Done, Group, Status, Submit
+from scaler_protocol.operations import Resized
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import PROFILE
+from scaler_scheduler.dispatch import FUNCTIONS_LIMIT
+from scaler_scheduler.functions import RECORDS_LIMIT
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from conftest import SchedulerDriver
+
+FIRST = first_task(ord("c"))
+
+
+def done(task: int, run: int, status: int = Status.VALUE, result: bytes = b"forged") -> Done:
+    return Done((task,), (status,), Payloads([result]), runs=(run,), profiles=bytes(PROFILE.size), worker="w")
+
+
+def submit(*tasks: int, needs: dict[int, int] | None = None, function: bytes = b"f" * 16) -> Submit:
+    pairs = needs or {}
+    return Submit(
+        (Group(function),),
+        tasks,
+        Payloads([b"call"] * len(tasks)),
+        dependents=[tasks.index(task) for task in pairs],
+        needs=list(pairs.values()),
+        functions=(function,),
+        names=("n",),
+        bodies=Payloads([b"body"]),
+    )
+
+
+def totals(driver: SchedulerDriver) -> tuple[int, ...]:
+    chronicle = driver.core.state.chronicle
+    return chronicle.submitted, *chronicle.ended
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (submit(FIRST + 1, FIRST + 1, FIRST + 1), "names a task twice"),
+        (submit(FIRST + 1, needs={FIRST + 1: FIRST + 1}), "need each other"),
+        (submit(FIRST + 1, FIRST + 2, needs={FIRST + 1: FIRST + 2, FIRST + 2: FIRST + 1}), "need each other"),
+        (messages.NeedFunctions((b"f" * 16,)), "only an agent"),
+        (messages.Output((FIRST + 1,), (1,), Payloads([b"text"])), "only an agent"),
+        (done(FIRST + 1, 1), "only an agent"),
+        (messages.Inputs((FIRST + 1,), (FIRST,), (77,), Payloads([b""])), "no status"),
+        (messages.Inputs((FIRST + 1,), (FIRST,), (0,), Payloads([b"short"]), stored=(0,)), "a reference has 24 bytes"),
+    ],
+)
+def test_what_a_client_may_not_say(driver: SchedulerDriver, message: messages.Message, what: str) -> None:
+    client = driver.client(b"c")
+    before = totals(driver)
+    with pytest.raises(ProtocolError, match=what):
+        driver.feed(client, message)
+    driver.settle()
+    assert totals(driver) == before and not driver.core.state.sessions[ord("c")].tasks
+
+
+@pytest.mark.parametrize("status", [Status.VALUE, Status.RAISED, Status.FAILED])
+def test_an_agent_ends_only_what_it_was_given(driver: SchedulerDriver, status: int) -> None:
+    client, agent, other = driver.client(), driver.agent(), driver.agent(b"other")
+    tasks = driver.submit(client, 3)
+    runs = driver.runs(agent)
+    stranger = other if runs else agent
+    owner, runs = (agent, runs) if runs else (other, driver.runs(other))
+    for task in tasks:
+        for run in (12345, runs.get(task, 0), driver.core.state.next_run):
+            driver.feed(stranger, done(task, run, status))
+    assert not driver.outcomes(client)
+    while runs:
+        driver.done(owner, runs)
+        runs = driver.runs(owner)
+        for task, run in driver.runs(stranger).items():
+            driver.done(stranger, {task: run})
+    assert driver.outcomes(client).keys() == set(tasks)
+
+
+def test_a_run_is_one_of_its_own_task(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=2)
+    one, two = driver.submit(client, 2)
+    runs = driver.runs(agent)
+    with pytest.raises(ProtocolError, match="as one of task"):
+        driver.feed(agent, done(two, runs[one]))
+    driver.done(agent, runs)
+    assert driver.outcomes(client) == dict.fromkeys((one, two), (Status.VALUE, b"r"))
+
+
+@pytest.mark.parametrize("status", [5, 77, 255])
+def test_a_status_that_is_none_changes_nothing(driver: SchedulerDriver, status: int) -> None:
+    client, agent = driver.client(), driver.agent()
+    (task,) = driver.submit(client)
+    runs, before = driver.runs(agent), totals(driver)
+    with pytest.raises(ProtocolError, match="no status"):
+        driver.feed(agent, done(task, runs[task], status))
+    assert totals(driver) == before
+    driver.done(agent, runs)
+    assert driver.outcomes(client) == {task: (Status.VALUE, b"r")}
+
+
+def test_an_agent_takes_up_only_runs_that_it_was_given(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    (task,) = driver.submit(client)
+    thief = driver.agent(b"thief", peer_incarnation=driver.incarnation)
+    driver.feed(thief, messages.Resume(running=(task,), runs=(driver.core.state.next_run,)))
+    assert [len(withdraw.runs) for withdraw in driver.take(thief, messages.Withdraw)] == [1]
+    agent = driver.agent()
+    runs = driver.runs(agent) | driver.runs(thief)
+    assert list(runs) == [task]
+
+
+def test_workers_do_not_become_more_by_being_drained(driver: SchedulerDriver) -> None:
+    agent = driver.agent(workers=2)
+    with pytest.raises(ProtocolError, match="has 2"):
+        driver.feed(agent, Resized(2**31))
+    assert driver.core.state.agents[agent].workers == 2
+
+
+@pytest.mark.parametrize(
+    ("role", "changes", "what"),
+    [
+        (Role.CLIENT, {"session": 77}, "has session 99, not 77"),
+        (Role.CLIENT, {"role": Role.AGENT, "workers": 1, "queue_size": 1}, "has role 1, not 2"),
+        (Role.AGENT, {"role": Role.CLIENT, "session": 77}, "has role 2, not 1"),
+        (Role.OPERATOR, {"role": Role.CLIENT, "session": 77}, "has role 3, not 1"),
+    ],
+)
+def test_a_peer_stays_what_it_is(driver: SchedulerDriver, role: int, changes: dict[str, int], what: str) -> None:
+    peer = b"p" * 16
+    hello = Hello(role, peer, 1, session=99, workers=1, queue_size=1)
+    driver.feed(peer, PeerJoined(hello, False))
+    changed = replace(hello, incarnation=2, **changes)  # type: ignore[arg-type]
+    answer = driver.core.admit(changed)
+    assert isinstance(answer, Refused) and what in answer.reasons[0]
+    assert isinstance(driver.core.admit(replace(hello, incarnation=2)), Welcome)
+    driver.feed(peer, PeerLost("gone"))
+    assert isinstance(driver.core.admit(changed), Welcome)
+
+
+def test_an_input_that_comes_twice_counts_once(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c"), driver.agent(workers=1)
+    first, second = driver.submit(client, 2)
+    runs = driver.runs(agent)
+    third = FIRST + 10
+    both = Submit((Group(b"f" * 16),), (third,), Payloads([b"call"]), dependents=(0, 0), needs=(first, second))
+    driver.feed(client, both)
+    driver.feed(client, messages.Inputs((third,), (first,), (Status.VALUE,), Payloads([b"early"])))
+    while runs:
+        driver.done(agent, runs)
+        runs = driver.runs(agent)
+    assert driver.outcomes(client).keys() == {first, second, third}
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c", peer_incarnation=0), driver.agent(workers=4)
+    count = 3 * max(RECORDS_LIMIT, FUNCTIONS_LIMIT)
+    for number in range(count):
+        driver.core.handle(client, submit(FIRST + 1 + number, function=function_id(b"%d" % number)), driver.now)
+        driver.core.settle(driver.now)
+        ((run, task),) = [(run, record.id) for run, record in driver.core.state.agents[agent].runs.items()]
+        driver.core.handle(agent, done(task, run), driver.now)
+        driver.core.handle(client, messages.Release((task,)), driver.now)
+        driver.core.settle(driver.now)
+    state = driver.core.state
+    assert len(state.functions) <= RECORDS_LIMIT + 1
+    assert len(state.agents[agent].functions) <= FUNCTIONS_LIMIT
+    assert len(state.sessions[ord("c")].groups) < RECORDS_LIMIT
+    assert sum(map(len, driver.core._dispatch._rooms.values())) < 100, "void entries of agents with room pile up"
+
+
+def test_a_function_that_is_used_again_after_many_others(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c"), driver.agent()
+    driver.feed(client, submit(FIRST + 1, function=b"g" * 16))
+    driver.done(agent, driver.runs(agent))
+    for number in range(RECORDS_LIMIT):
+        driver.core.handle(client, messages.Functions((function_id(b"%d" % number),), ("n",), Payloads([b"b"])), 1.0)
+    again = Submit((Group(b"g" * 16),), (FIRST + 2,), Payloads([b"call"]))
+    driver.feed(client, again)
+    driver.feed(agent, PeerLost("gone"))
+    driver.agent(b"two")
+    needed = driver.take(client, messages.NeedFunctions)
+    assert [list(need.functions) for need in needed] == [[b"g" * 16]]
+    driver.feed(client, messages.Functions((b"g" * 16,), ("n",), Payloads([b"body"])))
+    assert list(driver.runs(b"two".ljust(16, b"."))) == [FIRST + 2]
+
+
+def test_a_task_that_lacks_two_functions_runs_once(driver: SchedulerDriver) -> None:
+    client = driver.client(b"c")
+    driver.feed(client, Submit((Group(b"f" * 16, serializer=b"s" * 16),), (FIRST + 1,), Payloads([b"call"])))
+    agent = driver.agent(workers=4)
+    for function in (b"f" * 16, b"s" * 16):
+        driver.feed(client, messages.Functions((function,), ("n",), Payloads([b"body"])))
+    assert len(driver.runs(agent)) == 1 and driver.core.state.waiting.count == 0
+
+
+def work(act: Callable[[], object]) -> int:
+    """How many opcodes Python needs for it."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("act", ["a client leaves", "an agent asks for functions"])
+def test_what_one_client_has_costs_no_other(driver: SchedulerDriver, act: str) -> None:
+    agent, costs = driver.agent(), []
+    unknown = messages.NeedFunctions([function_id(b"%d" % number) for number in range(200)])
+    for count in (1, 2000):
+        hoarder, passer = driver.client(b"h"), driver.client(b"p")
+        groups = [Group(b"f" * 16, (f"c{number}",), (-1,)) for number in range(count)]
+        tasks = range(first_task(ord("h")) + 1, first_task(ord("h")) + 1 + count)
+        driver.feed(hoarder, Submit(groups, list(tasks), Payloads([b"c"] * count), task_groups=list(range(count))))
+        driver.submit(passer)
+        event: HubEvent
+        peer, event = (passer, PeerLost("left")) if act == "a client leaves" else (agent, unknown)
+        costs.append(work(partial(driver.core.handle, peer, event, driver.now)))
+        for client in (hoarder, passer):
+            driver.feed(client, PeerLost("left"))
+    assert costs[1] < 1.5 * costs[0], costs

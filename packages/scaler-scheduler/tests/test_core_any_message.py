@@ -1,0 +1,230 @@
+"""Whatever well-formed messages strangers send, tables and totals stay right and the tasks of others end properly."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any, get_args
+
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from scaler_io.links import PeerJoined, PeerLost
+from scaler_protocol import messages
+from scaler_protocol.errors import MalformedMessageError, ProtocolError
+from scaler_protocol.handshake import Hello, LinkMessage, Role, Welcome
+from scaler_protocol.ids import first_run, first_task
+from scaler_protocol.messages import Group, Status
+from scaler_protocol.operations import Resized
+from scaler_protocol.payloads import Payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import SchedulerDriver
+
+SAFE = "safe"
+"""What the tasks of the honest client need, and only the honest agent offers."""
+STRANGERS = (b"s" * 16, b"t" * 16, b"u" * 16)
+SESSIONS = (0, ord("h"), 120, 121, 200)
+MESSAGES = [kind for kind in get_args(messages.Message) if kind not in get_args(LinkMessage)]
+OFTEN = [messages.Submit, messages.Done, messages.Inputs, messages.Resume, messages.Cancel, messages.Release] * 10 + [
+    messages.Returned, messages.Blocked, messages.NeedFunctions, messages.Functions, messages.AgentStatus, Resized,
+] * 4  # fmt: skip
+
+run_ids = st.builds(
+    lambda incarnation, at: first_run(incarnation) + at, st.sampled_from([7, 7, 7, 3, 0]), st.integers(0, 12)
+)
+positions = st.sampled_from([0, 0, 0, 1, 1, 2, 5])
+payloads = st.sampled_from([b"", b"r", b"x" * 16, b"y" * 24, b"z" * 25])
+function_ids = st.sampled_from([b"f" * 16, b"f" * 16, b"g" * 16, b"", b"odd"])
+groups = st.builds(
+    Group,
+    function_ids,
+    st.sampled_from([(), (SAFE,)]),
+    st.just(()),
+    priority=st.integers(-1, 1),
+    retries=st.integers(0, 2),
+    encoding=st.integers(0, 3),
+    serializer=function_ids,
+).map(lambda group: group if not group.capability_names else _with_value(group))
+TASK_COLUMNS = ("tasks", "needs", "running", "wanted", "finished")
+ELEMENTS: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(["runs", "first_run"], run_ids),
+    **dict.fromkeys(["task_groups", "stored", "dependents", "inner", "bodies_stored"], positions),
+    **dict.fromkeys(["calls", "results", "bodies", "texts", "inputs"], payloads),
+    **dict.fromkeys(["functions", "objects"], function_ids),
+    "statuses": st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 4, 77]),
+    "blocked": st.booleans(),
+    "groups": groups,
+    "names": st.just("n"),
+    "deaths": st.just("d"),
+}
+SCALARS: dict[str, st.SearchStrategy[Any]] = {
+    "parent": st.one_of(st.just(0), st.just(0), run_ids),
+    "graph": st.sampled_from([0, 0, first_task(120), first_task(120) + 1, first_task(200)]),
+    "session": st.sampled_from(SESSIONS),
+    "workers": st.integers(0, 9),
+    "profiles": st.integers(0, 4).map(lambda count: bytes(32 * count)),
+}
+BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
+    "int": st.integers(0, 3),
+    "bool": st.booleans(),
+    "str": st.just("t"),
+    "float": st.just(1.0),
+    "bytes": payloads,
+}
+BY_COLUMN: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(["Texts", "Sequence[str]"], st.just("t")),
+    **dict.fromkeys(["Ids", "Sequence[bytes]"], st.just(b"b")),
+    **dict.fromkeys(["Flags", "Sequence[bool]"], st.booleans()),
+    "Payloads": payloads,
+}
+
+
+def _with_value(group: Group) -> Group:
+    return Group(group.function, (SAFE,), (-1,), group.priority, group.retries, 0.0, group.encoding, group.serializer)
+
+
+@st.composite
+def any_message(draw: st.DrawFn) -> Any:
+    """A message whose columns have the lengths that the codec asks for, and otherwise anything."""
+    kind = draw(st.sampled_from(MESSAGES + OFTEN))
+    first = first_task(draw(st.sampled_from(SESSIONS)))
+    elements = ELEMENTS | dict.fromkeys(TASK_COLUMNS, st.integers(first, first + 6))
+    lengths = {name: draw(st.integers(0, 3)) for name in (field.name for field in fields(kind))}
+    for columns in getattr(kind, "COLUMNS", ()):
+        for name in columns[1:]:
+            is_left_out = name in getattr(kind, "OPTIONAL", ()) and draw(st.booleans())
+            lengths[name] = 0 if is_left_out else lengths[columns[0]]
+    values = {}
+    for field in fields(kind):
+        annotation = str(field.type)
+        if not field.init:
+            continue
+        if annotation in BY_TYPE:
+            values[field.name] = draw(SCALARS.get(field.name, BY_TYPE[annotation]))
+            if field.name == "profiles" and draw(st.integers(0, 9)):
+                values["profiles"] = bytes(32 * lengths["tasks"])
+            continue
+        element = elements.get(field.name, BY_COLUMN.get(annotation, st.integers(0, 3)))
+        if field.default is MISSING or draw(st.integers(0, 3)) or lengths[field.name]:
+            column = [draw(element) for _ in range(lengths[field.name])]
+            values[field.name] = Payloads(column) if annotation == "Payloads" else column
+    return kind(**values)
+
+
+@st.composite
+def any_hello(draw: st.DrawFn) -> Hello:
+    """A greeting of a stranger."""
+    return Hello(
+        draw(st.sampled_from([Role.CLIENT, Role.AGENT, Role.OPERATOR])),
+        draw(st.sampled_from(STRANGERS)),
+        draw(st.integers(1, 2)),
+        session=draw(st.sampled_from(SESSIONS)),
+        workers=draw(st.integers(0, 3)),
+        queue_size=draw(st.integers(0, 5)),
+        python=draw(st.sampled_from(["", "3.11.2"])),
+        cloudpickle="3.0",
+        peer_incarnation=draw(st.sampled_from([0, 0, 7])),
+    )
+
+
+class Honest:
+    """A client and an agent that do as they should."""
+
+    def __init__(self, driver: SchedulerDriver) -> None:
+        self.driver = driver
+        self.client, self.agent = driver.client(b"h"), driver.agent(b"honest", 2, [SAFE])
+        self.wanted: list[int] = []
+        self.told: dict[int, tuple[int, bytes]] = {}
+        self.runs: dict[int, int] = {}
+
+    def submit(self) -> None:
+        self.wanted += self.driver.submit(self.client, 2, capability_names=(SAFE,), capability_values=(-1,))
+
+    def work(self) -> bool:
+        """Answer everything and end what runs; whether there was anything to do."""
+        driver, agent = self.driver, self.agent
+        for withdraw in driver.take(agent, messages.Withdraw):
+            gone = {task: run for task, run in self.runs.items() if run in withdraw.runs}
+            for task in gone:
+                del self.runs[task]
+            driver.done(agent, gone, Status.CANCELLED)
+        for recall in driver.take(agent, messages.Recall):
+            back = list(self.runs.items())[-recall.count :]
+            for task, _ in back:
+                del self.runs[task]
+            driver.feed(agent, messages.Returned([run for _, run in back]))
+        for needed in driver.take(self.client, messages.NeedFunctions):
+            ids = [function for function in needed.functions if function == b"f" * 16]
+            bodies = Payloads([b"body"] * len(ids))
+            driver.feed(self.client, messages.Functions(ids, ["n"] * len(ids), bodies))
+        given = driver.runs(agent)
+        self.runs |= given
+        done, self.runs = self.runs, {}
+        for task, run in done.items():
+            driver.done(agent, {task: run}, result=b"honest")
+        self.told |= driver.outcomes(self.client)
+        return bool(done)
+
+
+class Strangers:
+    """A client and an agent, and what comes after them; they say anything."""
+
+    def __init__(self, driver: SchedulerDriver, data: st.DataObject) -> None:
+        self.driver, self.data = driver, data
+        self.present = {driver.client(STRANGERS[0], session=120), driver.agent(STRANGERS[1], 2)}
+        self.acts: list[Callable[[], object]] = [*[self.speak] * 5, self.join, self.join, self.leave]
+
+    def speak(self) -> None:
+        """Somebody says something."""
+        if not self.present:
+            return
+        peer, message = self.data.draw(st.sampled_from(sorted(self.present))), self.data.draw(any_message())
+        if isinstance(message, messages.Cancel) and peer in self.driver.core._operators:
+            return  # an operator may cancel anything
+        note(f"{peer[:1]!r}: {message}")
+        try:
+            self.driver.feed(peer, message)
+        except (ProtocolError, MalformedMessageError) as error:
+            note(str(error))
+            self.driver.settle()
+
+    def join(self) -> None:
+        """Somebody says Hello, for the first time or again."""
+        hello = self.data.draw(any_hello())
+        if isinstance(self.driver.core.admit(hello), Welcome):
+            resumed = hello.identity in self.present and self.data.draw(st.booleans())
+            note(f"{hello} {resumed=}")
+            self.driver.feed(hello.identity, PeerJoined(hello, resumed))
+            self.present.add(hello.identity)
+
+    def leave(self) -> None:
+        """Somebody is lost."""
+        if self.present:
+            peer = self.data.draw(st.sampled_from(sorted(self.present)))
+            self.present.discard(peer)
+            self.driver.feed(peer, PeerLost("left", farewell=self.data.draw(st.booleans())))
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_any_message_from_anybody(driver: SchedulerDriver, data: st.DataObject) -> None:
+    driver = type(driver)()
+    honest, strangers = Honest(driver), Strangers(driver, data)
+    for _ in range(data.draw(st.integers(1, 25))):
+        act = data.draw(st.sampled_from([honest.submit, honest.work, *strangers.acts]))
+        act()
+        if data.draw(st.booleans()):
+            driver.later(data.draw(st.sampled_from([0.01, 1.0, 6.0])))
+    honest.submit()
+    for _ in range(100):
+        busy = honest.work()
+        driver.later(0.02)
+        if not busy and len(honest.told) == len(honest.wanted):
+            break
+    assert honest.told == dict.fromkeys(honest.wanted, (Status.VALUE, b"honest"))
