@@ -86,7 +86,7 @@ def test_nobody_else_may(operated: SchedulerDriver) -> None:
 def test_what_monitors_are_told_can_be_written_whatever_clients_say(operated: SchedulerDriver) -> None:
     """JSON may spell texts that UTF-8 can not write."""
     chronicle = operated.core.state.chronicle
-    chronicle.begin([], [], [])
+    chronicle.begin([], [])
     failed = b'{"error": "DeserializeError", "message": "a \\udc80", "details": {}}'
     chronicle.fault(1, Status.FAILED, failed, stored=False)
     told = chronicle.take(0.0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from scaler_protocol.errors import ProtocolError, ScalerError, WorkerDiedError, describe, restore
+from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Ended, Release, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.profiles import NO_PROFILE, PROFILE, profile_at
+from scaler_protocol.profiles import NO_PROFILE, profile_at
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.needs import Needs
 from scaler_scheduler.records import (
@@ -26,6 +26,7 @@ from scaler_scheduler.records import (
     TaskRecord,
 )
 from scaler_scheduler.recovery import Recovery
+from scaler_scheduler.reports import plain_owner, profile_of, take_runs
 from scaler_scheduler.state import SchedulerState
 from scaler_scheduler.suspects import NOBODY, blame
 
@@ -50,13 +51,13 @@ class Outcomes:
 
         Raises ProtocolError, changing nothing, for a run that is another task's.
         """
-        records = _take_runs(agent, report)
+        records = take_runs(agent, report)
         for position in report.stored:
             self._state.locality.made(report.results[position], agent.host)
         self._state.freed[agent] = None
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
         self._sample(records, report)
-        owner = _plain_owner(records, report)
+        owner = plain_owner(records, report)
         if owner is not None:
             for record in records:
                 record.state = DONE  # type: ignore[union-attr]
@@ -83,7 +84,7 @@ class Outcomes:
         chronicle, outcome = self._state.chronicle, (Status.VALUE, report.results[position], stored)
         self._state.count_ended(record, Status.VALUE)
         if chronicle.listening:
-            chronicle.done(agent, (record.id,), (Status.VALUE,), _profile_of(report, position))
+            chronicle.done(agent, (record.id,), (Status.VALUE,), profile_of(report, position))
         if record.extra is not None and record.extra.children:
             self.end_children(record, now)
         self.needs.ended(record, outcome, now)
@@ -134,7 +135,7 @@ class Outcomes:
         payload = report.results[position]
         if status == Status.LOST:
             status, payload = Status.FAILED, self._given_up(record, payload)
-        profile = _profile_of(report, position)
+        profile = profile_of(report, position)
         self.settle(record, status, payload, now, stored=stored, profile=profile, worker=report.worker)
 
     def _drop(self, agent: AgentRecord, report: Done, position: int, stored: bool, now: float) -> None:
@@ -379,35 +380,3 @@ class Outcomes:
                 if agent.released:
                     tasks, agent.released = agent.released, []
                     self._state.send(agent.peer, Release(tasks))
-
-
-def _take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:
-    """What the agent ran, which is no load of its any more; raises ProtocolError for a run that is another task's."""
-    runs, cost = agent.runs, 0.0
-    records = list(map(runs.get, report.runs))
-    for record, task in zip(records, report.tasks, strict=True):
-        if record is not None:
-            cost += record.cost
-            if record.id != task:
-                raise ProtocolError(f"Done names a run of task {record.id:x} as one of task {task:x}")
-    for run in report.runs:
-        runs.pop(run, None)
-    if agent.blocked:
-        agent.blocked.difference_update(report.runs)
-    agent.load = max(0.0, agent.load - cost) if runs else 0.0
-    return records
-
-
-def _plain_owner(records: Sequence[TaskRecord | None], report: Done) -> SessionRecord | None:
-    """The session of all these tasks, if there is nothing about them but that they have ended with a value."""
-    if any(report.statuses) or not records or records[0] is None:
-        return None
-    owner = records[0].group.session
-    for record in records:
-        if record is None or record.state != ASSIGNED or record.extra is not None or record.group.session is not owner:
-            return None
-    return owner
-
-
-def _profile_of(report: Done, position: int) -> bytes:
-    return report.profiles[position * PROFILE.size : (position + 1) * PROFILE.size]
