@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import math
@@ -24,6 +25,7 @@ from scaler_client.objects import ObjectReference
 from scaler_protocol.errors import (
     ClientForkedError,
     ClientQuitError,
+    DeserializeError,
     HandshakeRefusedError,
     ObjectNotFoundError,
     SchedulerLostError,
@@ -525,6 +527,36 @@ def test_a_call_of_which_nobody_has_the_future_ends_before_its_client(cluster: A
     cluster.go_on()
     thread.join(10)
     assert not thread.is_alive() and len(cluster.ran) == 1 and not cluster.of(Cancel)
+
+
+class Leaving:
+    """A result that ends whoever loads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sys.exit, (3,)
+
+
+def test_a_callback_that_exits_ends_no_other(client: Client, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+    called = threading.Semaphore(0)
+    cluster.paused = True
+    futures = [client.submit(add, number) for number in range(2)]
+    for future in futures:
+        future.add_done_callback(lambda done: sys.exit(1))
+        future.add_done_callback(lambda done: called.release())
+    cluster.wait_tasks(2)
+    cluster.go_on()
+    assert called.acquire(timeout=10) and called.acquire(timeout=10)
+    assert "SystemExit" in caplog.text
+
+
+def test_awaiting_a_result_that_exits_when_it_is_loaded(client: Client) -> None:
+    async def main() -> None:
+        for _ in range(2):
+            with pytest.raises(DeserializeError, match="SystemExit"):
+                await asyncio.wait_for(client.submit(Leaving), 10)
+        assert await asyncio.wait_for(client.submit(add, 1), 10) == 11
+
+    asyncio.run(main())
 
 
 def test_the_executor_keeps_no_results(client: Client) -> None:

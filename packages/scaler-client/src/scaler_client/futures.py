@@ -324,7 +324,7 @@ class ScalerFuture(Future[T]):
         if status == Status.VALUE and type(payload) is not StoredPayload:
             try:
                 loaded = _VALUE, self.group.load(payload)
-            except Exception as problem:  # the bytes stay, should it pass
+            except BaseException as problem:  # the bytes stay, should it pass
                 refuse("the result", problem)
         else:
             good, outcome = load_outcome(status, payload, self.group.load, until)

@@ -102,7 +102,7 @@ class _Callbacks:
         while (work := self._work.get()) is not None:
             try:
                 work()
-            except Exception:
+            except BaseException:  # sys.exit() in a callback ends neither this thread nor the process
                 _log.exception("a callback failed")
             work = None  # the next may be long in coming, and a future keeps its result
 

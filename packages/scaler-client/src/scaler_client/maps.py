@@ -128,7 +128,7 @@ def _load(block: CallBlock) -> list[Any]:
         return _load_stored(load, results)
     try:
         return [load(payload) for payload in results]
-    except Exception as problem:
+    except BaseException as problem:
         refuse("a result", problem)
 
 
@@ -140,7 +140,7 @@ def _load_stored(load: Callable[[bytes], Any], results: list[bytes]) -> list[Any
         results[position] = payload = b""
         try:
             values.append(load_with(load, content))
-        except Exception as problem:
+        except BaseException as problem:
             refuse("a result", problem)
     return values
 

@@ -73,7 +73,7 @@ def load_failure(status: int, payload: Buffer) -> Failure:
         return restore(bytes(payload)), None
     try:
         error, text = pickle.loads(payload)
-    except Exception as problem:
+    except BaseException as problem:
         refuse("the exception that the task raised", problem)
     if error.__traceback__ is None and error.__cause__ is None and text:
         error.__cause__ = RemoteTracebackError(text)
@@ -104,16 +104,16 @@ def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any], until:
         return False, noted(load_failure(status, content), payload)  # and no name for it: see `load_failure`
     try:
         return True, load_with(load, content)
-    except Exception as problem:
+    except BaseException as problem:
         refuse("the result", problem)
 
 
-def refuse(what: str, problem: Exception) -> NoReturn:
+def refuse(what: str, problem: BaseException) -> NoReturn:
     """Raise DeserializeError: loading `what` has failed.
 
     A MemoryError, or the exception of a signal handler, has nothing to do with the bytes, and is raised as it is.
     """
-    if isinstance(problem, MemoryError) or is_interruption(problem):
+    if isinstance(problem, MemoryError | KeyboardInterrupt) or is_interruption(problem):
         raise problem
     raise DeserializeError(f"{what} can not be loaded here: {problem!r}") from problem
 

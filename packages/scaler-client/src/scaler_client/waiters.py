@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -99,14 +100,24 @@ class DueCallbacks:
         self._futures[future] = None
 
     def call(self, future: Future[Any], callbacks: list[Any]) -> None:
-        """Call the callbacks of a future that is done."""
-        try:
-            future._invoke_callbacks()  # type: ignore[attr-defined]
-        finally:
-            callbacks.clear()  # they may lead back to the future, whose result is to go with its last user
-            self._futures.pop(future, None)
-            if not self._futures:
-                self._none.ring()
+        """Call the callbacks of a future that is done, all of them; then raise the last exception that is no Exception.
+
+        Exceptions are logged.
+        """
+        raised: BaseException | None = None
+        for callback in callbacks:
+            try:
+                callback(future)
+            except Exception:
+                logging.getLogger("scaler").exception("exception calling callback for %r", future)
+            except BaseException as error:
+                raised = error
+        callbacks.clear()  # they may lead back to the future, whose result is to go with its last user
+        self._futures.pop(future, None)
+        if not self._futures:
+            self._none.ring()
+        if raised is not None:
+            raise raised
 
     def clear(self) -> None:
         """This process is a fork: nobody will call them."""
