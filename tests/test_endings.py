@@ -90,32 +90,34 @@ def interrupt(folder: Path, moment: str, group: bool, seconds: float) -> None:
 
 
 CALLBACKS = """
-import sys
+import sys, threading
 from scaler import Client
 from support.gates import wait_at
 
+called = threading.Event()
+port = int(sys.argv[2])
+
 def tell(future):
-    print("called", len(future.result()), flush=True)
-    again = client.submit(len, future.result())
-    again.add_done_callback(lambda done: print("again", done.result(), flush=True))
+    called.set()
+    print(client.submit(wait_at, port, "again").result(), len(future.result()), flush=True)
 
 client = Client(sys.argv[1])
-port = int(sys.argv[2])
-client.submit(lambda: wait_at(port, "watched") * 20_000).add_done_callback(tell)
-forgotten = client.submit(wait_at, port, "forgotten")
+client.submit(lambda: "x" * 100_000).add_done_callback(tell)
+client.submit(wait_at, port, "pending").add_done_callback(lambda future: print(future.cancelled(), flush=True))
+called.wait()
 print("end", flush=True)
 """
 
 
-def test_the_interpreter_waits_for_callbacks_at_its_end(tmp_path: Path, cluster: LocalCluster, gate: Gate) -> None:
+def test_the_interpreter_finishes_callbacks_at_its_end(tmp_path: Path, cluster: LocalCluster, gate: Gate) -> None:
     with started(tmp_path, CALLBACKS, cluster.address, str(gate.port)) as program:
         program.wait_for("end")
         arrivals = {arrival.value: arrival for arrival in (gate.arrive(), gate.arrive())}
         assert program.process.poll() is None
-        arrivals["'watched'"].let_go()
-        arrivals["'forgotten'"].wait_gone()  # it has no callback, and is cancelled
+        arrivals["'again'"].let_go()
         assert program.process.wait(SECONDS) == 0
-        assert program.said() == "end\ncalled 140000\nagain 140000\n" and program.complained() == ""
+        assert program.said() == "end\nagain 100000\nTrue\n" and program.complained() == ""
+        arrivals["'pending'"].wait_gone()
 
 
 # --- servers --------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from scaler_client.records import CallBlock, Deliver, Discard
 from scaler_client.storage import ClientStorage
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_client.task_ids import TaskIds
+from scaler_client.waiters import due_callbacks
 from scaler_io.latches import Latch
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
 from scaler_protocol.handshake import Goodbye
@@ -366,6 +367,7 @@ def _leave_all() -> None:
         living.handoff.wake()
     for living in list(_living):
         living.stop(max(0.0, deadline - time.monotonic()))
+    due_callbacks.wait()
 
 
 def _poison_all() -> None:

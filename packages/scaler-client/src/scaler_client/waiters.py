@@ -93,7 +93,7 @@ class DueCallbacks:
 
     def __init__(self) -> None:
         self._futures: dict[Future[Any], None] = {}
-        self._none = Bell()
+        self._called = Bell()
 
     def add(self, future: Future[Any]) -> None:
         """It has a callback, and is not done."""
@@ -114,19 +114,18 @@ class DueCallbacks:
                 raised = error
         callbacks.clear()  # they may lead back to the future, whose result is to go with its last user
         self._futures.pop(future, None)
-        if not self._futures:
-            self._none.ring()
+        self._called.ring()
         if raised is not None:
             raise raised
 
     def clear(self) -> None:
         """This process is a fork: nobody will call them."""
-        self._futures, self._none = {}, Bell()
+        self._futures, self._called = {}, Bell()
 
     def wait(self) -> None:
-        """Block until all were called."""
-        while self._futures:
-            self._none.wait()
+        """Block until those of all futures that are done were called."""
+        while any(future.done() for future in list(self._futures)):
+            self._called.wait()
 
 
 due_callbacks = DueCallbacks()
