@@ -1,7 +1,7 @@
 """ClientLife: a client's connection lasts as long as the client, or a future of it.
 
-At its end the interpreter finishes the callbacks of calls that have ended, while clients are still connected. Then calls
-that are under way are cancelled, and their callbacks are called (`scaler_client.io_thread`).
+At its end the interpreter finishes the callbacks of calls that have ended, while clients are still connected. Then the
+other calls are cancelled, and their callbacks are called (`scaler_client.io_thread`).
 """
 
 from __future__ import annotations
