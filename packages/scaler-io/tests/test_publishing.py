@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import stat
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 from scaler_io.zeromq import PUBLISHED_AHEAD, Publisher, Subscriber
 from scaler_protocol.addresses import Address
@@ -63,6 +65,56 @@ def test_every_listener_is_noticed_and_hears(publisher: Publisher, tmp_path: Pat
     first.close()
     second.close()
     wait_left(publisher)
+
+
+def strange(address: Address, kind: int) -> zmq.Socket[bytes]:
+    """A peer that is no monitor."""
+    made = zmq.Context[zmq.Socket[bytes]].instance().socket(kind)
+    made.linger = 0
+    made.connect(str(address))
+    return made
+
+
+def test_strangers_silence_nobody(publisher: Publisher, tmp_path: Path) -> None:
+    address = Address(path=str(tmp_path / "monitor"))
+    publisher.bind(address)
+    listener, topics, talker = Subscriber(address), strange(address, zmq.SUB), strange(address, zmq.XSUB)
+    wait_joined(publisher)
+    for act in (
+        lambda: topics.subscribe(b"zzz"),
+        lambda: topics.unsubscribe(b"zzz"),
+        lambda: talker.send(b"a user message"),
+        lambda: talker.send(b"\x01topic"),
+        lambda: talker.send(b"\x00topic"),
+    ):
+        act()  # type: ignore[no-untyped-call]
+        assert select.select([publisher.fileno()], [], [], SECONDS)[0]
+        assert not publisher.joined() and publisher.has_listeners
+        publisher.send([HEAD, b"still"])
+        assert next_frames(listener) == [HEAD, b"still"]
+    topics.close()
+    talker.close()
+    listener.close()
+    wait_left(publisher)
+
+
+def test_long_subscriptions_are_not_kept(publisher: Publisher, tmp_path: Path) -> None:
+    address = Address(path=str(tmp_path / "monitor"))
+    publisher.bind(address)
+    before = Path("/proc/self/statm").read_text("ascii").split()[1]
+    greedy = strange(address, zmq.SUB)
+    gone: zmq.Socket[bytes] = greedy.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    for _ in range(100):
+        greedy.subscribe(os.urandom(20_000))
+    assert gone.poll(int(SECONDS * 1000)), "the connection lasts"
+    listener = Subscriber(address)
+    wait_joined(publisher)
+    grown = int(Path("/proc/self/statm").read_text("ascii").split()[1]) - int(before)
+    assert grown * 4096 < 200 * 1024 * 1024, "the subscriber's own tree is half of it"
+    greedy.disable_monitor()
+    gone.close()
+    greedy.close()
+    listener.close()
 
 
 def test_a_listener_comes_back_by_itself(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,10 +18,10 @@ import zmq
 from scaler_io.dialing import TURN_MESSAGES
 from scaler_io.effects import Effect, Log, Send, Stop
 from scaler_io.event_loops import run
-from scaler_io.links import Hub, HubEvent, Patience, PeerJoined
+from scaler_io.links import Hub, HubEvent, Patience, PeerJoined, SendFailed
 from scaler_io.memory import MemoryListener, MemoryNetwork
 from scaler_io.reception import Reception, ServiceTurn
-from scaler_io.streams import HEADER, cut, join
+from scaler_io.streams import HEADER, Frames, cut, join
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import decode, encode
@@ -309,6 +309,76 @@ def test_a_turn_takes_bounded_time() -> None:
     turn.turn(0.0)
     assert sum(taken) == 64 < TURN_MESSAGES and turn.malformed == 64
     listener.close()
+
+
+class Deaf:
+    """A listener that takes what is sent to all routes but some."""
+
+    def __init__(self, broken: Sequence[bytes] = ()) -> None:
+        self.sent: list[tuple[bytes, Message]] = []
+        self._broken = broken
+
+    def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
+        return []
+
+    def send(self, route: bytes, frames: Frames) -> bool:
+        if route in self._broken:
+            raise OSError("the transport fails")
+        self.sent.append((route, decode([bytes(frame) for frame in frames[1:]])))
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+    def numbers(self, route: bytes) -> list[int]:
+        """Numbers that were sent this way."""
+        return [
+            number
+            for to, message in self.sent
+            if to == route and isinstance(message, Cancel)
+            for number in message.tasks
+        ]
+
+
+UNWRITABLE = Cancel((-1,))
+FAULTS: list[Effect] = [Send(b"x" * 16, UNWRITABLE), Log(logging.INFO, None), Stop("told")]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda effect: type(effect).__name__)
+@pytest.mark.parametrize("broken", [(), (b"x",)], ids=["", "broken route"])
+def test_an_effect_that_fails_costs_no_other(fault: Effect, broken: Sequence[bytes]) -> None:
+    def stop() -> None:
+        raise RuntimeError("it cannot be stopped")
+
+    failed: list[object] = []
+
+    class Telling(SlowCore):
+        def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
+            if isinstance(event, SendFailed):
+                failed.append((peer, event.message))
+                self.effects.append(Send(b"y" * 16, Cancel((7,))))
+
+    hub = Hub(1, admit=lambda hello: Welcome(1), patience=lambda hello: Patience(1, 1))
+    for route in (b"x", b"y"):
+        hello = Hello(Role.CLIENT, route * 16, 1, epoch=1, session=1)
+        hub.receive(route, [HEADER.pack(0, 0), *map(bytes, encode(hello))], 0.0)
+    core, listener = Telling(), Deaf(broken)
+    turn = ServiceTurn("T", listener, hub, core, stop)
+    core.effects = [Send(b"x" * 16, Cancel((1,))), fault, Send(b"x" * 16, Cancel((2,))), Send(b"y" * 16, Cancel((3,)))]
+    due = turn.turn(0.0)
+    is_told = isinstance(fault, Send)
+    assert failed == ([(b"x" * 16, UNWRITABLE)] if is_told else [])
+    assert not is_told or due <= 0.0
+    turn.turn(0.0)
+    assert listener.numbers(b"y") == [3, *[7] * is_told]
+    assert listener.numbers(b"x") == ([] if broken else [1, 2])
+    again = Hello(Role.CLIENT, b"x" * 16, 1, epoch=2, peer_incarnation=1, session=1)
+    hub.receive(b"z", [HEADER.pack(0, 0), *map(bytes, encode(again))], 0.0)
+    turn.turn(0.0)
+    assert listener.numbers(b"z") == [1, 2], "numbers have no gap"
 
 
 def test_beats_and_acknowledgements_keep_coming(loop_kind: str, peers: Callable[[Address], PlainPeer]) -> None:

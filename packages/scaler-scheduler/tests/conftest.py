@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from scaler_io.effects import Effect, Log, Send
-from scaler_io.links import HubEvent, PeerJoined, PeerLost
+from scaler_io.links import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Role
@@ -42,7 +42,11 @@ class SchedulerDriver:
     def feed(self, peer: bytes, *events: HubEvent) -> None:
         """Events of one peer in one turn; every message really travels."""
         for event in events:
-            wire = event if isinstance(event, PeerJoined | PeerLost) else decode([bytes(f) for f in encode(event)])
+            wire = (
+                event
+                if isinstance(event, PeerJoined | PeerLost | SendFailed)
+                else decode([bytes(f) for f in encode(event)])
+            )
             self.core.handle(peer, wire, self.now)
         self.settle()
 

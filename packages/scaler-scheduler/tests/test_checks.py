@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scaler_io.links import HubEvent, PeerJoined, PeerLost
+from scaler_io.links import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.codec import decode, encode
-from scaler_protocol.errors import ProtocolError, ScalerError
+from scaler_protocol.errors import ProtocolError, ScalerError, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Done, Group, Status, Submit
@@ -249,3 +249,17 @@ def test_what_one_client_has_costs_no_other(driver: SchedulerDriver, act: str) -
         for client in (hoarder, passer):
             driver.feed(client, PeerLost("left"))
     assert costs[1] < 1.5 * costs[0], costs
+
+
+def test_a_task_that_cannot_be_sent_fails_alone(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=2)
+    driver.submit(client, 1)
+    (run,) = driver.take(agent, messages.Run)
+    (other,) = driver.submit(client, 1)
+    driver.core.handle(agent, SendFailed(run, "Run.attempts is too great"), driver.now)
+    driver.settle()
+    told = driver.outcomes(client)
+    assert list(told) == list(run.tasks)
+    assert "Run.attempts is too great" in str(restore(told[run.tasks[0]][1]))
+    driver.done(agent, driver.runs(agent))
+    assert list(driver.outcomes(client)) == [other]

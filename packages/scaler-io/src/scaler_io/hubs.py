@@ -129,7 +129,10 @@ class Hub:
         return peer.identity, message
 
     def send(self, to: bytes, message: Message) -> None:
-        """Send to a peer, now or in its next epoch. A peer that is lost is no error: the message is dropped."""
+        """Send to a peer, now or in its next epoch. A peer that is lost is no error: the message is dropped.
+
+        Raises, changing nothing, for a message that cannot be encoded.
+        """
         if peer := self._peers.get(to):
             self._write(peer, message)
 
@@ -247,7 +250,7 @@ class Hub:
             self._out.append((route, Stream(handed=handed).write(answer)))
             return None
         names_us = hello.peer_incarnation == self._incarnation
-        known = same and names_us and peer is not None and peer.confirmed
+        known = same and names_us and peer is not None and peer.confirmed and hello.received <= peer.stream.sent
         if peer is not None and known:
             self._routes.pop(peer.route, None)
             peer.route, peer.hello, peer.broken_at, peer.heard = route, hello, None, now
@@ -275,9 +278,9 @@ class Hub:
         self._out.append((route, Stream(handed=handed).write(NeedHello())))
 
     def _write(self, peer: _Peer, message: Message) -> None:
-        self.sent[type(message).__name__] += 1
         stream = peer.stream
         frames = stream.write(message)
+        self.sent[type(message).__name__] += 1
         if peer.broken_at is None:
             self._out.append((peer.route, frames))
         if stream.kept_bytes > KEPT_LIMIT:

@@ -224,6 +224,13 @@ def _checked(result: int) -> int:
     return result
 
 
+def give_back_memory() -> None:
+    """Have the C library return free memory to the system; some cannot."""
+    trim = getattr(_libc(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def resident_bytes(pid: int) -> int:
     """The physical memory that a process uses, shared pages included; ProcessLookupError when it is gone."""
     return int(_read_process_file(pid, "statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -53,5 +53,13 @@ class PeerLost:
     farewell: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SendFailed:
+    """A message to a peer could not be written: the peer will never have it, and the link is as it was."""
+
+    message: Message
+    reason: str
+
+
 UplinkEvent = Message | LinkUp | LinkDown | LinkLost | LinkRefused
-HubEvent = Message | PeerJoined | PeerLost
+HubEvent = Message | PeerJoined | PeerLost | SendFailed

@@ -24,6 +24,7 @@ from scaler_io.link_events import (
     LinkUp,
     PeerJoined,
     PeerLost,
+    SendFailed,
     UplinkEvent,
 )
 from scaler_io.uplinks import FIRST_RETRY_SECONDS, GREETING_SECONDS, LAST_RETRY_SECONDS, LinkState, Uplink
@@ -42,6 +43,7 @@ __all__ = [
     "Patience",
     "PeerJoined",
     "PeerLost",
+    "SendFailed",
     "Uplink",
     "UplinkEvent",
 ]

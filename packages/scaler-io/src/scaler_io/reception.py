@@ -15,7 +15,7 @@ from typing import Protocol
 
 from scaler_io.dialing import TURN_MESSAGES
 from scaler_io.effects import Effect, Log, Send
-from scaler_io.links import Hub, HubEvent
+from scaler_io.links import Hub, HubEvent, SendFailed
 from scaler_io.streams import ACK_SECONDS, Frames
 from scaler_protocol.errors import ProtocolError
 
@@ -64,7 +64,8 @@ class WaitableListener(RouteListener, Protocol):
 class ServiceTurn:
     """What a service does in one turn, whatever drives it; `stop` is called when the core wants to end.
 
-    A message that the core can not take, whatever it raises, is counted and told of, and the others go on.
+    A message that the core can not take, whatever it raises, is counted and told of, and the others go on. Effects are
+    guarded one by one, too: the core is told of a message that cannot be written (SendFailed), and of nothing else.
     """
 
     def __init__(
@@ -88,13 +89,25 @@ class ServiceTurn:
     def turn(self, now: float) -> float:
         """Take in, decide, write; returns when to come again if nothing arrives."""
         self._take_in(now)
-        for effect in self._core.settle(now):
-            self._perform(effect)
-        self._write(now)
+        try:
+            for effect in self._core.settle(now):
+                self._perform(effect, now)
+        finally:
+            self._write(now)
         due = self._core.due()
         return self._tick_at if due is None else min(due, self._tick_at)
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: Effect, now: float) -> None:
+        try:
+            self._do(effect)
+        except Exception as error:
+            what = type(effect.message).__name__ if isinstance(effect, Send) else type(effect).__name__
+            LOGGER.exception("%s: %s could not be performed, everything else goes on", self._name, what)
+            if isinstance(effect, Send):
+                self._hand(effect.to, SendFailed(effect.message, str(error)), now)
+                self._tick_at = now  # the core may have something to say about it
+
+    def _do(self, effect: Effect) -> None:
         if isinstance(effect, Send):
             self._hub.send(effect.to, effect.message)
         elif isinstance(effect, Log):
@@ -116,9 +129,17 @@ class ServiceTurn:
             self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         if now >= self._tick_at:
             for peer, event in self._hub.tick(now):
-                self._core.handle(peer, event, now)
+                self._hand(peer, event, now)
             due = self._hub.due()
             self._tick_at = now + _IDLE_SECONDS if due is None else due
+
+    def _hand(self, peer: bytes, event: HubEvent, now: float) -> None:
+        """Tell the core something that nobody has sent."""
+        try:
+            self._core.handle(peer, event, now)
+        except Exception:
+            if self._is_told():
+                LOGGER.exception("%s: %s of %s could not be handled", self._name, type(event).__name__, peer.hex())
 
     def _take(self, route: bytes, frames: list[bytes], now: float) -> None:
         try:
@@ -137,9 +158,17 @@ class ServiceTurn:
 
     def _write(self, now: float) -> None:
         for route, written in self._hub.outgoing():
-            if not self._listener.send(route, written):
+            if not self._is_sent(route, written):
                 self._hub.unreachable(route, now)
                 self._tick_at = min(self._tick_at, now + ACK_SECONDS)
+
+    def _is_sent(self, route: bytes, written: Frames) -> bool:
+        """Whether the transport took the message; what it did not take is sent again in the peer's next epoch."""
+        try:
+            return self._listener.send(route, written)
+        except Exception:
+            LOGGER.exception("%s: a message to %s could not be sent", self._name, route[:8].hex())
+            return False
 
     def _is_told(self) -> bool:
         """Count one more message that can not be taken; they are told of at most once per power of ten."""
@@ -149,7 +178,7 @@ class ServiceTurn:
     def close(self) -> None:
         """Write what is left, and free the address."""
         for route, written in self._hub.outgoing():
-            self._listener.send(route, written)
+            self._is_sent(route, written)
         self._listener.close()
 
 

@@ -55,6 +55,9 @@ _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
 _NEVER_MS = 24 * 3600 * 1000
 _PROBE_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 3600.0
+_EVERYTHING, _NOTHING = b"\x01", b"\x00"
+"""What a publisher hears of the first and the last who listens to everything."""
+_SUBSCRIPTION_BYTES = 256
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow listener, on either side of a connection."""
 
@@ -323,7 +326,11 @@ class Dialer(EpochDialer[_Connection]):
 
 
 class Publisher:
-    """A publishing socket. What a listener does not take is dropped once PUBLISHED_AHEAD messages wait for it."""
+    """A publishing socket. What a listener does not take is dropped once PUBLISHED_AHEAD messages wait for it.
+
+    A listener subscribes to everything. Other subscriptions, and messages, are nobody's business here; long ones end
+    their connection, since ZeroMQ keeps every subscription in a tree with a node per byte.
+    """
 
     def __init__(self) -> None:
         self.has_listeners = False
@@ -331,6 +338,7 @@ class Publisher:
         self._socket = _socket(self.context, zmq.XPUB)
         self.entrance = _Entrance(self._socket, "monitors")
         self._socket.set_hwm(PUBLISHED_AHEAD)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, _SUBSCRIPTION_BYTES)
         self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # every listener that comes is told of, not only the first
 
     def bind(self, address: Address) -> None:
@@ -351,8 +359,10 @@ class Publisher:
         """Whether a listener has come since the last call; to be called after sending, too."""
         came = False
         while _is_readable(self._socket):
-            self.has_listeners = _raw.recv(self._socket, _NOWAIT)[:1] == b"\x01"
-            came = came or self.has_listeners
+            said = _raw.recv(self._socket, _NOWAIT)
+            if said in (_EVERYTHING, _NOTHING):
+                self.has_listeners = said == _EVERYTHING
+                came = came or self.has_listeners
         return came and self.has_listeners
 
     def send(self, frames: Frames) -> None:

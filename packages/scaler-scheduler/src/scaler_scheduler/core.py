@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scaler_io.effects import Effect, Stop
-from scaler_io.links import HubEvent, PeerJoined, PeerLost
+from scaler_io.links import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, Welcome
@@ -68,6 +68,7 @@ class SchedulerCore:
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
             PeerJoined: self._joined,
             PeerLost: self._lost,
+            SendFailed: self._send_failed,
             messages.Submit: self._submit,
             messages.Done: self._done,
             messages.Cancel: self._cancel,
@@ -205,6 +206,14 @@ class SchedulerCore:
         self._recovery.session_over(session)
         self.state.waiting.drop_session(session)
         session.end()
+
+    def _send_failed(self, peer: bytes, event: SendFailed, now: float) -> None:
+        """Runs that cannot be written will never end: their tasks fail with the reason."""
+        if isinstance(event.message, messages.Run) and (agent := self.state.agents.get(peer)):
+            runs = range(event.message.first_run, event.message.first_run + len(event.message.tasks))
+            self._outcomes.fail_runs(
+                agent, runs, ProtocolError(f"the task cannot be sent to a worker: {event.reason}"), now
+            )
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)

@@ -237,6 +237,16 @@ class Outcomes:
             self._state.waiting.forget(record)
         self.settle(record, Status.FAILED, describe(error), now)
 
+    def fail_runs(self, agent: AgentRecord, runs: Iterable[int], error: ScalerError, now: float) -> None:
+        """These runs did not reach their agent, and would not if they were tried again."""
+        for run in runs:
+            record = agent.runs.get(run)
+            if record is not None:
+                self._state.leave_agent(record)
+                if record.state == ASSIGNED:
+                    record.state = HELD
+                    self.fail(record, error, now)
+
     def supply(
         self, dependent: TaskRecord, need: int, status: int, payload: bytes, now: float, *, stored: bool = False
     ) -> None:

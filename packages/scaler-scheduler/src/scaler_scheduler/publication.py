@@ -145,7 +145,11 @@ class Publication:
             self._publish(events)
 
     def _publish(self, message: Message) -> None:
-        self._publisher.send([HEADER.pack(next(self._numbers), 0), *encode(message)])
+        number = next(self._numbers)
+        try:
+            self._publisher.send([HEADER.pack(number, 0), *encode(message)])
+        except Exception:  # listeners notice the gap, and ask for everything again
+            LOGGER.exception("Scheduler: %s could not be published", type(message).__name__)
 
     def _stop(self) -> None:
         for timer in self._timers:

@@ -17,6 +17,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
+from scaler_scheduler.idling import give_back_when_idle
 from scaler_scheduler.options import SchedulerOptions
 from scaler_scheduler.publication import FigureTaker, Publication, local_monitor
 from scaler_scheduler.storage_server import StorageServer
@@ -49,11 +50,15 @@ class SchedulerService:
         publication = Publication(core.state, figures, storage, monitor, local_monitor(listener.address))
         reception = Reception("Scheduler", listener, hub, core, stop)
         self._say_ready(listener.address)
-        keeping = asyncio.ensure_future(self._storage.keep())
+        keeping = [
+            asyncio.ensure_future(self._storage.keep()),
+            asyncio.ensure_future(give_back_when_idle(core.state.chronicle)),
+        ]
         try:
             yield
         finally:
-            keeping.cancel()
+            for task in keeping:
+                task.cancel()
             reception.close()
             publication.close()
             if metrics is not None:

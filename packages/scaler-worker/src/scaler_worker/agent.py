@@ -59,6 +59,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._writer = WorkerWriter(self._loop, self._channels, self._complaints)
         self._ended: asyncio.Future[int] = self._loop.create_future()
+        self._has_failed = False
         self._perform: dict[type, Callable[[Any], None]] = {
             events.SendToScheduler: lambda effect: dialer.uplink.send(effect.message),
             events.Relay: lambda effect: self._writer.relay(effect.worker, effect.message),
@@ -95,6 +96,7 @@ class Agent:
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """End rather than go on with half of a decision: the scheduler repeats what we had."""
         LOGGER.error("%s", context.get("message"), exc_info=context.get("exception"))
+        self._has_failed = True
         self.stop(1, "the agent failed")
 
     # --- turns ------------------------------------------------------------------------------------------------------
@@ -388,9 +390,10 @@ class Agent:
         self._core.handle(number, event, self._loop.time())
 
     def _end(self) -> None:
-        """Say goodbye, and take all processes along."""
-        self._dialer.uplink.send(Goodbye("the agent stops"))
-        self._dialer.flush(time.monotonic())
+        """Say goodbye, unless it is lost: then one of its runs may be the reason. Take all processes along."""
+        if not self._has_failed:
+            self._dialer.uplink.send(Goodbye("the agent stops"))
+            self._dialer.flush(time.monotonic())
         self._dialer.close()
         self._loop.remove_reader(self._processes.template.fileno())
         for channel in self._channels.values():

@@ -1,0 +1,26 @@
+"""Idling: what the scheduler does when it has nothing to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from scaler_io.lifecycle import give_back_memory
+from scaler_scheduler.chronicle import Chronicle
+
+IDLE_SECONDS = 10.0
+WORTH_TASKS = 100_000
+"""After fewer tasks there is little to give back."""
+
+
+async def give_back_when_idle(
+    chronicle: Chronicle, seconds: float = IDLE_SECONDS, give_back: Callable[[], None] = give_back_memory
+) -> None:
+    """Return free memory to the system once no task was submitted for some time: it takes milliseconds."""
+    given_back_at = seen = 0
+    while True:
+        await asyncio.sleep(seconds)
+        before, seen = seen, chronicle.submitted
+        if seen == before and seen >= given_back_at + WORTH_TASKS:
+            given_back_at = seen
+            give_back()
