@@ -55,9 +55,8 @@ _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
 _NEVER_MS = 24 * 3600 * 1000
 _PROBE_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 3600.0
-_EVERYTHING, _NOTHING = b"\x01", b"\x00"
-"""What a publisher hears of the first and the last who listens to everything."""
-_SUBSCRIPTION_BYTES = 256
+_LISTENS = {b"\x01": True, b"\x00": False}  # what a publisher hears of subscriptions to everything
+_SUBSCRIPTION_BYTES = 256  # ZeroMQ keeps subscriptions in a tree with a node per byte
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow listener, on either side of a connection."""
 
@@ -154,10 +153,7 @@ class _Entrance:
 
 
 class Listener:
-    """The accepting socket of a service.
-
-    Raises AddressError (one line, naming the address) where it cannot be bound.
-    """
+    """The accepting socket of a service; raises AddressError, which names the address, where it cannot be bound."""
 
     def __init__(self, address: Address) -> None:
         self._context: Context = zmq.Context()
@@ -326,11 +322,7 @@ class Dialer(EpochDialer[_Connection]):
 
 
 class Publisher:
-    """A publishing socket. What a listener does not take is dropped once PUBLISHED_AHEAD messages wait for it.
-
-    A listener subscribes to everything. Other subscriptions, and messages, are nobody's business here; long ones end
-    their connection, since ZeroMQ keeps every subscription in a tree with a node per byte.
-    """
+    """A publishing socket. What a listener does not take is dropped once PUBLISHED_AHEAD messages wait for it."""
 
     def __init__(self) -> None:
         self.has_listeners = False
@@ -359,10 +351,9 @@ class Publisher:
         """Whether a listener has come since the last call; to be called after sending, too."""
         came = False
         while _is_readable(self._socket):
-            said = _raw.recv(self._socket, _NOWAIT)
-            if said in (_EVERYTHING, _NOTHING):
-                self.has_listeners = said == _EVERYTHING
-                came = came or self.has_listeners
+            if (listens := _LISTENS.get(_raw.recv(self._socket, _NOWAIT))) is not None:
+                self.has_listeners = listens
+                came = came or listens
         return came and self.has_listeners
 
     def send(self, frames: Frames) -> None:

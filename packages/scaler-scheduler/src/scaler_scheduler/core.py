@@ -46,8 +46,8 @@ from scaler_scheduler.records import (
     WAITING,
     AgentRecord,
     Offer,
-    Runtime,
     SessionRecord,
+    runtime_of,
 )
 from scaler_scheduler.recovery import Recovery
 from scaler_scheduler.state import SchedulerState
@@ -158,7 +158,7 @@ class SchedulerCore:
 
     def _joined(self, peer: bytes, event: PeerJoined, now: float) -> None:
         hello = event.hello
-        runtime = _runtime(hello)
+        runtime = runtime_of(hello)
         if hello.role == Role.CLIENT:
             if hello.session not in self.state.sessions:
                 self.state.sessions[hello.session] = self._clients[peer] = SessionRecord(
@@ -397,10 +397,3 @@ class SchedulerCore:
         for agent in self.state.agents.values():
             assert agent.blocked <= agent.runs.keys()
             assert agent.runs or not agent.load
-
-
-def _runtime(hello: Hello) -> Runtime:
-    """What must agree between who pickles and who unpickles: Python and cloudpickle, without patch levels."""
-    if not hello.python:
-        return None
-    return ".".join(hello.python.split(".")[:2]), ".".join(hello.cloudpickle.split(".")[:2])

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from scaler_protocol.capabilities import Capabilities, missing
+from scaler_protocol.handshake import Hello
 from scaler_protocol.messages import AgentStatus, Group, Status
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ class Offer:
 
     capabilities: Capabilities
     runtime: Runtime
+
+
+def runtime_of(hello: Hello) -> Runtime:
+    """What must agree between who pickles and who unpickles: Python and cloudpickle, without patch levels."""
+    if not hello.python:
+        return None
+    return ".".join(hello.python.split(".")[:2]), ".".join(hello.cloudpickle.split(".")[:2])
 
 
 def describe_runtime(runtime: Runtime) -> str:

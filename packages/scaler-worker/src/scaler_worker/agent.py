@@ -50,16 +50,14 @@ class Agent:
         self._channels = self._processes.channels
         self._complaints = Complaints(LOGGER)
         self._swept: set[int] = set()
-        self._figures, self._epoch = host.HostFigures(), (0, True)
+        self._figures, self._epoch, self.connected = host.HostFigures(), (0, True), asyncio.Event()
         self._filenos: tuple[int, ...] = ()
-        self.connected = asyncio.Event()
-        self._settling = self._sweeping = self._was_up = self._answered = False
+        self._settling = self._sweeping = self._was_up = self._answered = self._has_failed = False
         self._due_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._writer = WorkerWriter(self._loop, self._channels, self._complaints)
         self._ended: asyncio.Future[int] = self._loop.create_future()
-        self._has_failed = False
         self._perform: dict[type, Callable[[Any], None]] = {
             events.SendToScheduler: lambda effect: dialer.uplink.send(effect.message),
             events.Relay: lambda effect: self._writer.relay(effect.worker, effect.message),
@@ -154,8 +152,8 @@ class Agent:
         """Nothing but what this effect was for is to suffer: the core says what becomes of that."""
         if not isinstance(effect, events.StartWorker):  # of which the core tells, once
             self._complaints.say(f"{type(effect).__name__} failed", error)
-        reason = f"{type(error).__name__}: {error}"
-        self._core.handle(SCHEDULER, events.EffectFailed(effect, reason), self._loop.time())
+        now, reason = self._loop.time(), f"{type(error).__name__}: {error}"
+        self._core.handle(SCHEDULER, events.EffectFailed(effect, reason), now)
         self._answered = True
 
     def _watch_link(self) -> None:
@@ -390,13 +388,13 @@ class Agent:
         self._core.handle(number, event, self._loop.time())
 
     def _end(self) -> None:
-        """Say goodbye, unless it is lost: then one of its runs may be the reason. Take all processes along."""
+        """Take all processes along; say goodbye, unless one of the runs may be why the agent failed."""
         if not self._has_failed:
             self._dialer.uplink.send(Goodbye("the agent stops"))
             self._dialer.flush(time.monotonic())
         self._dialer.close()
         self._loop.remove_reader(self._processes.template.fileno())
         for channel in self._channels.values():
-            self._loop.remove_reader(channel.results)
-            self._loop.remove_reader(channel.messages_fileno)
+            for descriptor in (channel.results, channel.messages_fileno):
+                self._loop.remove_reader(descriptor)
         self._processes.end(self._is_foreign)
