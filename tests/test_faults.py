@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler_protocol.errors import SchedulerLostError
-from support.fault_tasks import bulky, step
+from scaler_protocol.errors import SchedulerLostError, WorkerDiedError
+from support.fault_tasks import bulky, kill_agent, step
 from support.faults import Proxy, Services, template_of, wait_until
 from support.gates import SECONDS
 from support.processes import command_line, descendants, stopped
@@ -215,3 +215,17 @@ def test_the_scheduler_is_gone_for_good(tmp_path: Path) -> None:
         assert agent.process.wait(10) == 1
         assert "the scheduler is lost" in agent.said()
         services.started.remove(agent)
+
+
+def test_a_task_that_kills_its_agents_takes_no_neighbours_along(tmp_path: Path) -> None:
+    runs, others = tmp_path / "runs", tmp_path / "others"
+    with Services(tmp_path) as services:
+        for _ in range(5):
+            services.add_agent(4)
+        with Client(services.address) as client:
+            beside = [client.submit(step, str(others), number, 1.0) for number in range(19)]
+            poison = client.submit(kill_agent, str(runs))
+            error = poison.exception(SECONDS)
+            assert type(error) is WorkerDiedError and error.details["runs"] == 3
+            assert [future.result(SECONDS)[0] for future in beside] == list(range(19))
+    assert len(runs.read_text("ascii").split()) <= 4

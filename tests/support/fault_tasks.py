@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 from scaler import Client
 from support.gates import SECONDS
@@ -42,6 +43,18 @@ def kill_itself(path: str) -> None:
     """SIGKILL to the worker."""
     note(path, "run")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_agent(path: str) -> None:
+    """SIGKILL to the agent, once its other workers are in the middle of something, and so to all of them."""
+    note(path, "run")
+    time.sleep(0.2)
+    os.kill(_parent_of(os.getppid()), signal.SIGKILL)
+    time.sleep(SECONDS)
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
 
 
 def leave_at_once(path: str) -> None:

@@ -128,6 +128,20 @@ def test_a_task_that_kills_its_hosts_is_given_up() -> None:
     world.rest()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_task_that_kills_its_hosts_takes_no_neighbours_along(seed: int, workers: int) -> None:
+    world = World(seed, hosts=[workers] * 6)
+    mates = world.client.submit(*plans(3 * workers, 0.05))
+    (deadly,) = world.client.submit(Plan(0.005, kills_host=1000))
+    mates += world.client.submit(*plans(6 * workers, 0.05))
+    world.finish(30.0)
+    assert type(deadly.error).__name__ == "WorkerDiedError"
+    assert len(world.executions(deadly)) <= LOST_RUNS + 1
+    world.check_as_expected(mates)
+    world.rest()
+
+
 def test_nobody_is_left_until_somebody_comes() -> None:
     world = World()
     futures = world.client.submit(*plans(20, 0.01))

@@ -18,7 +18,9 @@ def why(model: MonitorModel, task: int) -> list[str]:
     if step == TaskStep.WAITING:
         return [*_why_waiting(model, status, row), *said]
     if step == TaskStep.HELD:
-        return ["it is held: results of other tasks that it takes, or the bytes of its function, have not come", *said]
+        lacks = "results of other tasks that it takes, or the bytes of its function, have not come"
+        alone = "it was lost with its host and waits for a host without another such task"
+        return [f"it is held: {lacks}; or {alone}", *said]
     if step == TaskStep.ASSIGNED:
         return [*_where_assigned(model, status, row), *said]
     return [_how_ended(model, row), *said]
