@@ -19,6 +19,7 @@ from support.gates import SECONDS
 from support.processes import command_line, descendants, listener_of
 from support.tasks import add, explode, last_digits
 
+Submitted = tuple[ScalerFuture[Any], Callable[[ScalerFuture[Any]], bool]]
 MEBI = 1024 * 1024
 WINDOW = 2000
 """Futures of the soak that are under way at once."""
@@ -35,7 +36,7 @@ class Mixture:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def submit(self, number: int) -> tuple[ScalerFuture[Any], Callable[[ScalerFuture[Any]], bool]]:
+    def submit(self, number: int) -> Submitted:
         """The call of that number, and whether it ended as it must."""
         client, kind = self._client, number % 20
         if kind < 12:
@@ -55,6 +56,18 @@ class Mixture:
         return future, lambda future: future.cancelled() or future.result(SECONDS) == number
 
 
+class Lambdas:
+    """Calls of functions of which no two are equal."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def submit(self, number: int) -> Submitted:
+        """The call of that number, and whether it ended as it must."""
+        future = self._client.submit(lambda value, number=number: value + number, 1)
+        return future, lambda future: future.result(SECONDS) == number + 1
+
+
 def memory(others: set[int]) -> dict[int, tuple[str, int]]:
     """What this process and its descendants are, and their memory, but for those of other tests."""
     found = {os.getpid(): ("client", resident(os.getpid())[0])}
@@ -68,7 +81,7 @@ def memory(others: set[int]) -> dict[int, tuple[str, int]]:
     return found
 
 
-def run_mixture(total: int, growth: float, spare: int) -> None:
+def run_many(kind: type[Mixture | Lambdas], total: int, growth: float, spare: int) -> None:
     """So many tasks; memory after a fifth of them and at the end, which may be `growth` times that, and `spare`."""
     under_way: deque[tuple[int, ScalerFuture[Any], Callable[[ScalerFuture[Any]], bool]]] = deque()
     before: dict[int, tuple[str, int]] = {}
@@ -77,17 +90,17 @@ def run_mixture(total: int, growth: float, spare: int) -> None:
         SchedulerClusterCombo(n_workers=2, logging_level="ERROR", death_timeout_seconds=60) as combo,
         Client(combo.get_address()) as client,
     ):
-        mixture = Mixture(client)
+        calls = kind(client)
         start = time.monotonic()
         for number in range(total):
-            under_way.append((number, *mixture.submit(number)))
+            under_way.append((number, *calls.submit(number)))
             if len(under_way) >= WINDOW:
                 drain(under_way, WINDOW // 2)
             if number == total // 5:
                 before = memory(others)
         drain(under_way, 0)
         seconds, after = time.monotonic() - start, memory(others)
-    print(f"\n{total:,} mixed tasks in {seconds:.0f} s, {total / seconds:,.0f}/s")
+    print(f"\n{total:,} tasks ({kind.__name__}) in {seconds:.0f} s, {total / seconds:,.0f}/s")
     both = before.keys() & after.keys()  # workers beyond the two come and go, as nested tasks want them
     assert {"client", "scheduler and agent", "storage", "worker"} == {before[pid][0] for pid in both}
     for name, pid in sorted((before[pid][0], pid) for pid in both):
@@ -104,12 +117,18 @@ def drain(under_way: deque[Any], left: int) -> None:
 
 
 def test_mixed_tasks() -> None:
-    run_mixture(10_000, 1.1, 30 * MEBI)
+    run_many(Mixture, 10_000, 1.1, 30 * MEBI)
 
 
 @pytest.mark.soak
 def test_a_million_mixed_tasks() -> None:
-    run_mixture(1_000_000, 1.1, 5 * MEBI)
+    run_many(Mixture, 1_000_000, 1.1, 5 * MEBI)
+
+
+@pytest.mark.soak
+def test_a_million_lambdas_of_which_no_two_are_equal() -> None:
+    """Every table that knows functions is full after a fifth of them."""
+    run_many(Lambdas, 1_000_000, 1.0, 5 * MEBI)
 
 
 # --- backlogs -------------------------------------------------------------------------------------------------------
