@@ -17,7 +17,7 @@ from scaler_client.client import Client
 from scaler_client.parts import read_parts
 from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask, Transport
-from scaler_io.links import Hub, HubEvent, Patience, PeerJoined, PeerLost
+from scaler_io.links import Hub, HubEvent, Patience, PeerJoined, PeerLost, SendFailed
 from scaler_io.objects import ObjectConnection
 from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -175,7 +175,7 @@ class FakeCluster:
             self._listener.send(route, outgoing)
 
     def _handle(self, peer: bytes, event: HubEvent) -> None:
-        if isinstance(event, PeerJoined | PeerLost):
+        if isinstance(event, PeerJoined | PeerLost | SendFailed):
             return
         self.seen.append(event)
         if isinstance(event, Submit | Functions):
