@@ -13,7 +13,7 @@ from scaler_io.links import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.ids import first_task
+from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Done, Group, Run, Status, Submit
 from scaler_protocol.payloads import NONE, Payloads
 from scaler_protocol.profiles import PROFILE
@@ -21,7 +21,7 @@ from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
 
 M = TypeVar("M")
-FUNCTION = b"f" * 16
+FUNCTION = function_id(b"body")
 
 
 @dataclass

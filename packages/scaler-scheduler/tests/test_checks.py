@@ -29,14 +29,17 @@ if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
 FIRST = first_task(ord("c"))
+FUNCTION = function_id(b"body")
+WRONG = b"w" * 16
+"""A function id that is not the hash of anything here."""
 
 
 def done(task: int, run: int, status: int = Status.VALUE, result: bytes = b"forged") -> Done:
     return Done((task,), (status,), Payloads([result]), runs=(run,), profiles=bytes(PROFILE.size), worker="w")
 
 
-def submit(*tasks: int, needs: dict[int, int] | None = None, function: bytes = b"f" * 16) -> Submit:
-    pairs = needs or {}
+def submit(*tasks: int, needs: dict[int, int] | None = None, body: bytes = b"body") -> Submit:
+    pairs, function = needs or {}, function_id(body)
     return Submit(
         (Group(function),),
         tasks,
@@ -45,7 +48,7 @@ def submit(*tasks: int, needs: dict[int, int] | None = None, function: bytes = b
         needs=list(pairs.values()),
         functions=(function,),
         names=("n",),
-        bodies=Payloads([b"body"]),
+        bodies=Payloads([body]),
     )
 
 
@@ -57,7 +60,7 @@ def totals(driver: SchedulerDriver) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     ("message", "what"),
     [
-        (messages.NeedFunctions((b"f" * 16,)), "only an agent"),
+        (messages.NeedFunctions((FUNCTION,)), "only an agent"),
         (messages.Output((FIRST + 1,), (1,), Payloads([b"text"])), "only an agent"),
         (done(FIRST + 1, 1), "only an agent"),
         (messages.Inputs((FIRST + 1,), (FIRST,), (4,), Payloads([b""])), "no status"),
@@ -108,7 +111,7 @@ def test_a_run_is_one_of_its_own_task(driver: SchedulerDriver) -> None:
         submit(FIRST + 1, FIRST + 1, FIRST + 1),
         submit(FIRST + 1, needs={FIRST + 1: FIRST + 1}),
         done(FIRST + 1, 1, 77),
-        submit(FIRST + 1, function=b"short"),
+        replace(submit(FIRST + 1), functions=(b"short",)),
     ],
 )
 def test_what_the_codec_refuses_reaches_no_core(message: messages.Message) -> None:
@@ -160,7 +163,7 @@ def test_an_input_that_comes_twice_counts_once(driver: SchedulerDriver) -> None:
     first, second = driver.submit(client, 2)
     runs = driver.runs(agent)
     third = FIRST + 10
-    both = Submit((Group(b"f" * 16),), (third,), Payloads([b"call"]), dependents=(0, 0), needs=(first, second))
+    both = Submit((Group(FUNCTION),), (third,), Payloads([b"call"]), dependents=(0, 0), needs=(first, second))
     driver.feed(client, both)
     driver.feed(client, messages.Inputs((third,), (first,), (Status.VALUE,), Payloads([b"early"])))
     while runs:
@@ -176,7 +179,7 @@ def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None
     client, agent = driver.client(b"c", peer_incarnation=0), driver.agent(workers=4)
     count = 3 * max(RECORDS_LIMIT, FUNCTIONS_LIMIT)
     for number in range(count):
-        driver.core.handle(client, submit(FIRST + 1 + number, function=function_id(b"%d" % number)), driver.now)
+        driver.core.handle(client, submit(FIRST + 1 + number, body=b"%d" % number), driver.now)
         driver.core.settle(driver.now)
         ((run, task),) = [(run, record.id) for run, record in driver.core.state.agents[agent].runs.items()]
         driver.core.handle(agent, done(task, run), driver.now)
@@ -191,26 +194,27 @@ def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None
 
 def test_a_function_that_is_used_again_after_many_others(driver: SchedulerDriver) -> None:
     client, agent = driver.client(b"c"), driver.agent()
-    driver.feed(client, submit(FIRST + 1, function=b"g" * 16))
+    driver.feed(client, submit(FIRST + 1, body=b"another"))
     driver.done(agent, driver.runs(agent))
     for number in range(RECORDS_LIMIT):
-        driver.core.handle(client, messages.Functions((function_id(b"%d" % number),), ("n",), Payloads([b"b"])), 1.0)
-    again = Submit((Group(b"g" * 16),), (FIRST + 2,), Payloads([b"call"]))
+        body = b"%d" % number
+        driver.core.handle(client, messages.Functions((function_id(body),), ("n",), Payloads([body])), 1.0)
+    again = Submit((Group(function_id(b"another")),), (FIRST + 2,), Payloads([b"call"]))
     driver.feed(client, again)
     driver.feed(agent, PeerLost("gone"))
     driver.agent(b"two")
     needed = driver.take(client, messages.NeedFunctions)
-    assert [list(need.functions) for need in needed] == [[b"g" * 16]]
-    driver.feed(client, messages.Functions((b"g" * 16,), ("n",), Payloads([b"body"])))
+    assert [list(need.functions) for need in needed] == [[function_id(b"another")]]
+    driver.feed(client, messages.Functions((function_id(b"another"),), ("n",), Payloads([b"another"])))
     assert list(driver.runs(b"two".ljust(16, b"."))) == [FIRST + 2]
 
 
 def test_a_task_that_lacks_two_functions_runs_once(driver: SchedulerDriver) -> None:
     client = driver.client(b"c")
-    driver.feed(client, Submit((Group(b"f" * 16, serializer=b"s" * 16),), (FIRST + 1,), Payloads([b"call"])))
+    driver.feed(client, Submit((Group(FUNCTION, serializer=function_id(b"class")),), (FIRST + 1,), Payloads([b"call"])))
     agent = driver.agent(workers=4)
-    for function in (b"f" * 16, b"s" * 16):
-        driver.feed(client, messages.Functions((function,), ("n",), Payloads([b"body"])))
+    for body in (b"body", b"class"):
+        driver.feed(client, messages.Functions((function_id(body),), ("n",), Payloads([body])))
     assert len(driver.runs(agent)) == 1 and driver.core.state.waiting.count == 0
 
 
@@ -239,7 +243,7 @@ def test_what_one_client_has_costs_no_other(driver: SchedulerDriver, act: str) -
     unknown = messages.NeedFunctions([function_id(b"%d" % number) for number in range(200)])
     for count in (1, 2000):
         hoarder, passer = driver.client(b"h"), driver.client(b"p")
-        groups = [Group(b"f" * 16, (f"c{number}",), (-1,)) for number in range(count)]
+        groups = [Group(FUNCTION, (f"c{number}",), (-1,)) for number in range(count)]
         tasks = range(first_task(ord("h")) + 1, first_task(ord("h")) + 1 + count)
         driver.feed(hoarder, Submit(groups, list(tasks), Payloads([b"c"] * count), task_groups=list(range(count))))
         driver.submit(passer)
@@ -263,3 +267,83 @@ def test_a_task_that_cannot_be_sent_fails_alone(driver: SchedulerDriver) -> None
     assert "Run.attempts is too great" in str(restore(told[run.tasks[0]][1]))
     driver.done(agent, driver.runs(agent))
     assert list(driver.outcomes(client)) == [other]
+
+
+# --- refused Submits ------------------------------------------------------------------------------------------------
+
+
+def failures(driver: SchedulerDriver, peer: bytes) -> dict[int, str]:
+    """What the peer was told of tasks that failed."""
+    told = driver.outcomes(peer)
+    assert all(status == Status.FAILED for status, _ in told.values())
+    return {task: str(restore(payload)) for task, (_, payload) in told.items()}
+
+
+FOREIGN = first_task(ord("x")) + 1
+CYCLE = [FIRST + 1, FIRST + 2]
+
+
+@pytest.mark.parametrize(
+    ("message", "told", "what"),
+    [
+        (replace(submit(FIRST + 1, FIRST + 2), stored=(1,)), [FIRST + 1, FIRST + 2], "a reference has 24 bytes"),
+        (submit(FIRST + 1, FOREIGN), [FIRST + 1], "tasks of one session"),
+        (replace(submit(FIRST + 1), parent=7), [FIRST + 1], "only tasks on an agent"),
+        (submit(*CYCLE, needs={CYCLE[0]: CYCLE[1], CYCLE[1]: CYCLE[0]}), CYCLE, "need each other in a cycle"),
+        (replace(submit(FIRST + 1), functions=(WRONG,)), [FIRST + 1], "is not the BLAKE2b-128 of the body of 'n'"),
+        (replace(submit(FIRST + 1), bodies=Payloads([b""])), [FIRST + 1], "is not the BLAKE2b-128 of the name of 'n'"),
+        (submit(FOREIGN), [], "not the sender's"),
+    ],
+)
+def test_a_refused_submit_ends_the_senders_tasks(
+    driver: SchedulerDriver, message: Submit, told: list[int], what: str
+) -> None:
+    client, other = driver.client(b"c"), driver.client(b"x")
+    before = totals(driver)
+    with pytest.raises(ProtocolError, match=what):
+        driver.feed(client, message)
+    driver.settle()
+    failed = failures(driver, client)
+    assert list(failed) == told and all(what in reason for reason in failed.values())
+    assert not driver.outcomes(other) and totals(driver) == before
+    assert not any(session.tasks for session in driver.core.state.sessions.values())
+    assert not len(driver.core.state.functions)
+
+
+def test_a_refused_submit_ends_the_tasks_of_a_nested_session(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=2)
+    (parent,) = driver.submit(client)
+    run = driver.runs(agent)[parent]
+    with pytest.raises(ProtocolError):
+        driver.feed(agent, replace(submit(FOREIGN), functions=(WRONG,), parent=run))
+    driver.settle()
+    assert list(failures(driver, agent)) == [FOREIGN] and FOREIGN >> 32 not in driver.core.state.sessions
+
+
+def test_a_refused_submit_leaves_known_tasks_alone(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c"), driver.agent()
+    (task,) = driver.submit(client)
+    with pytest.raises(ProtocolError):
+        driver.feed(client, replace(submit(task, FIRST + 9), functions=(WRONG,)))
+    driver.settle()
+    assert list(failures(driver, client)) == [FIRST + 9]
+    driver.done(agent, driver.runs(agent))
+    assert driver.outcomes(client) == {task: (Status.VALUE, b"r")}
+
+
+def test_needs_may_stand_in_any_order(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c"), driver.agent(workers=4)
+    driver.feed(client, submit(FIRST + 1, FIRST + 2, FIRST + 3, needs={FIRST + 1: FIRST + 2, FIRST + 2: FIRST + 3}))
+    while runs := driver.runs(agent):
+        driver.done(agent, runs)
+    assert driver.outcomes(client).keys() == {FIRST + 1, FIRST + 2, FIRST + 3}
+
+
+def test_a_function_belongs_to_its_id(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c"), driver.agent()
+    thief = driver.client(b"t")
+    with pytest.raises(ProtocolError, match=r"Functions\.functions: .* is not the BLAKE2b-128 of the body of 'stolen'"):
+        driver.feed(thief, messages.Functions((function_id(b"body"),), ("stolen",), Payloads([b"another"])))
+    (task,) = driver.submit(client)
+    (run,) = driver.take(agent, messages.Run)
+    assert list(run.tasks) == [task] and list(run.bodies) == [b"body"]

@@ -14,6 +14,7 @@ from scaler_io.links import PeerJoined, PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import NoWorkerError, ProtocolError, WorkerDiedError, describe, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
@@ -22,6 +23,8 @@ from scaler_scheduler.records import SessionRecord
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
+
+FUNCTION = function_id(b"body")
 
 
 def test_a_task_goes_to_a_worker_and_its_outcome_to_its_owner(driver: SchedulerDriver) -> None:
@@ -367,9 +370,9 @@ def test_an_input_that_has_ended_is_asked_for(driver: SchedulerDriver) -> None:
 def test_missing_function_bytes_are_asked_for(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent()
     task = (client[0] << 32) + 1
-    driver.feed(client, Submit((Group(b"g" * 16),), (task,), Payloads([b"call"])))
+    driver.feed(client, Submit((Group(FUNCTION),), (task,), Payloads([b"call"])))
     (asked,) = driver.take(client, messages.NeedFunctions)
-    assert tuple(asked.functions) == (b"g" * 16,) and not driver.runs(agent)
+    assert tuple(asked.functions) == (FUNCTION,) and not driver.runs(agent)
     driver.feed(client, messages.Functions(asked.functions, ("n",), Payloads([b"body"])))
     assert list(driver.runs(agent)) == [task]
 
@@ -377,10 +380,10 @@ def test_missing_function_bytes_are_asked_for(driver: SchedulerDriver) -> None:
 def test_an_agent_that_dropped_a_function_gets_it_again_from_its_session(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent()
     driver.submit(client)
-    driver.core.state.functions.use(b"f" * 16).body = None
-    driver.feed(agent, messages.NeedFunctions((b"f" * 16,)))
+    driver.core.state.functions.use(FUNCTION).body = None
+    driver.feed(agent, messages.NeedFunctions((FUNCTION,)))
     (asked,) = driver.take(client, messages.NeedFunctions)
-    assert (tuple(asked.functions), asked.session) == ((b"f" * 16,), client[0])
+    assert (tuple(asked.functions), asked.session) == ((FUNCTION,), client[0])
     driver.feed(client, messages.Functions(asked.functions, ("n",), Payloads([b"body"])))
     assert [list(answer.bodies) for answer in driver.take(agent, messages.Functions)] == [[b"body"]]
 
@@ -458,12 +461,12 @@ def test_an_adopted_task_whose_agent_dies_is_submitted_again(driver: SchedulerDr
     driver.feed(
         client,
         Submit(
-            (Group(b"f" * 16),),
+            (Group(FUNCTION),),
             (task,),
             Payloads([b"call"]),
-            functions=(b"f" * 16,),
+            functions=(FUNCTION,),
             names=("n",),
-            bodies=Payloads([b"b"]),
+            bodies=Payloads([b"body"]),
         ),
     )
     assert list(driver.runs(driver.agent(b"two"))) == [task]
@@ -474,11 +477,11 @@ def test_an_adopted_task_whose_agent_dies_is_submitted_again(driver: SchedulerDr
     [
         messages.Run(1, (), (), Payloads(())),
         messages.Done((1,), (0,), Payloads((b"",)), runs=(1,)),
-        Submit((Group(b"f" * 16),), ((99 << 32) + 1, (98 << 32) + 1), Payloads((b"", b""))),
-        Submit((Group(b"f" * 16),), ((99 << 32) + 1,), Payloads((b"",)), task_groups=(3,)),
-        Submit((Group(b"f" * 16),), ((99 << 32) + 1,), Payloads((b"",)), stored=(3,)),
-        Submit((Group(b"f" * 16),), ((55 << 32) + 1,), Payloads((b"",))),
-        Submit((Group(b"f" * 16),), ((99 << 32) + 1,), Payloads((b"",)), parent=4),
+        Submit((Group(FUNCTION),), ((99 << 32) + 1, (98 << 32) + 1), Payloads((b"", b""))),
+        Submit((Group(FUNCTION),), ((99 << 32) + 1,), Payloads((b"",)), task_groups=(3,)),
+        Submit((Group(FUNCTION),), ((99 << 32) + 1,), Payloads((b"",)), stored=(3,)),
+        Submit((Group(FUNCTION),), ((55 << 32) + 1,), Payloads((b"",))),
+        Submit((Group(FUNCTION),), ((99 << 32) + 1,), Payloads((b"",)), parent=4),
     ],
 )
 def test_what_a_client_may_not_say_is_refused(driver: SchedulerDriver, message: messages.Message) -> None:
@@ -516,7 +519,7 @@ def test_a_reconnected_client_finds_its_work(driver: SchedulerDriver) -> None:
 
 
 def _dependent(task: int, need: int) -> Submit:
-    return Submit((Group(b"f" * 16),), (task,), Payloads([b"call"]), dependents=(0,), needs=(need,))
+    return Submit((Group(FUNCTION),), (task,), Payloads([b"call"]), dependents=(0,), needs=(need,))
 
 
 def _kept(task: int, run: int, result: bytes) -> messages.Done:

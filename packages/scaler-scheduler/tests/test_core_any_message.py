@@ -13,7 +13,7 @@ from scaler_protocol import messages
 from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError, ScalerError
 from scaler_protocol.handshake import Hello, LinkMessage, Role, Welcome
-from scaler_protocol.ids import first_run, first_task
+from scaler_protocol.ids import first_run, first_task, function_id
 from scaler_protocol.messages import Group, Status
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from conftest import SchedulerDriver
 
+FUNCTION = function_id(b"body")
 SAFE = "safe"
 """What the tasks of the honest client need, and only the honest agent offers."""
 STRANGERS = (b"s" * 16, b"t" * 16, b"u" * 16)
@@ -37,7 +38,7 @@ run_ids = st.builds(
 )
 positions = st.sampled_from([0, 0, 0, 1, 1, 2, 5])
 payloads = st.sampled_from([b"", b"r", b"x" * 16, b"y" * 24, b"z" * 25])
-function_ids = st.sampled_from([b"f" * 16, b"f" * 16, b"g" * 16])
+function_ids = st.sampled_from([FUNCTION, FUNCTION, b"g" * 16])
 groups = st.builds(
     Group,
     function_ids,
@@ -52,7 +53,8 @@ TASK_COLUMNS = ("tasks", "needs", "running", "wanted", "finished")
 ELEMENTS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(["runs", "first_run"], run_ids),
     **dict.fromkeys(["task_groups", "stored", "dependents", "inner", "bodies_stored"], positions),
-    **dict.fromkeys(["calls", "results", "bodies", "texts", "inputs"], payloads),
+    **dict.fromkeys(["calls", "results", "texts", "inputs"], payloads),
+    "bodies": st.sampled_from([b"body", b"body", b"body", b"", b"y" * 24]),
     **dict.fromkeys(["functions", "objects"], function_ids),
     "statuses": st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 4]),
     "streams": st.sampled_from([1, 2]),
@@ -158,7 +160,7 @@ class Honest:
                 del self.runs[task]
             driver.feed(agent, messages.Returned([run for _, run in back]))
         for needed in driver.take(self.client, messages.NeedFunctions):
-            ids = [function for function in needed.functions if function == b"f" * 16]
+            ids = [function for function in needed.functions if function == FUNCTION]
             bodies = Payloads([b"body"] * len(ids))
             driver.feed(self.client, messages.Functions(ids, ["n"] * len(ids), bodies))
         given = driver.runs(agent)

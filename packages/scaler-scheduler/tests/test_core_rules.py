@@ -12,6 +12,7 @@ from scaler_io.links import PeerJoined, PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import WorkerDiedError, describe
 from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
@@ -19,6 +20,7 @@ from scaler_protocol.payloads import Payloads
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
+FUNCTION = function_id(b"body")
 CLIENTS = [b"a", b"b"]
 AGENTS = [b"x", b"y", b"z"]
 
@@ -88,7 +90,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.dependents += 1
         task = (client[0] << 32) + 2**30 + self.dependents
         self.wanted[task] = client
-        submit = Submit((Group(b"f" * 16),), (task,), Payloads([b"call"]), dependents=(0,), needs=(need,))
+        submit = Submit((Group(FUNCTION),), (task,), Payloads([b"call"]), dependents=(0,), needs=(need,))
         self.driver.feed(client, submit)
         self.collect()
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Done, Group, Inputs, Run, Status, Submit
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
@@ -18,7 +19,7 @@ from scaler_scheduler.locality import LOCAL_BYTES, Locality
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
-FUNCTION = b"f" * 16
+FUNCTION = function_id(b"body")
 
 
 def submit(driver: SchedulerDriver, client: bytes, first: int, needs: list[list[int]], **group: object) -> list[int]:

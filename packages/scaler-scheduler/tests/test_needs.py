@@ -11,6 +11,7 @@ import pytest
 from scaler_io.link_events import PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
@@ -19,6 +20,7 @@ from scaler_protocol.storage import DeleteObjects
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
+FUNCTION = function_id(b"body")
 FIRST = (ord("c") << 32) + 1
 
 
@@ -27,12 +29,12 @@ def piece(
 ) -> Submit:
     """Nodes `at` and following of a graph; `needs` are pairs of places in the whole graph."""
     return Submit(
-        (Group(b"f" * 16),),
+        (Group(FUNCTION),),
         [FIRST + at + i for i in range(count)],
         Payloads([b"call"] * count),
         dependents=[dependent - at for dependent, _ in needs],
         needs=[FIRST + need for _, need in needs],
-        functions=(b"f" * 16,),
+        functions=(FUNCTION,),
         names=("m:f",),
         bodies=Payloads([b"body"]),
         takers=takers,
@@ -140,7 +142,7 @@ def test_ready_nodes_go_before_others_that_wait(driver: SchedulerDriver) -> None
 def test_an_inner_position_that_is_not_there_is_refused(driver: SchedulerDriver) -> None:
     client = driver.client()
     with pytest.raises(ProtocolError, match="inner names position"):
-        driver.feed(client, Submit((Group(b"f" * 16),), (FIRST,), Payloads((b"c",)), takers=(0,), inner=(1,)))
+        driver.feed(client, Submit((Group(FUNCTION),), (FIRST,), Payloads((b"c",)), takers=(0,), inner=(1,)))
 
 
 def test_a_session_that_watches_hears_of_inner_nodes(driver: SchedulerDriver) -> None:

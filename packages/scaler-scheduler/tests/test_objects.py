@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler_protocol.errors import ProtocolError
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Cancel, Done, Functions, Group, NeedFunctions, Run, Status, Submit
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
@@ -18,17 +19,18 @@ if TYPE_CHECKING:
 
 NAME, OTHER = b"n" * 16, b"o" * 16
 REFERENCE = Reference(NAME, 100_000).pack()
+FUNCTION = function_id(REFERENCE)
 
 
 def submit(driver: SchedulerDriver, client: bytes, **group: int) -> int:
     """A task whose call and function are references."""
     task = (client[0] << 32) + 1
     message = Submit(
-        [Group(b"f" * 16, **group)],  # type: ignore[arg-type]
+        [Group(FUNCTION, **group)],  # type: ignore[arg-type]
         [task],
         Payloads([REFERENCE]),
         stored=[0],
-        functions=[b"f" * 16],
+        functions=[FUNCTION],
         names=["f"],
         bodies=Payloads([REFERENCE]),
         bodies_stored=[0],
@@ -48,7 +50,7 @@ def test_references_are_passed_on_as_such(driver: SchedulerDriver) -> None:
     task = submit(driver, client)
     (run,) = driver.take(agent, Run)
     assert (run.stored, run.bodies_stored, list(run.bodies)) == ((0,), (0,), [REFERENCE])
-    driver.feed(agent, NeedFunctions([b"f" * 16], client[0]))
+    driver.feed(agent, NeedFunctions([FUNCTION], client[0]))
     (functions,) = driver.take(agent, Functions)
     assert (functions.bodies_stored, list(functions.bodies)) == ((0,), [REFERENCE])
     done(driver, agent, task, run.first_run)

@@ -11,6 +11,7 @@ from scaler_protocol import messages
 from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, Role, Welcome
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Cancel, Status, Withdraw
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
@@ -18,6 +19,7 @@ from scaler_protocol.payloads import Payloads
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
+FUNCTION = function_id(b"body")
 OPERATOR = b"o" * 16
 
 
@@ -46,7 +48,7 @@ def test_what_depends_on_a_cancelled_task_shares_its_fate(operated: SchedulerDri
     client = operated.client()
     (task,) = operated.submit(client)
     dependent = messages.Submit(
-        (messages.Group(b"f" * 16),), (task + 9,), Payloads([b"call"]), dependents=(0,), needs=(task,)
+        (messages.Group(FUNCTION),), (task + 9,), Payloads([b"call"]), dependents=(0,), needs=(task,)
     )
     operated.feed(client, dependent)
     operated.feed(OPERATOR, Cancel((task,)))
@@ -75,7 +77,7 @@ def test_nobody_else_may(operated: SchedulerDriver) -> None:
     for peer in (client, agent):
         with pytest.raises(ProtocolError, match="operator"):
             operated.feed(peer, Drain(operated.core.state.agents[agent].number, 1))
-    for message in (Resized(1), messages.Submit((messages.Group(b"f" * 16),), (1,), Payloads([b""]))):
+    for message in (Resized(1), messages.Submit((messages.Group(FUNCTION),), (1,), Payloads([b""]))):
         with pytest.raises(ProtocolError):
             operated.feed(OPERATOR, message)
     operated.feed(OPERATOR, PeerLost("left"))

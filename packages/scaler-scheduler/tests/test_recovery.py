@@ -10,12 +10,14 @@ from scaler_io.links import PeerJoined, PeerLost
 from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError, TaskTimeoutError, WorkerDiedError, describe, restore
 from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.payloads import Payloads
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
+FUNCTION = function_id(b"body")
 OLDER = 3
 """An incarnation before the driver's."""
 PARENT, OTHER = (99 << 32) + 1, (99 << 32) + 2
@@ -23,12 +25,12 @@ CHILD, SIBLING = (200 << 32) + 1, (200 << 32) + 2
 
 
 def submit(task: int, parent: int = 0) -> Submit:
-    bodies = Payloads([b"b"])
+    bodies = Payloads([b"body"])
     return Submit(
-        (Group(b"f" * 16),),
+        (Group(FUNCTION),),
         (task,),
         Payloads([b"c"]),
-        functions=(b"f" * 16,),
+        functions=(FUNCTION,),
         names=("n",),
         bodies=bodies,
         parent=parent,

@@ -15,13 +15,14 @@ from scaler_io.effects import Send
 from scaler_io.links import PeerJoined
 from scaler_protocol import messages
 from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.ids import first_task
+from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Done, Group, Run, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
 
+FUNCTION = function_id(b"body")
 CLIENT = b"client".ljust(16)
 LATENCY = 0.0002
 BATCH = 1024
@@ -68,7 +69,7 @@ class Simulation:
                 self.submit()
 
     def submit(self) -> None:
-        group = Group(b"f" * 16)
+        group = Group(FUNCTION)
         while self.submitted < self.tasks and self.submitted - self.ended < IN_FLIGHT:
             count = min(BATCH, self.tasks - self.submitted)
             ids = range(first_task(5) + self.submitted + 1, first_task(5) + self.submitted + 1 + count)
@@ -79,7 +80,7 @@ class Simulation:
                     (group,),
                     list(ids),
                     Payloads([b"x" * 40] * count),
-                    functions=(b"f" * 16,) if first else (),
+                    functions=(FUNCTION,) if first else (),
                     names=("f",) if first else (),
                     bodies=Payloads([b"body"] if first else []),
                 ),

@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from scaler_protocol.errors import MalformedMessageError, ProtocolError
-from scaler_protocol.ids import session_of
+from scaler_protocol.ids import function_id, session_of
 from scaler_protocol.messages import Done, Functions, Inputs, Status, Submit
 from scaler_protocol.objects import Reference
 
+CYCLE_SHOWN = 10
+"""Tasks of a cycle that an error names."""
+
 
 def check_submit(event: Submit) -> None:
-    """Raises ProtocolError for tasks of several sessions, and for references that are none."""
-    check_stored("Submit.bodies_stored", event.bodies_stored, event.bodies)
+    """Raises ProtocolError for tasks of several sessions, wrong functions, wrong references, and cycles of needs."""
+    check_functions(event)
     check_stored("Submit.stored", event.stored, event.calls)
     if event.tasks and session_of(min(event.tasks)) != session_of(max(event.tasks)):
         raise ProtocolError("a Submit holds tasks of one session")
+    if event.dependents:
+        _check_needs(event)
 
 
-def check_functions(event: Functions) -> None:
-    """Raises ProtocolError for references that are none."""
-    check_stored("Functions.bodies_stored", event.bodies_stored, event.bodies)
+def _check_needs(event: Submit) -> None:
+    """Raises ProtocolError where tasks of this Submit need each other: none of them would ever be ready."""
+    tasks = event.tasks
+    pairs = [(need, tasks[position]) for position, need in zip(event.dependents, event.needs, strict=True)]
+    if all(need < task for need, task in pairs):  # the usual order, which has no cycles
+        return
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for need, task in pairs:
+        sorter.add(task, need)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle = [f"{task:#x}" for task in error.args[1][:CYCLE_SHOWN]]
+        raise ProtocolError(f"tasks need each other in a cycle: {', '.join(cycle)}") from None
+
+
+def check_functions(event: Submit | Functions) -> None:
+    """Raises ProtocolError for function ids that are not the hash of what they stand for, and for wrong references.
+
+    A function is shared by all sessions, so nobody may define another function's id.
+    """
+    where = type(event).__name__
+    for function, name, body in zip(event.functions, event.names, event.bodies, strict=True):
+        if function_id(body or name.encode()) != function:
+            source = "body" if body else "name"
+            fault = f"{function.hex()} is not the BLAKE2b-128 of the {source} of {name!r}"
+            raise ProtocolError(f"{where}.functions: {fault}")
+    check_stored(f"{where}.bodies_stored", event.bodies_stored, event.bodies)
 
 
 def check_done(event: Done) -> None:

@@ -235,13 +235,15 @@ class SchedulerCore:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def _submit(self, peer: bytes, event: messages.Submit, now: float) -> None:
-        check_submit(event)
-        if event.tasks:
-            submitter = self._intake.submitter(peer, event)
-            self._define(event, now)
+        try:
+            check_submit(event)
+            submitter = self._intake.submitter(peer, event) if event.tasks else None
+        except ProtocolError as error:
+            self._intake.refuse(peer, event, error)
+            raise
+        self._define(event, now)
+        if submitter is not None:
             self._intake.submit(submitter, event, now)
-        else:
-            self._define(event, now)
 
     def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
         check_done(event)

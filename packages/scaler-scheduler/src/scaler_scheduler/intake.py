@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from scaler_protocol.errors import NoWorkerError, ProtocolError
+from scaler_protocol.errors import NoWorkerError, ProtocolError, describe
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Encoding, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
@@ -121,6 +121,24 @@ class Intake:
         if parent is None or parent.state != ASSIGNED:
             return Submitter(peer, None, None)
         return Submitter(peer, self._state.nested(number, agent), parent)
+
+    def refuse(self, peer: bytes, event: Submit, error: ProtocolError) -> None:
+        """Answer a refused Submit: the sender's tasks have failed.
+
+        Tasks that are known already are left out, because they end on their own. No table changes.
+        """
+        refused = [task for task in event.tasks if self._is_refusable(peer, task)]
+        if refused:
+            count = len(refused)
+            self._state.send(peer, Done(refused, [Status.FAILED] * count, Payloads([describe(error)] * count)))
+
+    def _is_refusable(self, peer: bytes, task: int) -> bool:
+        """Whether the task is the sender's own, and nothing else will tell the sender how it ended."""
+        session = self._state.sessions.get(session_of(task))
+        if session is None:  # the session of a task on an agent begins with its first Submit
+            return peer in self._state.agents
+        record = session.tasks.get(task)
+        return session.peer == peer and (record is None or record.is_unseen)
 
     def _group(self, session: SessionRecord, group: Group, root: SessionRecord, depth: int) -> GroupRecord:
         key = (group, root, depth)
