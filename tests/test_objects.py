@@ -423,9 +423,9 @@ def test_nothing_is_left_after_200_rounds(client: Client, storage: WatchedStorag
 
 def test_cancelled_in_flight(client: Client, storage: WatchedStorage, gate: Gate) -> None:
     running = [client.submit(wait_at, gate.port, bytes(BIG)) for _ in range(2)]
+    gate.arrive()
+    gate.arrive()  # both workers are busy: before that a worker could run what is queued
     queued = [client.submit(same, bytes(BIG)) for _ in range(50)]
-    gate.arrive()
-    gate.arrive()
     for future in (*queued, *running):  # a worker that is free would run what is queued
         assert future.cancel()
     storage.wait_empty()
