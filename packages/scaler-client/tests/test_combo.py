@@ -245,3 +245,27 @@ def test_a_fork_leaves_the_cluster_alone() -> None:
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
         with Client(cluster.get_address()):
             pass
+
+
+@pytest.mark.parametrize(
+    ("preload", "text"),
+    [
+        ("math:sqrt(-1)", "preload math:sqrt(-1) failed: ValueError"),
+        ("no.such:thing", "ModuleNotFoundError"),
+        ("os:_exit(3)", "ended before they were ready"),
+        ("nonsense", "not 'nonsense'"),
+    ],
+)
+def test_a_preload_that_fails_is_told_at_construction(preload: str, text: str) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        SchedulerClusterCombo(n_workers=2, preload=preload).shutdown()
+    assert text in str(caught.value)
+    assert ("Traceback (most recent call last)" in str(caught.value)) == (" failed: " in text or "Error" in text)
+
+
+def test_a_preload_that_succeeds() -> None:
+    preload = "os:putenv('SCALER_TEST', 'yes')"
+    with SchedulerClusterCombo(n_workers=1, preload=preload) as cluster, Client(cluster.get_address()) as client:
+        assert client.submit(abs, -1).result() == 1
+    with SchedulerClusterCombo(n_workers=0, preload=preload):
+        pass

@@ -259,8 +259,10 @@ def scheduler(tmp_path: Path) -> Iterator[FakeScheduler]:
 def cluster(scheduler: FakeScheduler, tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
     """Starts agents, waits until they have joined, and ends them."""
     agents: list[AgentProcess] = []
+    expected_tracebacks: list[int] = []
 
-    def start(*options: str, join: bool = True, **how: Any) -> AgentProcess:
+    def start(*options: str, join: bool = True, tracebacks: int = 0, **how: Any) -> AgentProcess:
+        expected_tracebacks.append(tracebacks)
         agent = AgentProcess(scheduler.address, tmp_path / f"log{len(agents)}", *options, **how)
         agents.append(agent)
         if join:
@@ -271,7 +273,7 @@ def cluster(scheduler: FakeScheduler, tmp_path: Path) -> Iterator[Callable[..., 
         return agent
 
     yield start
-    for agent in agents:
+    for agent, tracebacks in zip(agents, expected_tracebacks, strict=True):
         if agent.process.poll() is None:
             family = agent.family()
             agent.process.send_signal(signal.SIGTERM)
@@ -283,4 +285,4 @@ def cluster(scheduler: FakeScheduler, tmp_path: Path) -> Iterator[Callable[..., 
                 raise
             assert gone(family)
         log = agent.log()
-        assert "Traceback" not in log, log
+        assert log.count("Traceback") == tracebacks, log

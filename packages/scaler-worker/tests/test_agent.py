@@ -394,7 +394,7 @@ def test_preload(scheduler: Any, cluster: Start) -> None:
     ],
 )
 def test_a_preload_that_fails_ends_the_agent(scheduler: Any, cluster: Start, spec: str, code: int, text: str) -> None:
-    agent = cluster("-n", "2", "--preload", spec, join=False)
+    agent = cluster("-n", "2", "--preload", spec, join=False, tracebacks=int(code == 1))
     assert agent.process.wait(20) == code
     assert text in agent.log()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import os
 import select
 import subprocess
@@ -20,6 +21,8 @@ START_SECONDS = 60.0
 END_SECONDS = 5.0
 """How long services may take to end before they are killed."""
 _TRIES = 5
+_FAILED = b"failed\n"
+"""What `scaler_launch.local` says instead of an address where no worker could be started; the reason follows."""
 
 _SCHEDULER_OPTIONS = (
     "object_storage_address",
@@ -62,11 +65,13 @@ _MEANINGLESS: dict[str, tuple[object, str]] = {
 class SchedulerClusterCombo:
     """Starts a cluster of `n_workers` and ends it with `shutdown`, with the `with` block, or with this process.
 
-    Returns once the scheduler can be reached; workers may still be starting. Without an address a free one on loopback
-    is taken. The services run in sessions of their own, in `/`, and are told this process's id: they end with it,
-    however it ends. Only workers are to see this process's module path and working directory: the agent finds them in
-    the variables SCALER_WORKER_PATH (joined by `os.pathsep`) and SCALER_WORKER_DIRECTORY. Parameters are the options of
-    `scaler_scheduler` and `scaler_cluster`; limits are in bytes.
+    Returns once the scheduler can be reached; workers may still be starting. With a `preload` it returns once the
+    first worker has run it, however long that takes, and raises RuntimeError with the error of one that fails. Without
+    an address a free one on loopback is taken. The services run in sessions of their own, in `/`, and are told this
+    process's id: they end with it, however it ends. Only workers are to see this process's module path and working
+    directory: the agent finds them in the variables SCALER_WORKER_PATH (joined by `os.pathsep`) and
+    SCALER_WORKER_DIRECTORY. Parameters are the options of `scaler_scheduler` and `scaler_cluster`; limits are in
+    bytes.
     """
 
     def __init__(
@@ -162,7 +167,10 @@ class SchedulerClusterCombo:
                 os.close(tell)
             with contextlib.suppress(ImportError):
                 import scaler_client.connection  # noqa: F401  # takes as long as it does
-            if found := _read_ready(ready):
+            found, failure = _read_ready(ready, math.inf if given["preload"] and given["n_workers"] else START_SECONDS)
+            if failure:
+                raise RuntimeError(f"no worker could be started: {failure}")
+            if found:
                 return found
             code = self._services[0].wait(END_SECONDS)
             if address is not None or attempt == _TRIES or is_free(int(wanted.rpartition(":")[2])):
@@ -234,19 +242,23 @@ def _worker_environment() -> dict[str, str]:
     return {"SCALER_WORKER_PATH": path, "SCALER_WORKER_DIRECTORY": directory}
 
 
-def _read_ready(descriptor: int) -> str:
-    """The scheduler's line, empty where it ended without one; raises TimeoutError."""
-    line = b""
-    until = time.monotonic() + START_SECONDS
+def _read_ready(descriptor: int, seconds: float) -> tuple[str, str]:
+    """The scheduler's address, empty where it ended without one, and why no worker started; raises TimeoutError."""
+    text = b""
+    until = time.monotonic() + seconds
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
-        while not line.endswith(b"\n"):
-            if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise TimeoutError(f"the scheduler was not ready within {START_SECONDS:g} s")
+        # An address is one line; a failure ends with the pipe.
+        while not text.endswith(b"\n") or text.startswith(_FAILED):
+            remaining = None if until == math.inf else max(0.0, until - time.monotonic())
+            if not select.select([pipe], [], [], remaining)[0]:
+                raise TimeoutError(f"the scheduler was not ready within {seconds:g} s")
             piece = pipe.read(4096)
             if not piece:
-                return ""
-            line += piece
-    return line.decode().strip()
+                break
+            text += piece
+    if text.startswith(_FAILED):
+        return "", text.removeprefix(_FAILED).decode("utf-8", "replace").strip()
+    return (text.decode().strip() if text.endswith(b"\n") else ""), ""
 
 
 def _end_services(services: Sequence[subprocess.Popen[bytes]], owner: int) -> None:

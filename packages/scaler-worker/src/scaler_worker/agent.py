@@ -22,6 +22,7 @@ from scaler_worker.complaints import Complaints
 from scaler_worker.events import SCHEDULER, AgentEffect
 from scaler_worker.flights import SWEEP_SECONDS
 from scaler_worker.processes import Ending, WorkerProcesses
+from scaler_worker.start_report import StartReport
 from scaler_worker.template_link import Forking
 from scaler_worker.worker_channel import WorkerChannel
 from scaler_worker.worker_core import REVOKED, RUN
@@ -49,6 +50,7 @@ class Agent:
         self._processes = WorkerProcesses(forking)
         self._channels = self._processes.channels
         self._complaints = Complaints(LOGGER)
+        self.started = StartReport()
         self._swept: set[int] = set()
         self._figures, self._epoch, self.connected = host.HostFigures(), (0, True), asyncio.Event()
         self._filenos: tuple[int, ...] = ()
@@ -87,6 +89,7 @@ class Agent:
     def stop(self, code: int, *reasons: str) -> None:
         """End the agent."""
         if not self._ended.done():
+            self.started.failed("\n".join(reasons))
             for reason in reasons:
                 LOGGER.log(logging.ERROR if code else logging.INFO, "%s", reason)
             self._ended.set_result(code)
@@ -192,8 +195,7 @@ class Agent:
         free, total = host.available_memory()
         self._core.handle(SCHEDULER, events.MemoryRead(host.is_nearly_gone(free, total)), now)
         if self._dialer.uplink.state is LinkState.UP:
-            waiting = len(self._core.flights.waiting)
-            self._dialer.uplink.send(self._figures.status(self._core.fleet, waiting, free, now))
+            self._dialer.uplink.send(self._figures.status(self._core.fleet, len(self._core.flights.waiting), free, now))
             self._settle_soon()
 
     # --- what workers write -----------------------------------------------------------------------------------------
@@ -209,8 +211,7 @@ class Agent:
 
     def _take_results(self, number: int) -> bool:
         """Hand what is in a pipe to the core; False at its end."""
-        channel = self._channels.get(number)
-        if channel is None:
+        if (channel := self._channels.get(number)) is None:
             return False
         try:
             found = channel.read()
@@ -225,8 +226,9 @@ class Agent:
             return False
         now = self._loop.time()
         for event in found:
-            if isinstance(event, WorkerReady) and not channel.pid:  # which may be heard before the template's report
-                channel.pid = event.pid
+            if isinstance(event, WorkerReady):
+                self.started.ready()
+                channel.pid = channel.pid or event.pid  # the template's report may come later
             self._tell_core(number, event, now)
         return bool(found)
 
@@ -355,7 +357,6 @@ class Agent:
         self._reap()
         for ending in self._processes.lost_with_template():
             self._died(ending)
-        self._settle_soon()
 
     def _reap(self) -> None:
         if self._ended.done():
@@ -367,8 +368,7 @@ class Agent:
     def _died(self, ending: Ending) -> None:
         """Hear what a worker wrote to the last byte, then tell the core that it is gone."""
         number = ending.number
-        channel = self._channels.get(number)
-        if channel is None:
+        if (channel := self._channels.get(number)) is None:
             return
         while self._take_results(number):
             pass

@@ -39,7 +39,8 @@ def run_cluster(config: ClusterConfig, forking: Forking) -> int:
     become_subreaper()
 
     async def main() -> int:
-        return await work(config, forking, config.address, ending(config.parent_pid), lambda pid: False)
+        stop = ending(config.parent_pid)
+        return await work(config, forking, config.address, stop, lambda pid: False, lambda failure: None)
 
     return event_loops.run(main, config.event_loop)
 
@@ -50,10 +51,12 @@ async def work(
     scheduler: Address | InnerListener,
     stop: asyncio.Event,
     is_foreign: Callable[[int], bool],
+    tell_started: Callable[[str], None],
 ) -> int:
     """Be the agent that a command line describes until `stop` is set; returns the exit code.
 
-    It ends all children of this process, tasks' orphans too, but those that are foreign to it.
+    It ends all children of this process, tasks' orphans too, but those that are foreign to it. `tell_started` is called
+    once: with an empty string when the first worker is ready, or with the reason why the agent ended before that.
     """
     LOGGER.info(
         "ClusterProcess: starting %d workers, heartbeat_interval_seconds=%g, object_retention_seconds=%g",
@@ -83,16 +86,25 @@ async def work(
     agent = Agent(core, dialer, forking, config.heartbeat_interval_seconds, is_foreign)
     running = loop.create_task(agent.run())
     running.add_done_callback(lambda ended: stop.set())
-    cache, storage = forking.config.object_cache, forking.config.object_storage_address
-    voice = HostVoice(
-        HostCache(Path(cache), forking.config.object_cache_limit), lambda: storage or forking.words.storage, name
-    )
+    voice = _voice(forking, name)
     looking = loop.create_task(_look_after(voice, agent.connected))
+    telling = loop.create_task(_tell_started(agent, tell_started))
     await stop.wait()
     agent.stop(0, "stopping")
+    await telling
     looking.cancel()
     await asyncio.to_thread(voice.close)
     return await running
+
+
+def _voice(forking: Forking, name: str) -> HostVoice:
+    cache, storage = forking.config.object_cache, forking.config.object_storage_address
+    host_cache = HostCache(Path(cache), forking.config.object_cache_limit)
+    return HostVoice(host_cache, lambda: storage or forking.words.storage, name)
+
+
+async def _tell_started(agent: Agent, tell: Callable[[str], None]) -> None:
+    tell(await agent.started.outcome())
 
 
 async def _look_after(voice: HostVoice, connected: asyncio.Event) -> None:

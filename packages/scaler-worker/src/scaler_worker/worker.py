@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,7 +210,8 @@ def _preload(config: WorkerConfig, pipe: ResultPipe) -> bool:
     try:
         Preload.parse(config.preload).run()
     except BaseException as error:
-        text = f"preload {config.preload} failed: {type(error).__name__}: {error}".encode("utf-8", "replace")
+        reason = f"preload {config.preload} failed: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+        text = reason.rstrip().encode("utf-8", "replace")
         pipe.write(RECORD.pack(PRELOAD_FAILED, 0, len(text), 0, 0, 0, 0, 0, 0, 0) + text)
         return False
     return True

@@ -7,14 +7,17 @@ end together anyway, since nobody would start one of them again. Object storage 
 memory must not be the scheduler's.
 
 It is started as `python -m scaler_launch.local <words of scaler_scheduler> [-- <words of scaler_cluster>]`; without
-the latter there are no workers.
+the latter there are no workers. With `--preload` the line that `--ready-fd` asks for comes once the first worker is
+ready; where none can be, it is FAILED, and the reason follows up to the end of the pipe.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scaler_io.lifecycle import become_subreaper, ending, main_guard
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from scaler_scheduler.storage_server import StorageServer
     from scaler_worker.config import ClusterConfig
     from scaler_worker.template_link import Forking
+
+
+FAILED = "failed"
 
 
 def main() -> int:
@@ -46,7 +52,7 @@ def _run() -> int:
         storage = StorageServer(options, options.address)
         stack.callback(storage.end)
         storage.start()
-        workers = stack.enter_context(_workers(of_cluster)) if of_cluster else None
+        workers = stack.enter_context(_workers(of_cluster, options.ready_fd)) if of_cluster else None
         descriptors.raise_limit()
         return event_loops.run(lambda: _serve(options, storage, workers), options.event_loop)
 
@@ -57,13 +63,20 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 @contextlib.contextmanager
-def _workers(words: Sequence[str]) -> Iterator[tuple[ClusterConfig, Forking]]:
+def _workers(words: Sequence[str], ready_fd: int | None) -> Iterator[tuple[ClusterConfig, Forking]]:
     """What agent and workers are told; the template is forked here, before there is a thread or a socket."""
     from scaler_worker.config import COMMAND
 
     config = COMMAND.read(words)
+    from scaler_worker.preload import Preload, PreloadError
     from scaler_worker.template_link import Forking
 
+    if config.preload is not None:
+        try:
+            Preload.parse(config.preload)
+        except PreloadError as error:
+            _tell(ready_fd, f"{FAILED}\n{error}")
+            raise
     become_subreaper()
     with Forking.begin(config) as forking:
         yield config, forking
@@ -78,6 +91,15 @@ async def _serve(
 
     stop = ending(options.parent_pid)
     listener = InnerListener(options.address)
+    ready_fd = options.ready_fd
+    waits = workers is not None and workers[0].preload is not None
+    if waits:
+        options = replace(options, ready_fd=None)
+
+    def tell_started(failure: str) -> None:
+        if waits:
+            _tell(ready_fd, f"{FAILED}\n{failure}" if failure else f"{options.address}\n")
+
     with SchedulerService(options, listener, storage).serving(stop.set):
         if workers is None:
             await stop.wait()
@@ -85,7 +107,15 @@ async def _serve(
         from scaler_worker.cluster import work
 
         # It ends first, because it uses the scheduler's listener.
-        return await work(*workers, listener, stop, storage.is_ours)
+        return await work(*workers, listener, stop, storage.is_ours, tell_started)
+
+
+def _tell(ready_fd: int | None, text: str) -> None:
+    """Tell the process that started us how the start went."""
+    if ready_fd is not None:
+        # It may have ended meanwhile; then we are about to be told.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "wb") as ready:
+            ready.write(text.encode("utf-8", "replace"))
 
 
 if __name__ == "__main__":
