@@ -9,10 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from scaler import Client
+from scaler_protocol.codec import encode
 from scaler_protocol.handshake import Role
+from scaler_protocol.ids import first_task
+from scaler_protocol.messages import Group, Submit
+from scaler_protocol.payloads import Payloads
 from support.faults import Services, resident, wait_until
 from support.gates import SECONDS
-from support.intruders import flood, raw_noise, wrong_frames, wrong_messages
+from support.intruders import answered, flood, hello, raw_noise, wrong_frames, wrong_messages
 from support.processes import descendants, taken_port
 from support.tasks import add
 
@@ -87,3 +91,21 @@ def test_a_flood_of_garbage(services: Services, offset: int, server: str) -> Non
     wait_until(lambda: counted(services, server) > told, "the flood is told of")
     assert resident(pid)[0] - before < MEMORY_BYTES
     assert services.scheduler.said().count("malformed") - lines < LOG_LINES
+
+
+@pytest.mark.usefixtures("work")
+def test_a_submit_that_is_refused_is_answered(services: Services) -> None:
+    greeting, function = hello(), b"w" * 16
+    task = first_task(greeting.session) + 1
+    submit = Submit(
+        [Group(function)], [task], Payloads([b"call"]), functions=[function], names=["n"], bodies=Payloads([b"body"])
+    )
+    reason = b"is not the BLAKE2b-128 of the body"
+    assert reason in answered(services.port, greeting, encode(submit), until=reason)
+
+
+@PORTS
+@pytest.mark.usefixtures("work")
+def test_a_numbered_message_that_is_malformed_is_answered(services: Services, offset: int, server: str) -> None:
+    reason = b"malformed message: not a message"
+    assert reason in answered(services.port + offset, hello(), [b"\xff" * 64], until=reason)

@@ -180,6 +180,18 @@ def wrong_messages(port: int, role: int = Role.CLIENT) -> None:
             connected.recv(4096)
 
 
+def answered(port: int, greeting: Hello, *bodies: Sequence[bytes | memoryview], until: bytes) -> bytes:
+    """What the service writes to a peer that says these numbered messages, up to the bytes that are waited for."""
+    received = b""
+    with dealer(port) as connected:
+        connected.sendall(message_of([HEADER.pack(0, 0), *encode(greeting)]))
+        for sequence, body in enumerate(bodies, 1):
+            connected.sendall(message_of([HEADER.pack(sequence, 0), *body]))
+        while until not in received and (more := connected.recv(1 << 16)):
+            received += more
+    return received
+
+
 def flood(port: int, moments: random.Random, messages: int, size: int = 200) -> None:
     """Garbage messages as fast as they go."""
     with dealer(port) as connected:

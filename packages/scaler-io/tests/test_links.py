@@ -350,6 +350,29 @@ def test_garbage_hurts_nobody(rig: Rig, caplog: pytest.LogCaptureFixture) -> Non
     assert lost(rig, client) == []
 
 
+def test_a_numbered_message_that_is_malformed_ends_its_link(rig: Rig) -> None:
+    client, stranger = rig.client(A), rig.raw()
+    stranger.tell(Hello(Role.CLIENT, B, 1, epoch=1))
+    assert isinstance(stranger.answer(), Welcome)
+    stranger.throw([HEADER.pack(1, 0), b"\xff" * 64])
+    answer = stranger.answer()
+    assert isinstance(answer, Refused) and tuple(answer.codes) == (RefusalCode.MALFORMED,)
+    assert answer.reasons[0].startswith("malformed message: not a message")
+    rig.until(lambda: rig.service.core.losses(B) == list(answer.reasons))
+    client.say(1)
+    rig.until(lambda: rig.heard(client) == [1])
+    assert lost(rig, client) == []
+
+
+def test_a_client_whose_message_is_malformed_is_told_why(rig: Rig) -> None:
+    client = rig.client()
+    client.uplink._stream.write(Cancel((1,)))  # counted as sent; something else goes in its place
+    client.connection.send([HEADER.pack(1, 0), b"\xff" * 64])
+    rig.until(lambda: client.uplink.state is LinkState.REFUSED)
+    (refused,) = [event for event in client.events if isinstance(event, LinkRefused)]
+    assert "malformed message" in refused.reasons[0]
+
+
 def test_a_bug_of_the_core_hurts_one_message(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     client = rig.client()
     rig.service.core.fails_at = {1}

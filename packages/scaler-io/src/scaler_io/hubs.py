@@ -39,7 +39,8 @@ class _Peer:
     """One peer as the Hub sees it."""
 
     __slots__ = (
-        "beaten", "broken_at", "confirmed", "heard", "hello", "identity", "patience", "round_trip", "route", "stream",
+        "beaten", "broken_at", "confirmed", "fault", "heard", "hello", "identity", "patience", "round_trip", "route",
+        "stream",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,8 @@ class _Peer:
         One that had an earlier stream with us may have missed the Welcome that began this one, until it speaks in it.
         """
         self.round_trip = 0.0
+        self.fault = ""
+        """The malformed message that ended the link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Hub:
             self._owing[peer] = None
         elif stream.owed >= ACK_MESSAGES:
             self._write(peer, Acknowledge())
-        message = opened(frames)
+        message = self._open(peer, frames)
         self.received[type(message).__name__] += 1
         if type(message) in _LINK_MESSAGES:
             return self._about_link(peer, message, now)
@@ -198,7 +201,7 @@ class Hub:
         """Whether the peer is lost."""
         reason = ""
         if peer.broken_at is not None and now >= peer.broken_at + peer.patience.grace:
-            reason = "its connection is gone"
+            reason = peer.fault or "its connection is gone"
         elif now >= peer.heard + peer.patience.silence:
             reason = f"silent for {peer.patience.silence:g} s"
         elif peer.stream.kept_bytes > KEPT_LIMIT:
@@ -273,6 +276,22 @@ class Hub:
         self._write(peer, welcome)
         self._out += [(route, again) for again in peer.stream.unacknowledged()]
         return peer.identity, PeerJoined(hello, known)
+
+    def _open(self, peer: _Peer, frames: list[bytes]) -> Message:
+        """Decode a message; a numbered one that is malformed ends the link, or its sender would wait for ever.
+
+        The next tick reports the loss.
+        """
+        try:
+            return opened(frames)
+        except MalformedMessageError as error:
+            if is_numbered(frames[0]):
+                peer.fault = f"malformed message: {error}"
+                self._write(peer, Refused([peer.fault], [RefusalCode.MALFORMED]))
+                self._routes.pop(peer.route, None)
+                peer.broken_at, peer.confirmed = -math.inf, False
+                self._suspects[peer] = None
+            raise
 
     def _ask_hello(self, route: bytes, handed: bool) -> None:
         self._out.append((route, Stream(handed=handed).write(NeedHello())))

@@ -28,7 +28,7 @@ class RefusalCode:
     PROTOCOL: Final = 1
     """It speaks another version of the protocol."""
     MALFORMED: Final = 2
-    """A field of its Hello is out of its limits."""
+    """A field of its Hello is out of its limits, or a numbered message cannot be decoded."""
     ROLE: Final = 3
     IDENTITY: Final = 4
     SESSION: Final = 5
