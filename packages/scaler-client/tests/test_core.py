@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from scaler_client.client_effects import AnswerShutdown, Connected, Print, Transmit
-from scaler_client.core import MESSAGE_TASKS, RELEASE_TASKS, ClientCore
+from scaler_client.core import MESSAGE_TASKS, ClientCore
 from scaler_client.records import CallBlock, CallGroup, Deliver, FunctionBody
+from scaler_client.releases import RELEASE_TASKS
 from scaler_client.sent_functions import KEPT_FUNCTIONS
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_protocol.errors import HandshakeRefusedError, SchedulerLostError, restore

@@ -35,22 +35,23 @@ from scaler_client.client_effects import (
     TakeStock,
     Transmit,
 )
-from scaler_client.drafts import CallDraft, is_placed, submit_message
+from scaler_client.drafts import CallDraft, is_placed, submit_message, tasks_of
 from scaler_client.graph_records import GraphPiece, GraphTable
 from scaler_client.records import (
     CallAgain,
     CallBlock,
     Deliver,
     Discard,
+    LocalFailure,
     OutstandingCall,
-    RunReports,
     SingleCall,
     WaitingCall,
 )
+from scaler_client.releases import RELEASE_SECONDS, Releases
 from scaler_client.repeats import Repeats
 from scaler_client.sent_functions import SentFunctions
 from scaler_io.links import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
-from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError, describe
+from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError
 from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
 from scaler_protocol.messages import (
     MESSAGE_LIMIT,
@@ -63,17 +64,15 @@ from scaler_protocol.messages import (
     NeedInputs,
     NeedTasks,
     Output,
-    Release,
     Resume,
     Shutdown,
     ShutdownAnswer,
     Status,
+    Submit,
 )
 from scaler_protocol.storage import DeleteObjects
 
 MESSAGE_TASKS = 4096
-RELEASE_SECONDS = 0.05
-RELEASE_TASKS = 1024
 
 
 class ClientCore:
@@ -96,8 +95,7 @@ class ClientCore:
         self._repeats = Repeats()
         self._elders: list[int] | None = None
         """Tasks that may have put objects which storage had when stock was taken."""
-        self._released: list[int] = []
-        self._release_at: float | None = None
+        self._releases = Releases()
         self._blocked: dict[int, bool] = {}
         self._awaited = AwaitedInputs()
         self._replies: list[Message] = []
@@ -157,21 +155,29 @@ class ClientCore:
         calls = self._outstanding.copy()
         self.cancel(calls)
         self._drop_cancelled()
-        self._functions.forget()
+        self._functions.clear()
         self._end(calls, Status.CANCELLED, b"")
         self._out.append(Call(cleared))
 
-    def abandon(self) -> None:
-        """End every task as cancelled: the client leaves."""
-        self._fail_all(Status.CANCELLED, b"")
+    def abandon(self, failure: ScalerError | None = None) -> None:
+        """End every task, as cancelled or with this failure: the client leaves."""
+        how = (Status.FAILED, LocalFailure.of(failure)) if failure else (Status.CANCELLED, b"")
+        self._fail_all(*how)
+
+    def reject(self, message: Message, error: ScalerError) -> None:
+        """The transport can not write this message: the calls that it is about fail with this error."""
+        if isinstance(message, Submit):
+            self._functions.forget(message.functions)
+        calls = {task: call for task in tasks_of(message) if (call := self._outstanding.get(task)) is not None}
+        self._end(calls, Status.FAILED, LocalFailure.of(error))
+        self.cancel(calls)
 
     def repeat(self, tasks: Sequence[int]) -> None:
         """Storage has again what it had lost: run these once more."""
         self._repeats.take(tasks)
         if again := [task for task in tasks if task in self._outstanding]:
             self._outstanding.update(nodes := self._graphs.lost(again))
-            self._send(Release([*self._released, *again]))  # how they ended does not count
-            self._released, self._release_at = [], None
+            self._send(self._releases.take_with(again))  # how they ended does not count
             self._send_again([*again, *nodes])
 
     def give_up(self, tasks: Sequence[int]) -> None:
@@ -200,7 +206,7 @@ class ClientCore:
             self._drop_cancelled()
         if self._failure is not None and self._outstanding:
             self._replies.append(Cancel(list(self._outstanding)))  # the link may come back
-            self._fail_all(Status.FAILED, describe(self._failure))
+            self._fail_all(Status.FAILED, LocalFailure.of(self._failure))
         if self._up:
             while self._waiting and self._submit_some():
                 pass
@@ -212,9 +218,8 @@ class ClientCore:
             for message in self._replies:
                 self._send(message)
             self._replies = []
-            if self._release_at is not None and (now >= self._release_at or len(self._released) >= RELEASE_TASKS):
-                self._send(Release(self._released))
-                self._released, self._release_at = [], None
+            if release := self._releases.take(now):
+                self._send(release)
         if self._elders is not None:
             self._look_at_elders(self._elders)
         out, self._out = self._out, []
@@ -231,7 +236,7 @@ class ClientCore:
         """When `settle` should be called again although nothing happened."""
         if self._awaited and self._up:
             return now + RELEASE_SECONDS
-        return self._release_at if self._up else None
+        return self._releases.due if self._up else None
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -239,7 +244,6 @@ class ClientCore:
         assert self._asked.keys() <= waiting
         assert all(call in self._outstanding for call in waiting) or self._graphs
         assert self._used == sum(call.weight for task, call in self._outstanding.items() if task not in waiting)
-        assert (self._release_at is None) == (not self._released)
 
     def _send(self, message: Message) -> None:
         self._out.append(Transmit(message))
@@ -315,9 +319,8 @@ class ClientCore:
         self._end(calls, status, payload)
 
     def _end(self, calls: dict[int, OutstandingCall], status: int, payload: bytes) -> None:
-        if size := len(calls):
-            reports = RunReports((), b"", "")
-            self._out.append(Deliver(list(calls.values()), list(calls), [status] * size, [payload] * size, reports))
+        if calls:
+            self._out.append(Deliver.alike(list(calls.values()), list(calls), status, payload))
 
     # --- the link ---------------------------------------------------------------------------------------------------
 
@@ -325,7 +328,7 @@ class ClientCore:
         self._up, self._failure, self._credit = True, None, event.welcome.session_credit
         self._out.append(Connected(None, event.welcome.storage_address, event.welcome.incarnation))
         if self._was_up and not event.resumed:
-            self._functions.forget()
+            self._functions.clear()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
             self._stop_asking(list(self._asked))
             self._send(Resume(wanted=self._graphs.resume(self._outstanding, self._unsent())))
@@ -370,10 +373,7 @@ class ClientCore:
             outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
             self._graphs_ended(task for task in message.tasks if task not in held)
         self._out.append(outcomes)
-        released = [task for task in message.tasks if task not in held] if held else message.tasks
-        if released and not self._released:
-            self._release_at = now + RELEASE_SECONDS
-        self._released += released
+        self._releases.add([task for task in message.tasks if task not in held] if held else message.tasks, now)
 
     def _need_functions(self, message: NeedFunctions, now: float) -> None:
         if answer := self._functions.answer(message, self._outstanding.values()):

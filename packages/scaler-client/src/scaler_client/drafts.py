@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from scaler_client.graph_records import GraphPiece
 from scaler_client.records import CallBlock, CallGroup, Dependency, FunctionBody, WaitingCall
 from scaler_client.stored import StoredPayload, pending_puts, stored_positions
-from scaler_protocol.messages import Submit
+from scaler_protocol.messages import Inputs, Message, Submit
 from scaler_protocol.payloads import Payloads
 
 
@@ -106,3 +106,10 @@ def submit_message(draft: CallDraft | GraphPiece, bodies: Sequence[FunctionBody]
         message = replace(message, graph=graph.tasks.start, graph_size=len(graph.tasks), watched=graph.watched)
         return replace(message, takers=draft.takers, inner=draft.inner)
     return message
+
+
+def tasks_of(message: Message) -> Iterable[int]:
+    """The tasks that can not end unless the scheduler gets this message; those of a graph are told of as a whole."""
+    if isinstance(message, Submit) and message.graph:
+        return range(message.graph, message.graph + message.graph_size)
+    return message.tasks if isinstance(message, Submit | Inputs) else ()

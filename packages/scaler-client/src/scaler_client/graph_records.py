@@ -194,6 +194,10 @@ class GraphPiece:
         group = list(self.groups)[self.numbers[task - self.first]]
         return CallAgain(task, group, 0, self.call_of(task), self.needs_of(task))
 
+    def has(self, task: int) -> bool:
+        """Whether the outcome of an inner node is here."""
+        return task in self.graph.kept
+
     def take(self, task: int, status: int, payload: bytes) -> bool:
         """Note the outcome of an inner node; nobody waits for it here."""
         self.graph.kept[task] = (status, payload)

@@ -60,8 +60,12 @@ class Handoff(Generic[Entry]):
                 raise
 
     def close(self, refusal: Exception) -> None:
-        """Refuse entries from now on, with this exception; those that came before can still be taken."""
-        self._refusal = refusal
+        """Refuse entries from now on, with this exception; those that came before can still be taken.
+
+        The first one stays: who left because something failed is told what that was.
+        """
+        if self._refusal is None:
+            self._refusal = refusal
 
     @property
     def closed(self) -> bool:
@@ -71,7 +75,7 @@ class Handoff(Generic[Entry]):
     def check(self) -> None:
         """Raise what `close` was given, if it was called."""
         if self._refusal is not None:
-            raise type(self._refusal)(*self._refusal.args)
+            raise type(self._refusal)(*self._refusal.args) from self._refusal.__cause__
 
     # --- the io thread ----------------------------------------------------------------------------------------------
 

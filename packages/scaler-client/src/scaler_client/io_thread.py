@@ -10,13 +10,22 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from queue import SimpleQueue
-from types import TracebackType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from scaler_client.client_effects import AnswerShutdown, Call, Connected, Mend, Print, Sweep, TakeStock, Transmit
+from scaler_client.blocking import HandoffEntry, Request, Waiting
+from scaler_client.callbacks import Callbacks
+from scaler_client.client_effects import (
+    AnswerShutdown,
+    Call,
+    ClientEffect,
+    Connected,
+    Mend,
+    Print,
+    Sweep,
+    TakeStock,
+    Transmit,
+)
 from scaler_client.core import ClientCore
 from scaler_client.futures import ScalerFuture, deliver
 from scaler_client.graph_records import GraphPiece
@@ -25,10 +34,12 @@ from scaler_client.records import CallBlock, Deliver, Discard
 from scaler_client.storage import ClientStorage
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_client.task_ids import TaskIds
+from scaler_client.undelivered import fail
 from scaler_client.waiters import due_callbacks
 from scaler_io.latches import Latch
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
 from scaler_protocol.handshake import Goodbye
+from scaler_protocol.messages import Message
 
 PAUSE_SECONDS: Final = 0.001
 """How long the thread lets submissions pile up after it took some."""
@@ -37,75 +48,6 @@ GOODBYE_SECONDS: Final = 1.0
 """How long leaving may take."""
 
 _log = logging.getLogger("scaler")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Something to tell the core, in turn with the calls."""
-
-    tell: Callable[[ClientCore], object]
-
-
-HandoffEntry = ScalerFuture[Any] | CallBlock | GraphPiece | Request
-
-
-class _Waiting:
-    """Entered by threads that block on our futures. Inside a task the agent hears of the first and of the last."""
-
-    def __init__(self, handoff: Handoff[HandoffEntry], runtime: TaskRuntime | None) -> None:
-        self._handoff, self._runtime = handoff, runtime
-        self.forked = False
-        self._lock = threading.RLock()  # a signal handler may wait for a future in the middle of this
-        self._runs: dict[int, int] = {}
-
-    def __enter__(self) -> None:
-        if self.forked:
-            raise ClientForkedError
-        if self._runtime is not None:
-            self._count(1)
-        self._handoff.press()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._runtime is not None:
-            self._count(-1)
-
-    def _count(self, change: int) -> None:
-        task = self._runtime.current() if self._runtime is not None else None
-        if task is None or self._handoff.closed:
-            return
-        with self._lock:
-            threads = self._runs.pop(task.run, 0) + change
-            if threads > 0:
-                self._runs[task.run] = threads
-            if threads == (change > 0):
-                run, blocked = task.run, change > 0
-                self._handoff.put(Request(lambda core: core.mark_blocked(run, blocked)))
-
-
-class _Callbacks:
-    """A thread for what users' code is to do; started by the first piece of work."""
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def add(self, work: Callable[[], object]) -> None:
-        self._work.put(work)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="scaler-callbacks", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """End after what was added."""
-        self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            try:
-                work()
-            except BaseException:  # sys.exit() in a callback ends neither this thread nor the process
-                _log.exception("a callback failed")
-            work = None  # the next may be long in coming, and a future keeps its result
 
 
 class IoThread:
@@ -127,12 +69,12 @@ class IoThread:
         self.storage = storage
         self._inside = runtime is not None
         self.handoff: Handoff[HandoffEntry] = Handoff()
-        self.waiting = _Waiting(self.handoff, runtime)
+        self.waiting = Waiting(self.handoff, runtime)
         self.ids = ids
         self.next_task, self.next_tasks = ids.next_task, ids.next_tasks
         self._dial = dial
         self._core = ClientCore(address)
-        self._callbacks = _Callbacks()
+        self._callbacks = Callbacks()
         self._connected = Latch()
         self._connect_error: ScalerError | None = None
         self._shutdown_answered = Latch()
@@ -148,6 +90,8 @@ class IoThread:
             TakeStock: lambda take: self._callbacks.add(self._take_stock),
             Sweep: lambda sweep: self._callbacks.add(self.storage.sweep),
         }
+        self._taken: list[HandoffEntry] = []
+        """What the core is being told of."""
         self._taken_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
 
@@ -255,17 +199,21 @@ class IoThread:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        transport = self._dial()
+        failure: ClientQuitError | None = None
+        transport: Transport | None = None
         try:
+            transport = self._dial()
             while not self.handoff.closed:
                 more, busy = self._turn(transport)
                 if not more:
                     self._sleep(transport, busy)
-        except Exception as error:
+        except BaseException as error:
             _log.exception("the io thread of a client failed")
-            self.handoff.close(ClientQuitError(f"the client's io thread failed: {error!r}"))
+            failure = ClientQuitError(f"the client's io thread failed: {error!r}; make another client")
+            failure.__cause__ = error.with_traceback(None)  # the log has the traceback, whose frames hold results
+            self.handoff.close(failure)
         finally:
-            self._leave(transport)
+            self._leave(transport, failure)
 
     def _turn(self, transport: Transport) -> tuple[bool, bool]:
         """Take in, decide, write out, deliver; whether there is more to take in, and whether users submit in numbers.
@@ -279,17 +227,53 @@ class IoThread:
         if entries:
             self._accept(entries)
         effects = core.settle(now)
-        for effect in effects:
-            if type(effect) is Transmit:
-                transport.send(effect.message)
-        for event in transport.flush(now):
-            core.handle(event, now)
-        more = transport.readable()
-        # Last, because whoever waits for an outcome waits for the interpreter too, until this thread sleeps.
+        try:
+            for effect in effects:  # grows where a message is rejected
+                if type(effect) is Transmit:
+                    try:
+                        transport.send(effect.message)
+                    except Exception as error:
+                        self._reject(effect.message, error)
+                        effects += core.settle(now)
+            for event in transport.flush(now):
+                core.handle(event, now)
+            more = transport.readable()
+        finally:
+            # Last, because whoever waits for an outcome waits for the interpreter too, until this thread sleeps.
+            self._perform_each(effects)
+        return more, self._expects_more(len(entries), now)
+
+    def _reject(self, message: Message, error: Exception) -> None:
+        _log.error("a client can not send %s: %s", type(message).__name__, error, exc_info=error)
+        if not isinstance(error, ScalerError):
+            cause, error = error, ScalerError(f"the message with this call can not be sent: {error!r}")
+            error.__cause__ = cause.with_traceback(None)
+        self._core.reject(message, error)
+
+    def _perform_each(self, effects: Iterable[ClientEffect]) -> None:
+        """Perform all effects but messages; one that fails harms no other. What somebody waits for is made up for."""
+        fatal: Exception | None = None
         for effect in effects:
             if type(effect) is not Transmit:
-                self._perform[type(effect)](effect)
-        return more, self._expects_more(len(entries), now)
+                try:
+                    self._perform[type(effect)](effect)
+                except Exception as error:
+                    _log.exception("a client failed to perform %s", type(effect).__name__)
+                    try:
+                        self._make_up_for(effect, error)
+                    except Exception as another:
+                        fatal = another
+        if fatal is not None:
+            raise fatal
+
+    def _make_up_for(self, effect: ClientEffect, error: Exception) -> None:
+        if isinstance(effect, Deliver):
+            fail(effect, error)
+        elif isinstance(effect, Mend):
+            self._core.give_up(effect.tasks)
+            self.handoff.wake()
+        elif isinstance(effect, Call | AnswerShutdown | Connected):
+            self._perform[type(effect)](effect)
 
     def _expects_more(self, taken: int, now: float) -> bool:
         """Whether submissions come in numbers: a single one that long after the last is waited for by its caller."""
@@ -299,6 +283,7 @@ class IoThread:
         return taken > 1 or (taken == 1 and now < before + PAUSE_SECONDS)
 
     def _accept(self, entries: list[HandoffEntry]) -> None:
+        self._taken = entries
         calls: list[ScalerFuture[Any]] = []
         for entry in entries:
             if type(entry) is ScalerFuture:
@@ -315,6 +300,7 @@ class IoThread:
                 entry.tell(self._core)
         if calls:
             self._core.submit(calls)
+        self._taken = []
 
     def _sleep(self, transport: Transport, busy: bool) -> None:
         handoff, woken = self.handoff, False
@@ -329,24 +315,50 @@ class IoThread:
         if woken:
             handoff.drain()
 
-    def _leave(self, transport: Transport) -> None:
-        core, now = self._core, time.monotonic()
-        self._accept(self.handoff.take())
-        core.abandon()
-        for effect in core.settle(now):
-            if isinstance(effect, Deliver):
-                deliver(effect)
-        self._connected.set()
-        self._shutdown_answered.set()
-        transport.send(Goodbye("the client has left"))
-        transport.flush(now)
-        transport.close()
-        self.storage.refuse(ClientQuitError())
+    def _leave(self, transport: Transport | None, failure: ClientQuitError | None) -> None:
+        steps: Sequence[Callable[[], object]] = (
+            lambda: self._end_all(failure),
+            lambda: self._end_waiting(failure),
+            lambda: _say_goodbye(transport),
+            lambda: self._close_storage(failure or ClientQuitError()),
+            self._callbacks.stop,
+            self.handoff.free,
+            lambda: _living.discard(self),
+        )
+        for step in steps:  # whatever one of them raises, the others are taken
+            try:
+                step()
+            except Exception:
+                _log.exception("a client failed to leave properly")
+
+    def _end_all(self, failure: ClientQuitError | None) -> None:
+        """End every call: those that the core has, and those that it has not been told of."""
+        entries = [*self._taken, *self.handoff.take()]
+        self._accept([entry for entry in entries if not isinstance(entry, Request)])
+        self._core.abandon(failure)
+        effects = self._core.settle(time.monotonic())
+        self._perform_each(effect for effect in effects if isinstance(effect, Deliver | Call))
+
+    def _close_storage(self, refusal: ClientQuitError) -> None:
+        self.storage.refuse(refusal)
         if not self._inside:
             self.storage.close()
-        self._callbacks.stop()
-        self.handoff.free()
-        _living.discard(self)
+
+    def _end_waiting(self, failure: ClientQuitError | None) -> None:
+        if not self._connected.is_set():
+            self._connect_error = failure
+            self._connected.set()
+        self._shutdown_answered.set()
+
+
+def _say_goodbye(transport: Transport | None) -> None:
+    if transport is None:
+        return
+    try:
+        transport.send(Goodbye("the client has left"))
+        transport.flush(time.monotonic())
+    finally:
+        transport.close()
 
 
 def _print(output: Print) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 
 from scaler_client.graph_records import noted
 from scaler_client.pickles import load_with
+from scaler_client.records import LocalFailure
 from scaler_client.stored import fetched
 from scaler_client.waiters import WaitTimeoutError
 from scaler_protocol.buffers import Buffer
@@ -70,7 +71,9 @@ def load_failure(status: int, payload: Buffer) -> Failure:
     Raises what `refuse` raises where it can not be loaded.
     """
     if status != Status.RAISED:
-        return restore(bytes(payload)), None
+        failure = restore(bytes(payload))
+        failure.__cause__ = payload.cause if isinstance(payload, LocalFailure) else None
+        return failure, None
     try:
         error, text = pickle.loads(payload)
     except BaseException as problem:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from scaler_client.stored import kept_bytes, stored_positions, true_size
-from scaler_protocol.errors import ObjectNotFoundError, StorageLostError, describe, restore
+from scaler_protocol.errors import ObjectNotFoundError, ScalerError, StorageLostError, describe, restore
 from scaler_protocol.messages import Done, Group, Status
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
@@ -96,6 +96,13 @@ class CallAgain:
         return self.needs
 
 
+class _Missing(bytes):
+    """In the place of a result that is still to come."""
+
+
+_MISSING: Final[bytes] = _Missing()
+
+
 @dataclass(slots=True, eq=False)
 class CallBlock:
     """Consecutive tasks of one map: `results` fill up in any order, `failures` come as they happen.
@@ -124,7 +131,7 @@ class CallBlock:
         if self.stored or self.needs:
             self.held = (sum(map(true_size, self.calls)) + kept_bytes(self.needs.values())) // size
         self.missing = size
-        self.results = [b""] * size
+        self.results = [_MISSING] * size
 
     @property
     def task_id(self) -> int:
@@ -143,6 +150,10 @@ class CallBlock:
     def needs_of(self, task: int) -> Sequence[Dependency]:
         """What one of its tasks depends on."""
         return self.needs.get(task - self.first, ())
+
+    def has(self, task: int) -> bool:
+        """Whether one of its tasks has an outcome."""
+        return not self.missing or self.results[task - self.first] is not _MISSING
 
     def take(self, task: int, status: int, payload: bytes) -> bool:
         """Note an outcome; True where `changed` is due."""
@@ -174,6 +185,22 @@ class RunReports:
         return profile_at(self._profiles, self._tasks.index(task))
 
 
+class LocalFailure(bytes):
+    """The payload of a FAILED outcome that this client found itself, with its cause, which no message can hold.
+
+    The cause has no traceback, which would keep alive whatever its frames name; the log has it.
+    """
+
+    cause: BaseException | None
+
+    @classmethod
+    def of(cls, error: ScalerError) -> LocalFailure:
+        """As `describe` writes it."""
+        payload = cls(describe(error))
+        payload.cause = error.__cause__
+        return payload
+
+
 @dataclass(frozen=True, slots=True)
 class Deliver:
     """Outcomes have come: column by column, with None for a task that nobody waits for."""
@@ -193,6 +220,14 @@ class Deliver:
         if done.stored or max(done.statuses, default=0) > Status.CANCELLED:
             return cls(calls, done.tasks, *_replace_unreadable(done), reports, done.stored)
         return cls(calls, done.tasks, done.statuses, done.results.parts, reports)
+
+    @classmethod
+    def alike(
+        cls, calls: Sequence[OutstandingCall | None], tasks: Sequence[int], status: int, payload: bytes
+    ) -> Deliver:
+        """All of these end the same way."""
+        size = len(tasks)
+        return cls(calls, tasks, [status] * size, [payload] * size, RunReports((), b"", ""))
 
     def adopted(self, adopt: Callable[[bytes], bytes]) -> Deliver:
         """The same with what `adopt` makes of the references, those that nobody waits for included."""

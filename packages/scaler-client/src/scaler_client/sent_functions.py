@@ -38,7 +38,13 @@ class SentFunctions:
             oldest = self._bodies.pop(next(iter(self._bodies)))
             self._bytes -= len(oldest.body)
 
-    def forget(self) -> None:
+    def forget(self, functions: Iterable[bytes]) -> None:
+        """These were not sent after all."""
+        for function in functions:
+            if (body := self._bodies.pop(function, None)) is not None:
+                self._bytes -= len(body.body)
+
+    def clear(self) -> None:
         """It is another scheduler."""
         self._bodies, self._bytes = {}, 0
 

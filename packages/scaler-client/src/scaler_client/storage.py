@@ -239,7 +239,8 @@ class ClientStorage:
 
     def refuse(self, refusal: ScalerError) -> None:
         """From now on this is the answer: the client has left, or this process is a fork of its own."""
-        self._refusal = refusal
+        if self._refusal is None:
+            self._refusal = refusal
 
     def close(self) -> None:
         """End the connection, and with it the session."""
@@ -247,7 +248,7 @@ class ClientStorage:
 
     def _connection(self) -> ObjectConnection:
         if self._refusal is not None:
-            raise type(self._refusal)(*self._refusal.args)
+            raise type(self._refusal)(*self._refusal.args) from self._refusal.__cause__
         return self._door.connection()
 
     def _stand_in(self, reference: bytes, *, pending: bool = False) -> StoredPayload:
