@@ -211,9 +211,8 @@ class SchedulerCore:
         """Runs that cannot be written will never end: their tasks fail with the reason."""
         if isinstance(event.message, messages.Run) and (agent := self.state.agents.get(peer)):
             runs = range(event.message.first_run, event.message.first_run + len(event.message.tasks))
-            self._outcomes.fail_runs(
-                agent, runs, ProtocolError(f"the task cannot be sent to a worker: {event.reason}"), now
-            )
+            error = ProtocolError(f"the task cannot be sent to a worker: {event.reason}")
+            self._outcomes.fail_runs(agent, runs, error, now)
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
