@@ -243,7 +243,7 @@ class Caller:
     def check_nothing_is_held(self) -> None:
         """Nothing of the core is left over."""
         core = self.core
-        left = core._outstanding, core._waiting, core._released, core._awaited, core._blocked, core._replies
+        left = core._outstanding, core._waiting, core._releases._tasks, core._awaited, core._blocked, core._replies
         assert not any(left), (self.name, left)
         assert core._used == 0
 
