@@ -295,8 +295,7 @@ class ScalerFuture(Future[T]):
 
     def _wait(self, timeout: float | None) -> None:
         with self.owner.waiting:
-            watch = self._watching()
-            waiter = ThreadWaiter()
+            watch, waiter = self._watching(), ThreadWaiter()
             with watch.lock:
                 if self._status != _PENDING:
                     return
@@ -313,6 +312,7 @@ class ScalerFuture(Future[T]):
         if self._status == _PENDING:
             self._wait(timeout)
         self._load(until)
+        self = None  # type: ignore[assignment]  # see `load_failure`
 
     def _load(self, until: float = math.inf) -> None:
         """Make the value or the exception of the bytes; threads that do so at once end up with one and the same."""
