@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import cloudpickle
 from tblib import Traceback, pickling_support
@@ -86,5 +86,5 @@ def restore_traceback(codes: Sequence[_Code], rows: Sequence[tuple[int, int]]) -
     trace: Any = None
     for number, line in reversed(rows):
         trace = SimpleNamespace(tb_frame=made[number], tb_lineno=line, tb_next=trace)
-    restored: TracebackType | None = Traceback.as_traceback(trace)
-    return restored
+    # No name for it here: its frames lead back to this one, and what they hold would live until the next collection.
+    return cast("TracebackType | None", Traceback.as_traceback(trace))
