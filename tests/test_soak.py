@@ -128,7 +128,7 @@ def test_a_million_mixed_tasks() -> None:
 @pytest.mark.soak
 def test_a_million_lambdas_of_which_no_two_are_equal() -> None:
     """Every table that knows functions is full after a fifth of them."""
-    run_many(Lambdas, 1_000_000, 1.1, 5 * MEBI)
+    run_many(Lambdas, 1_000_000, 1.0, 5 * MEBI)
 
 
 # --- backlogs -------------------------------------------------------------------------------------------------------

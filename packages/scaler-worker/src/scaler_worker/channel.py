@@ -50,8 +50,6 @@ _DEFINE_HEAD: Final = struct.Struct("=4BQIIIQQ")
 _HANDLE: Final = struct.Struct("=4xQ")
 _SESSION: Final = struct.Struct("<I")
 _RUN_OF_WORKER: Final = struct.Struct("<QQI")
-PAYLOAD_LIMIT: Final = 2**32 - 1
-"""Bytes of a payload that can travel in a record, and in a message of the protocol."""
 
 
 @lru_cache(COUNT_LIMIT)
