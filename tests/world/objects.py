@@ -24,7 +24,7 @@ from scaler_io.mappings import Mappings
 from scaler_io.memory import MemoryDialer, MemoryListener, MemoryNetwork
 from scaler_io.reception import ServiceTurn
 from scaler_io.segments import read_token
-from scaler_io.transfers import Deletion, Download, Hold, Transfer, Upload
+from scaler_io.transfers import Deletion, Download, Hold, Listing, Transfer, Upload
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError
 from scaler_protocol.handshake import Goodbye, Hello, Role
@@ -120,7 +120,7 @@ class ObjectProcess:
         speaks: bool = False,
     ) -> None:
         self.here = here
-        self.transfers: list[Upload | Download | Hold] = []
+        self.transfers: list[Upload | Download | Hold | Listing] = []
         self._files, self._speaks = files, speaks
         self._network, self._role, self._lives = network, role, Lives()
         self._connect()
@@ -128,6 +128,7 @@ class ObjectProcess:
     def _connect(self) -> None:
         network, session = self._network, SESSION if self._role == Role.CLIENT else 0
         hello = Hello(self._role, network.random.randbytes(16), network.random.randrange(1, 2**24), session=session)
+        self.identity = hello.identity
         self._uplink = Uplink(hello, network.now, timeout_seconds=TIMEOUT_SECONDS)
         self.dialer = MemoryDialer(network, ADDRESS, self._uplink)
         self._mappings = Mappings(lambda: self.shell.wake())
@@ -205,12 +206,18 @@ class ObjectProcess:
         self._begin(download)
         return download
 
+    def list(self) -> Listing:
+        """Begin to ask what there is of the session."""
+        listing = Listing()
+        self._begin(listing)
+        return listing
+
     def delete(self, name: bytes) -> None:
         """Free an object."""
         self._mappings.forget([name])
         self._start(Deletion([name], SESSION))
 
-    def _begin(self, transfer: Upload | Download | Hold) -> None:
+    def _begin(self, transfer: Upload | Download | Hold | Listing) -> None:
         self.transfers.append(transfer)
         self._start(transfer)
 
@@ -275,7 +282,7 @@ class ObjectWorld:
         return [self.owner, *self.workers]
 
     @property
-    def under_way(self) -> list[Upload | Download | Hold]:
+    def under_way(self) -> list[Upload | Download | Hold | Listing]:
         """What has not ended."""
         return [
             each for process in [*self.processes, *self.agents] for each in process.transfers if not each.over.is_set()

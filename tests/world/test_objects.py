@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from scaler_io.transfers import Download, Upload
-from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, StorageLostError
+from scaler_io.effects import Effect, Log, Send, Stop
+from scaler_io.reception import ServiceTurn
+from scaler_io.transfers import Download, Transfer, Upload
+from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Role
+from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference
+from scaler_protocol.storage import DropObjects, StorageMessage
+from scaler_storage.core import StorageCore
 from scaler_storage.processes import GRACE_SECONDS
+from scaler_storage.segments import MemorySegments
 from scaler_storage.service import AGENT_GRACE_SECONDS
 from world.objects import CLIENT_GRACE_SECONDS, TIMEOUT_SECONDS, ObjectProcess, ObjectWorld
 
@@ -253,6 +261,75 @@ def test_a_new_storage_learns_what_stays_elsewhere(world: ObjectWorld) -> None:
     got = world.owner.get(reference)
     world.finish()
     check(got, 1)
+
+
+# --- effects that fail ----------------------------------------------------------------------------------------------
+
+SENT = [kind for kind in get_args(StorageMessage) if kind not in StorageCore(1, MemorySegments(), 1)._handlers]
+EFFECTS = [*SENT, DropObjects, StorageStatus, *(kind for kind in get_args(Effect) if kind is not Send)]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, kind: type, times: int) -> list[int]:
+    """The first effects of the server that are this, or send it, raise; the list counts them."""
+    perform, failed = ServiceTurn._do, [0]
+
+    def raising(turn: ServiceTurn, effect: Effect) -> None:
+        if isinstance(effect, kind) or (isinstance(effect, Send) and isinstance(effect.message, kind)):
+            failed[0] += 1
+            if failed[0] <= times:
+                raise MemoryError("on purpose")
+        perform(turn, effect)
+
+    monkeypatch.setattr(ServiceTurn, "_do", raising)
+    return failed
+
+
+def use_everything(world: ObjectWorld) -> list[ScalerError | OSError | None]:
+    """Have the server send all that it can, and say how each transfer ended."""
+    ended: list[ScalerError | OSError | None] = []
+
+    def note(*transfers: Transfer) -> bool:
+        world.finish()
+        ended.extend(transfer.error for transfer in transfers)
+        return not any(transfer.error for transfer in transfers)
+
+    for number, writer in enumerate(world.processes[:2]):
+        while not note(writer.put(NAMES[number], content(1, SIZES[-1]))):
+            pass  # it is put again
+        note(*(reader.get(Reference(NAMES[number], SIZES[-1])) for reader in world.processes))
+    for number in (2, 3):
+        world.workers[-1].hold(NAMES[number], content(1, SIZES[-1]))
+        note(*world.workers[-1].transfers)
+    note(world.owner.get(Reference(NAMES[2], SIZES[-1])))
+    note(world.owner.list())
+    for name in NAMES:
+        world.owner.delete(name)
+    world.run(1.0)
+    for process in world.processes:
+        process.forget()
+    return ended
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("kind", EFFECTS, ids=lambda kind: kind.__name__)
+def test_an_effect_of_the_server_that_raises_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, times: int
+) -> None:
+    world = ObjectWorld(tmp_path)
+    failed = failing(monkeypatch, kind, times)
+    said: list[Effect] = [
+        Log(logging.INFO, "said"),
+        Stop("said"),
+        Send(world.owner.identity, world.storage.core.status()),
+    ]
+    world.storage.core._state.out += [effect for effect in said if kind in (type(effect), StorageStatus)] * times
+    world.storage.shell.wake()
+    ended = use_everything(world)
+    assert failed[0] and all(error is None or isinstance(error, StorageLostError) for error in ended), ended
+    for _ in range(times):
+        use_everything(world)
+    assert not any(use_everything(world))
+    world.close()
 
 
 # --- anything -------------------------------------------------------------------------------------------------------

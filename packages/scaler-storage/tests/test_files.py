@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scaler_io.locks import PEERS
 from scaler_protocol.errors import ObjectRefusedError, StorageFullError
 from scaler_protocol.objects import SHARED_BYTES
 from scaler_storage.files import FileSegments
@@ -84,6 +85,22 @@ def test_what_is_gone_is_an_error(segments: FileSegments, tmp_path: Path) -> Non
         segments.read(segment, 0, 100)
     with pytest.raises(ObjectRefusedError, match="No such file"):
         segments.write(segment, 0, b"x")
+
+
+def test_a_file_that_cannot_be_removed_is_told(
+    segments: FileSegments, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segment = segments.allocate(SHARED_BYTES)
+    stuck = [tmp_path / "memory" / segment.name, tmp_path / "disk" / "spilled-1", tmp_path / "memory" / PEERS / "life"]
+    stuck[0].unlink()
+    for path in stuck:
+        path.mkdir()  # no file, so it cannot be removed as one, whoever tries
+    segments.free(segment)
+    segments.forget(1)
+    segments.forget_life("life")
+    assert segments.unlocked(["life"]) == {"life"}
+    for path, text in zip(stuck, caplog.messages, strict=True):
+        assert text.startswith(f"{path} can not be removed: ")
 
 
 def test_a_reader_keeps_what_is_freed(segments: FileSegments, tmp_path: Path) -> None:

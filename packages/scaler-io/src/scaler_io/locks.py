@@ -74,11 +74,10 @@ def _close(descriptor: int, opened: os.stat_result) -> None:
 
 def is_unlocked(path: Path) -> bool:
     """Whether nobody has locked a file; False also where it can not be opened: that proves nothing."""
-    try:
+    with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return try_lock(descriptor, exclusively=True)
-    finally:
-        os.close(descriptor)
+        try:
+            return try_lock(descriptor, exclusively=True)
+        finally:
+            os.close(descriptor)
+    return False

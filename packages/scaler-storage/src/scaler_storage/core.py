@@ -34,13 +34,10 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Callable
-from hashlib import blake2b
-from heapq import nlargest
-from itertools import islice
 from typing import Any
 
 from scaler_io.effects import Effect
-from scaler_io.links import HubEvent, PeerJoined, PeerLost
+from scaler_io.links import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol.errors import ProtocolError, StorageFullError
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
@@ -65,6 +62,8 @@ from scaler_storage.reading import Reading
 from scaler_storage.records import LoadObject, PeerRecord, ShelfRecord
 from scaler_storage.segments import Segments
 from scaler_storage.state import StorageState
+from scaler_storage.totals import status_of
+from scaler_storage.unsent import Unsent
 from scaler_storage.writing import Writing
 
 HEARTBEAT_SECONDS = 5.0
@@ -74,9 +73,6 @@ RETURN_SECONDS = 2.0
 """From the first one who knew an earlier server until nobody else is expected to come back with what he has."""
 _ENDED_LIMIT = 65_536
 """Ended sessions that are remembered."""
-_BIGGEST = 10
-_BIGGEST_AMONG = 20_000
-"""Objects, the newest ones, that the biggest are looked for among: nobody waits long for whoever wants to know."""
 _COUNT_BITS = 40
 """Pins and editions are the incarnation and a counter: those of an earlier server are nobody's and nothing's now."""
 
@@ -100,6 +96,7 @@ class StorageCore:
         self._holding = Holding(self._state)
         self._reading = Reading(self._state, self._holding, incarnation << _COUNT_BITS)
         self._writing = Writing(self._state, self._reading, retention_seconds, incarnation << _COUNT_BITS)
+        self._unsent = Unsent(self._state, self._writing, self._reading)
         self._followed = False
         """Whether somebody has come who knew another server here."""
         self._processes = Processes(segments)
@@ -154,6 +151,10 @@ class StorageCore:
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Take one event in; raises ProtocolError for a message that this peer may not send, changing nothing."""
+        self._state.now = now
+        if isinstance(event, SendFailed):
+            self._unsent.failed(peer, event.message)
+            return
         handler = self._handlers.get(type(event))
         if handler is None:
             raise ProtocolError(f"{type(event).__name__} is nothing an object storage server is told")
@@ -161,7 +162,6 @@ class StorageCore:
         operates = known is not None and known.role == Role.OPERATOR
         if operates != isinstance(event, NeedStorageStatus) and not isinstance(event, PeerJoined | PeerLost):
             raise ProtocolError("operators see figures, and nobody else does; they have no objects")
-        self._state.now = now
         self._processes.heard(peer)
         handler(peer, event)
 
@@ -191,6 +191,7 @@ class StorageCore:
         self._holding.look()
         self._reading.expect_no_more()
         self._holding.tell_hosts()
+        self._unsent.look()
         out, state.out = state.out, []
         return out
 
@@ -265,44 +266,18 @@ class StorageCore:
         """When orphans or unneeded memory are freed, waiting has an end, or the living are looked at."""
         orphans = next(iter(self._state.orphans.values()), None)
         stalled = None if self._stalled is None else self._stalled + WRITING_SECONDS
-        others = (self._processes.due(), self._holding.due(), self._reading.due(), self._state.pager.pool.due())
+        others = (
+            self._processes.due(),
+            self._holding.due(),
+            self._reading.due(),
+            self._state.pager.pool.due(),
+            self._unsent.due(),
+        )
         return min((at for at in (orphans, stalled, *others) if at is not None), default=None)
 
     def status(self) -> StorageStatus:
         """The totals of this moment."""
-        state = self._state
-        pager = state.pager
-        newest = islice(reversed(state.objects.items()), _BIGGEST_AMONG)
-        biggest = nlargest(_BIGGEST, newest, key=lambda item: item[1].size)
-        return StorageStatus(
-            objects=len(state.objects),
-            writing=len(state.uploads),
-            sessions=len(state.shelves),
-            peers=len(state.peers),
-            bytes=pager.pool.used,
-            memory_limit=pager.pool.limit,
-            refused=state.refused,
-            writing_bytes=sum(upload.segment.capacity for upload in state.uploads.values()),
-            pinned_bytes=pager.pinned_bytes,
-            recyclable_bytes=pager.pool.recyclable,
-            spilled=pager.spilled,
-            spilled_bytes=pager.spilled_bytes,
-            spilled_ever=pager.spilled_ever,
-            loaded_ever=pager.loaded_ever,
-            hits=state.hits,
-            misses=state.misses,
-            unknown=state.unknown,
-            waiting=len(state.queue),
-            biggest_names=[blake2b(name, digest_size=8).hexdigest() for name, _ in biggest],
-            biggest_sessions=[record.session for _, record in biggest],
-            biggest_sizes=[record.size for _, record in biggest],
-            biggest_in_memory=[record.here for _, record in biggest],
-            biggest_held=[bool(record.host) for _, record in biggest],
-            hosts=len(state.voices),
-            held=state.held,
-            held_bytes=state.held_bytes,
-            brought_ever=state.brought_ever,
-        )
+        return status_of(self._state)
 
     # --- peers ------------------------------------------------------------------------------------------------------
 

@@ -128,8 +128,7 @@ class FileSegments:
         """Give the memory back; whoever has mapped it may go on reading."""
         segment.content = b""
         if segment.name:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._memory / segment.name)
+            _remove(self._memory / segment.name)
 
     def spill(self, ticket: int, segment: Segment, size: int) -> None:
         """Begin to write the first `size` bytes to disk, as `ticket`."""
@@ -141,8 +140,7 @@ class FileSegments:
 
     def forget(self, ticket: int) -> None:
         """Free the disk of what was spilled, entirely or in part."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._spilled(ticket))
+        _remove(self._spilled(ticket))
 
     def fileno(self) -> int:
         """Readable when something is finished."""
@@ -162,7 +160,7 @@ class FileSegments:
 
     def forget_life(self, life: str) -> None:
         """A life has ended, and nobody asks for it again."""
-        (self._memory / PEERS / life).unlink(missing_ok=True)
+        _remove(self._memory / PEERS / life)
 
     def close(self) -> None:
         """Stop moving, in the middle of an object where there is one."""
@@ -211,6 +209,14 @@ class FileSegments:
 
     def _spilled(self, ticket: int) -> Path:
         return self._disk / f"spilled-{ticket:x}"
+
+
+def _remove(path: Path) -> None:
+    """Remove a file. One that stays goes with its directory: nothing that waits for the server must fail for it."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        LOGGER.error("%s can not be removed: %s", path, error.strerror)
 
 
 def _read(path: Path, offset: int, length: int) -> bytes:
