@@ -9,7 +9,7 @@ import pytest
 
 from scaler import Client
 from support.clusters import LocalCluster
-from support.fault_tasks import break_module, keep_descriptors, lower_limit, open_files, root_of
+from support.fault_tasks import break_module, keep_descriptors, lower_limit, open_files, root_of, use_up_task_ids
 from support.gates import SECONDS
 
 TASKS = 40
@@ -25,7 +25,11 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.mark.parametrize(
     ("damage", "why"),
-    [(keep_descriptors, "it can open no file"), (lower_limit, "its limit of open files was lowered")],
+    [
+        (keep_descriptors, "it can open no file"),
+        (lower_limit, "its limit of open files was lowered"),
+        (use_up_task_ids, "its tasks have submitted as many tasks as it can number"),
+    ],
 )
 def test_a_damaged_worker_is_replaced_and_spoils_no_task(own: LocalCluster, damage: object, why: str) -> None:
     with Client(own.address) as client:

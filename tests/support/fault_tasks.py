@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from scaler import Client
+from scaler_protocol.errors import SessionExhaustedError
 from support.gates import SECONDS
 from support.tasks import note
 
@@ -101,6 +102,18 @@ def keep_descriptors(*, fail: bool = False) -> str:
         if fail:
             raise
     return "done"
+
+
+def use_up_task_ids() -> str:
+    """As if tasks of this worker had submitted four billion tasks: see that the next one is refused."""
+    with Client() as client:
+        ids = client._io.ids
+        ids._singles, ids._singles_from = iter(()), ids._blocks_from
+        try:
+            client.submit(math.sqrt, 4)
+        except SessionExhaustedError:
+            return "done"
+    return "the task was submitted"
 
 
 def lower_limit() -> str:

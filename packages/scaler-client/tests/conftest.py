@@ -62,6 +62,9 @@ class InputsOnly:
     def load(self, reference: bytes) -> Any:
         raise AssertionError("not here")
 
+    def retire(self, why: str) -> None:
+        raise AssertionError("not here")
+
     def connect(self) -> Transport:
         raise AssertionError("not here")
 

@@ -19,7 +19,7 @@ from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask, Transport, current_task
 from scaler_io.links import LinkUp, UplinkEvent
 from scaler_io.objects import ObjectConnection
-from scaler_protocol.errors import ClientForkedError, ClientQuitError
+from scaler_protocol.errors import ClientForkedError, ClientQuitError, SessionExhaustedError
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.ids import new_session
 from scaler_protocol.messages import Blocked, Done, Message, Submit
@@ -82,6 +82,7 @@ class FakeRuntime:
         self.scheduler = 2
         self.storage = StorageDoor(str, lambda address: ObjectConnection(address, session=self.session))
         self.objects: dict[bytes, bytes] = {}
+        self.retired = ""
 
     def current(self) -> CurrentTask | None:
         return CurrentTask(5, 2, "worker", self.run)
@@ -91,6 +92,9 @@ class FakeRuntime:
 
     def load(self, reference: bytes) -> Any:
         return pickle.loads(self.objects[reference])
+
+    def retire(self, why: str) -> None:
+        self.retired = why
 
     def connect(self) -> Transport:
         self.connections += 1
@@ -234,6 +238,14 @@ def test_a_client_that_failed_is_replaced_and_no_task_id_is_used_twice(runtime: 
     tasks += [second.submit(math.sqrt, 1).task_id, second._io.next_tasks(10)]
     assert tasks == [tasks[0], tasks[1], tasks[0] + 2, tasks[1] - 10]
     assert runtime.connections == 2
+
+
+def test_a_worker_whose_task_ids_are_used_up_is_to_be_replaced(runtime: FakeRuntime) -> None:
+    client = Client()
+    client._io.ids._singles_from = client._io.ids._blocks_from
+    with pytest.raises(SessionExhaustedError, match="another worker"):
+        client.submit(math.sqrt, 1)
+    assert "as many tasks as it can number" in runtime.retired
 
 
 def test_the_own_cluster_is_known_by_its_scheduler(cluster: Any, runtime: FakeRuntime) -> None:

@@ -454,6 +454,9 @@ class FakeWorker:
     def current(self) -> None:
         return None
 
+    def retire(self, why: str) -> None:
+        raise AssertionError("not here")
+
     def connect(self) -> Any:
         raise AssertionError("not here")
 

@@ -76,6 +76,13 @@ def test_descriptors_that_are_used_up() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_what_others_have_found() -> None:
+    damage = Damage(0)
+    assert not damage.find()
+    damage.note("it is worn out")
+    assert damage.find() == "it is worn out"
+
+
 def test_limits_that_were_raised_are_no_damage() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft // 2, hard))

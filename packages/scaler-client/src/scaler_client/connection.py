@@ -96,6 +96,9 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
     return _started(thread)
 
 
+_SHARED = "the tasks of one worker share them: run this task again, another worker will"
+_USED_UP = "its tasks have submitted as many tasks as it can number"
+
 _nested: IoThread | None = None
 _nested_lock = threading.RLock()
 
@@ -108,7 +111,7 @@ def nested(runtime: TaskRuntime) -> IoThread:
         if failed is not None and not failed.handoff.closed:
             return failed
         if failed is None:
-            ids = TaskIds(runtime.session)
+            ids = TaskIds(runtime.session, _SHARED, lambda: runtime.retire(_USED_UP))
         else:
             ids = failed.ids  # the session is the same, and no id may be used twice
             failed.stop()  # only one thread may use the channel

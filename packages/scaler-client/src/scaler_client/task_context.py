@@ -84,6 +84,9 @@ class TaskRuntime(Protocol):
     def current(self) -> CurrentTask | None:
         """The task being run, from any of its threads."""
 
+    def retire(self, why: str) -> None:
+        """Have this process run no more tasks once the current one has ended."""
+
     def connect(self) -> Transport:
         """The channel to the agent; whoever had it before has ended."""
 

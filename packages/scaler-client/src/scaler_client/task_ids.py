@@ -3,23 +3,63 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterator
+from typing import Final, NoReturn
 
+from scaler_protocol.errors import SessionExhaustedError
 from scaler_protocol.ids import LAST_COUNT, first_task
+
+SINGLES: Final = 4096
+"""Single ids are set apart so many at a time: the last ones of a session may stay unused."""
 
 
 class TaskIds:
-    """Single ids count up from the session's first, blocks of consecutive ids come down from its last."""
+    """Single ids count up from the session's first, blocks of consecutive ids come down from its last.
 
-    def __init__(self, session: int) -> None:
-        self.next_task: Callable[[], int] = count(first_task(session) + 1).__next__
-        self._blocks_from: int = first_task(session) + LAST_COUNT + 1
+    `remedy` is what to do when they meet: whoever asks then gets SessionExhaustedError, after `on_end`.
+    """
+
+    def __init__(
+        self,
+        session: int,
+        remedy: str = "make another Client, and drop this one",
+        on_end: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._remedy, self._on_end = remedy, on_end
+        self._singles: Iterator[int] = iter(())
+        self._singles_from = first_task(session) + 1
+        self._blocks_from = first_task(session) + LAST_COUNT + 1
         self._lock = threading.RLock()  # a signal handler may submit in the middle of a submission
+
+    def next_task(self) -> int:
+        """One id."""
+        for task in self._singles:
+            return task
+        with self._lock:
+            for task in self._singles:  # another thread has come first
+                return task
+            # A signal handler that submits comes between calls, so not between reading a counter and writing it.
+            first: int = self._singles_from
+            self._singles_from = first + SINGLES
+            if self._singles_from > self._blocks_from:
+                self._singles_from -= SINGLES
+                self._refuse(1)
+            self._singles = iter(range(first + 1, first + SINGLES))
+            return first
 
     def next_tasks(self, size: int) -> int:
         """The first of `size` consecutive ids."""
         with self._lock:
             first: int = self._blocks_from - size
             self._blocks_from = first
+            if first < self._singles_from:
+                self._blocks_from += size
+                self._refuse(size)
             return first
+
+    def _refuse(self, size: int) -> NoReturn:
+        self._on_end()
+        raise SessionExhaustedError(
+            f"no numbers are left for {size:,} more task{'s' if size > 1 else ''}: one client's tasks have"
+            f" {LAST_COUNT:,} numbers; {self._remedy} (calls that are under way, and finished futures, stay good)"
+        )

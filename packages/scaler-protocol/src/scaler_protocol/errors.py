@@ -11,6 +11,7 @@ ScalerError
 ├── StorageLostError (ConnectionError)
 ├── ClientQuitError (RuntimeError)
 ├── ClientForkedError (RuntimeError)
+├── SessionExhaustedError (OverflowError)
 ├── TaskTimeoutError (TimeoutError)
 ├── WorkerDiedError
 ├── NestingLimitError
@@ -83,6 +84,10 @@ class ClientQuitError(ScalerError, RuntimeError):
 
 class ClientForkedError(ScalerError, RuntimeError):
     """The client was inherited by a forked process; make another one there."""
+
+
+class SessionExhaustedError(ScalerError, OverflowError):
+    """The client has numbered as many tasks as one session can; make another one."""
 
 
 class TaskTimeoutError(ScalerError, TimeoutError):

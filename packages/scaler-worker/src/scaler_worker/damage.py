@@ -22,11 +22,18 @@ class Damage:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._noted = ""
         self._ids = _ids()
         self._limits = {name: _soft_limit(kind) for name, kind in _LIMITS.items()}
 
+    def note(self, why: str) -> None:
+        """Somebody else has found some, in words."""
+        self._noted = why
+
     def find(self) -> str:
         """Why this process should run no more tasks, in words; empty where it is whole."""
+        if self._noted:
+            return self._noted
         if (ids := _ids()) != self._ids:
             return f"its user and group were changed from {self._ids} to {ids}"
         for name, kind in _LIMITS.items():

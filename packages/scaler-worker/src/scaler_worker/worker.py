@@ -62,8 +62,11 @@ class WorkerEnds:
 class WorkerRuntime:
     """What `scaler_client.task_context` offers to tasks."""
 
-    def __init__(self, core: WorkerCore, transport: AgentTransport, storage: WorkerStorage, words: SharedWords) -> None:
+    def __init__(
+        self, core: WorkerCore, transport: AgentTransport, storage: WorkerStorage, words: SharedWords, damage: Damage
+    ) -> None:
         self._core, self._transport, self._storage, self._words = core, transport, storage, words
+        self._damage = damage
 
     @property
     def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
@@ -97,6 +100,10 @@ class WorkerRuntime:
         """The incarnation of the scheduler that this process works for."""
         return self._words.scheduler
 
+    def retire(self, why: str) -> None:
+        """Have this process run no more tasks once the current one has ended."""
+        self._damage.note(why)
+
     def connect(self) -> AgentTransport:
         """The channel to the agent; whoever had it before has ended."""
         return self._transport.taken_over()
@@ -125,7 +132,7 @@ def run_worker(
         storage = WorkerStorage(
             lambda: config.object_storage_address or words.storage, words.secret, name, cache=_cache(config)
         )
-        answers = Answers(pipe.write)
+        answers, damage = Answers(pipe.write), Damage(ends.faults)
         core = WorkerCore(
             name=name,
             host=socket.gethostname(),
@@ -138,11 +145,11 @@ def run_worker(
             clock=time.monotonic_ns,
             cpu_clock=time.process_time_ns,
             peak_memory=_peak_memory,
-            damage=Damage(ends.faults).find,
+            damage=damage.find,
             store=storage,
         )
         transport = AgentTransport(socket.socket(fileno=ends.messages))
-        task_context.install(WorkerRuntime(core, transport, storage, words))
+        task_context.install(WorkerRuntime(core, transport, storage, words, damage))
         os.register_at_fork(after_in_child=lambda: core.become_fork(_end_fork))
         core.ready()
         with contextlib.suppress(RetiredError):
