@@ -577,6 +577,8 @@ def test_the_executor_keeps_no_results(client: Client) -> None:
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
 @pytest.mark.timeout(method="thread")  # the other method's timer is taken here
 @pytest.mark.filterwarnings("ignore:(?s).*KeyboardInterrupt:pytest.PytestUnraisableExceptionWarning")
+# The interpreter leaves a module's file open that it is interrupted in reading.
+@pytest.mark.filterwarnings("ignore:(?s).*<_io.FileIO name='.*[.]pyc?':pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_moment_leaves_the_client_usable(client: Client) -> None:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import select
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ import pytest
 
 from scaler_io import traffic
 from scaler_io.held_files import HeldFiles, HeldObject, new_edition
-from scaler_io.holder import SURE_SECONDS, Holder
+from scaler_io.holder import AGAIN_SECONDS, SURE_SECONDS, Holder
 from scaler_io.host_cache import HELD, TOKEN, HostCache
 from scaler_io.objects import ObjectConnection
 from scaler_io.operating import OperatorLink
@@ -316,6 +318,71 @@ def test_files_that_are_gone_are_objects_that_are_lost(server: Server, place: Pl
     with pytest.raises(ObjectNotFoundError):
         elsewhere.worker().get(reference)
     assert server.status().objects == 0
+
+
+@pytest.mark.parametrize("reading", ["map", "host", "list"])
+def test_an_agent_without_descriptors_loses_nothing(
+    server: Server, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reading: str
+) -> None:
+    host, content = place(), pattern(2 * MIB)
+    host.agent()
+    reference = host.worker().put(content)
+    assert host.held
+    exhausted, tried = True, threading.Event()
+
+    def failing(read: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*args: object) -> object:
+            if exhausted:
+                tried.set()
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return read(*args)
+
+        return wrapped
+
+    read = vars(HeldFiles)[reading]
+    monkeypatch.setattr(HeldFiles, reading, property(failing(read.fget)) if reading == "host" else failing(read))
+    if reading != "map":
+        server.restart()
+    with ThreadPoolExecutor(1) as pool:
+        assert tried.wait(DEADLINE) or reading == "map"
+        got = pool.submit(place().worker().get, reference) if reading == "map" else None
+        assert tried.wait(DEADLINE)
+        exhausted = False
+        wait_until(lambda: server.status().hosts == 1 and (got is not None or server.status().held == 1))
+        assert (got.result(DEADLINE) if got is not None else place().worker().get(reference)) == content
+    assert [line for line in caplog.messages if "tried again" in line] == [
+        "what is held on this host can not be read for now, and is tried again: [Errno 24] Too many open files"
+    ]
+
+
+def test_what_is_not_announced_is_not_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = HeldFiles(tmp_path, Address.parse("tcp://127.0.0.1:1"))
+    held = HeldObject(Reference(new_object_id(), SHARED_BYTES), new_edition(), 1)
+    content = [memoryview(bytes(SHARED_BYTES))]
+    file = HostCache(tmp_path, 1 << 30).write(held.reference, held.edition, content, lambda excess: False)
+    assert file is not None
+    with contextlib.closing(file):
+        files.add(file, held)
+    holder = Holder(files)
+    announced = iter([False, True])
+
+    def needed(held: HeldObject) -> bool:
+        """Meanwhile the server was started again, and the second one is told with the second try only."""
+        with monkeypatch.context() as patched:
+            if not next(announced, True):
+                patched.setattr(HeldFiles, "list", failing)
+                assert holder.announce(0.0) == [] and holder.due() == AGAIN_SECONDS
+        assert len(holder.again(AGAIN_SECONDS)) in (0, 2)
+        return False
+
+    def failing(files: HeldFiles) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    holder.announce(0.0)
+    holder.drop_unneeded(0.0, needed)
+    assert [each for _, each in files.list()] == [held]
+    holder.drop_unneeded(0.0, needed)
+    assert not files.list()
 
 
 def test_what_nobody_could_say_is_not_needed_is_found_out(server: Server, place: Place) -> None:

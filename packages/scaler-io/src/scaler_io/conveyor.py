@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from scaler_io.holder import Holder
+from scaler_io.holder import Holder, Said
 from scaler_io.links import LinkDown, LinkRefused, LinkUp, Uplink, UplinkEvent
 from scaler_io.mappings import Mappings
 from scaler_io.transfers import Deletion, Download, Transfer, Upload
@@ -126,18 +126,16 @@ class Conveyor:
             self._silence = max(self._timeout, _BEATS * event.welcome.heartbeat_seconds)
             if not event.resumed:
                 self._arrive(event.welcome)
-                self._ask_again(self._announce())
+                self._ask_again()
+                if self._holder is not None and not self.near:
+                    self._say(self._holder.announce(now))
         elif isinstance(event, LinkDown):
             self._up, self._silence = False, self._timeout
         elif isinstance(event, LinkRefused):
             reasons = "; ".join(event.reasons)
             self.end(HandshakeRefusedError(f"object storage server {self._server} refused us: {reasons}"))
         elif isinstance(event, BringObject) and self._holder is not None:
-            answer = self._holder.bring(event)
-            if isinstance(answer, Transfer):
-                self._turns.append(answer)
-            else:
-                self._uplink.send(answer)
+            self._say(self._holder.bring(event, now))
         elif isinstance(event, DropObjects) and self._holder is not None:
             self._holder.drop(event)
 
@@ -145,6 +143,8 @@ class Conveyor:
         """Give pins back, and every transfer its turn, as long as the window is open."""
         if self._up and (unpin := self._mappings.returned()) is not None:
             self._uplink.send(unpin)
+        if self._up and self._holder is not None and not self.near:
+            self._say(self._holder.again(now))
         while self._up and self._turns and self._on_the_way < self._window:
             transfer = self._turns.popleft()
             if transfer.over.is_set():
@@ -202,17 +202,12 @@ class Conveyor:
             self._uplink.send(HostProof(token, life))
         self._welcomed(welcome.incarnation)
 
-    def _announce(self) -> list[Transfer]:
+    def _say(self, said: list[Said]) -> None:
         """What is held on our host comes before everything that may be about it."""
-        if self._holder is None or self.near:
-            return []
-        try:
-            voice, holds = self._holder.announce()
-        except OSError as error:
-            LOGGER.warning("nothing is held on this host: %s", error)
-            return []
-        self._uplink.send(voice)
-        return holds
+        for each in said:
+            if not isinstance(each, Transfer):
+                self._uplink.send(each)
+        self._turns.extendleft(reversed([each for each in said if isinstance(each, Transfer)]))
 
     def _answered(self, number: int, message: Message, now: float) -> None:
         if number not in self._asked:
@@ -265,7 +260,10 @@ class Conveyor:
                     _fail(transfer, error)
 
     def due(self) -> float:
-        """When to `give_up` something, if the server says nothing before."""
+        """When to `give_up` something, or to look `again` at what is held, if the server says nothing before."""
+        return min(self._fails_at(), self._holder.due() if self._up and self._holder is not None else math.inf)
+
+    def _fails_at(self) -> float:
         if not self._asked and not self._turns and not self._copies:
             return math.inf
         if not self.lost:
@@ -275,8 +273,8 @@ class Conveyor:
     def _waited_for(self) -> list[Transfer]:
         return [each for each in self._live() if not each.over.is_set() and not isinstance(each, Deletion)]
 
-    def _ask_again(self, first: list[Transfer]) -> None:
-        live = dict.fromkeys((*first, *self._live()))
+    def _ask_again(self) -> None:
+        live = dict.fromkeys(self._live())
         self._asked.clear()
         self._copies.clear()
         self._on_the_way = 0

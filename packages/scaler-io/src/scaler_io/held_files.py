@@ -8,6 +8,7 @@ one alone when the server has the bytes, too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import secrets
@@ -23,6 +24,8 @@ from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
 
 _TOKEN_BYTES = 32
 _EDITION_BITS = 63
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.EIO)
+"""What says that bytes are lost; whatever else is wrong may pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,16 @@ class HeldFiles:
         self.release(held)
 
     def map(self, held: HeldObject) -> mmap.mmap | None:
-        """Its bytes, if they are there."""
+        """Its bytes; None where they are lost. Raises OSError for what may pass, as where no descriptors are left."""
         try:
             with open(self._name(held), "rb", buffering=0) as file:
                 return mmap.mmap(file.fileno(), held.reference.size, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):
+        except ValueError:  # it is too short
             return None
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise
 
     def list(self) -> list[tuple[float, HeldObject]]:
         """All of them and when each was used last, the longest unused first."""

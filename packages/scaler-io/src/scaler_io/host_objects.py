@@ -118,12 +118,12 @@ class HostObjects:
         files = self._files
         with files.giving() as ours:
             for _, held in files.list() if ours else ():
-                mapping = files.map(held)
-                if excess <= 0 or mapping is None:
-                    continue
                 try:
+                    mapping = files.map(held)
+                    if excess <= 0 or mapping is None:
+                        continue
                     self._run(Upload(held.reference, [memoryview(mapping)], held.session, edition=held.edition))
-                except ScalerError:  # it is full, or begins anew: all of it stays here
+                except (ScalerError, OSError):  # it is full, or begins anew, or we can not read: all stays here
                     return False
                 files.release(held)
                 excess -= held.reference.size

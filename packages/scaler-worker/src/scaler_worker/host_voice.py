@@ -35,8 +35,8 @@ class HostVoice:
 
     def look_after(self, unused_seconds: float = UNUSED_SECONDS) -> None:
         """Connect where need be, and give up what nobody has needed for so long; blocks, for a thread."""
-        self._cache.trim(unused_seconds)
         try:
+            self._cache.trim(unused_seconds)
             speaking = self._connect()
             if speaking is None:
                 return
@@ -46,9 +46,9 @@ class HostVoice:
                 self._hang_up()
             else:
                 holder.drop_unneeded(unused_seconds, lambda held: _is_known(connection, held))
-        except ScalerError as error:
+        except (ScalerError, OSError) as error:
             if not self._closed:
-                LOGGER.warning("object storage can not be told what is held on this host: %s", error)
+                LOGGER.warning("what is held on this host can not be looked after: %s", error)
 
     def _connect(self) -> tuple[ObjectConnection, Holder] | None:
         address = self._address()
