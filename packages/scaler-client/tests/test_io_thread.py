@@ -6,11 +6,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import replace
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from scaler_client.blocking import Request
 from scaler_client.client import Client
@@ -39,7 +37,6 @@ from scaler_protocol.errors import ClientQuitError, InvalidFieldError, ScalerErr
 from scaler_protocol.messages import Cancel, Release, Status, Submit
 
 SECONDS = 10.0
-Check = TypeVar("Check", bound=Callable[..., None])
 
 
 def add(a: int, b: int) -> int:
@@ -261,76 +258,3 @@ def test_a_dial_that_raises_is_the_cause() -> None:
     io.stop()
     with pytest.raises(ClientQuitError, match="no socket"):
         io.handoff.check()
-
-
-# --- parameters -------------------------------------------------------------------------------------------------------
-
-ANYTHING = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(min_value=2**70),
-    st.floats(),
-    st.text(st.characters(), max_size=5),
-    st.sampled_from(["\ud800", "x" * 5000, b"", b"bytes", [], (), {}, set(), [1, 2], object(), int, len, {"gpu": 1}]),
-    st.dictionaries(st.one_of(st.text(max_size=3), st.integers()), st.integers() | st.text(max_size=3), max_size=2),
-)
-WISHES = st.fixed_dictionaries(
-    {},
-    optional={
-        name: ANYTHING for name in ("capabilities", "reserialize", "priority", "retries", "task_timeout_seconds")
-    },
-)
-
-
-def fails_alone(client: Client, call: Callable[[], Any]) -> None:
-    """Whatever the call does, it comes to an end, and the next one works."""
-    try:
-        outcome = call()
-        if isinstance(outcome, ScalerFuture):
-            outcome.exception(SECONDS)
-    except TimeoutError:
-        raise
-    except Exception as error:
-        assert str(error)
-    assert client.submit(add, 1, 2).result(SECONDS) == 3
-
-
-def few(examples: int) -> Callable[[Check], Check]:
-    """Quick, and the same examples each time."""
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
-    )
-
-
-@few(60)
-@given(wishes=WISHES, args=ANYTHING, kwargs=ANYTHING)
-def test_submit_verbose_takes_anything_and_fails_alone(client: Client, wishes: Any, args: Any, kwargs: Any) -> None:
-    fails_alone(client, lambda: client.submit_verbose(double, args, kwargs, **wishes))
-    fails_alone(client, lambda: client.submit_verbose(double, (1,), {}, **wishes))
-
-
-@few(40)
-@given(fn=ANYTHING, argument=ANYTHING)
-def test_submit_takes_anything_and_fails_alone(client: Client, fn: Any, argument: Any) -> None:
-    fails_alone(client, lambda: client.submit(fn, argument))
-    fails_alone(client, lambda: client.submit(double, argument))
-
-
-@few(40)
-@given(wishes=WISHES, rows=ANYTHING)
-def test_map_takes_anything_and_fails_alone(client: Client, wishes: Any, rows: Any) -> None:
-    fails_alone(client, lambda: client.map(double, rows, **wishes))
-    fails_alone(client, lambda: client.map(double, [1, 2], **wishes))
-
-
-@few(25)
-@given(name=st.sampled_from(["address", "timeout_seconds", "serializer", "object_storage_address"]), value=ANYTHING)
-def test_a_client_of_anything_leaves_others_alone(client: Client, cluster: Any, name: str, value: Any) -> None:
-    def connect() -> None:
-        Client(**{"address": cluster.address, "timeout_seconds": 1, name: value}).disconnect()
-
-    fails_alone(client, connect)

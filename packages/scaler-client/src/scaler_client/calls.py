@@ -13,6 +13,7 @@ from scaler_client.captures import Unchanged, by_value_modules, watch
 from scaler_client.dependencies import Collector, collector
 from scaler_client.futures import ScalerFuture
 from scaler_client.objects import ObjectReference
+from scaler_client.parameters import output_mode
 from scaler_client.parts import future_part, object_part
 from scaler_client.records import CallGroup, Dependency, FunctionBody
 from scaler_client.serializers import DefaultSerializer
@@ -28,7 +29,7 @@ from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import function_id
 from scaler_protocol.limits import NAME, shortened
 from scaler_protocol.messages import Encoding, Group
-from scaler_protocol.outputs import StreamOutput
+from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import Serializer, join_parts
 
 PLAIN: Final = pickles.SCALARS | {str, bytes}
@@ -227,13 +228,6 @@ def _never(fn: object) -> bool:
     return False
 
 
-def _output_mode(wanted: bool | str) -> int:
-    """The StreamOutput of a client's `stream_output`; raises ValueError."""
-    if wanted not in (True, False, "prefixed"):
-        raise ValueError(f"stream_output is True, False or 'prefixed', not {wanted!r}")
-    return StreamOutput.PREFIXED if wanted == "prefixed" else int(wanted)
-
-
 class Callees:
     """The functions of one client, written once, and again where their pickle would hold something else."""
 
@@ -241,7 +235,7 @@ class Callees:
         self.parent = 0
         """The run that submits."""
         self._writer = writer
-        self._stream_output = _output_mode(stream_output)
+        self._stream_output = output_mode(stream_output)
         self._place = place
         self._placed: weakref.WeakValueDictionary[bytes, FunctionBody] = weakref.WeakValueDictionary()
         self._callees: dict[int, Callee] = {}
@@ -310,7 +304,7 @@ class Callees:
         Other threads may use, and write, the same function meanwhile: each has the Callee that it found or made.
         """
         if not callable(fn):
-            raise TypeError(f"the first argument is to be called, and {fn!r} can not be")
+            raise TypeError(f"the first argument is to be called, and {shown(fn)} can not be")
         # Before it is written: what changes meanwhile is noticed the next time.
         check, unchanged = check_for(fn), watch(fn)
         written = self._writer.dump(fn)

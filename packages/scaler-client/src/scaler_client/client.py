@@ -14,6 +14,7 @@ from scaler_client.lifetimes import ClientLife
 from scaler_client.notebook import html_table
 from scaler_client.objects import ObjectReference, SentObjects
 from scaler_client.old_map import is_old_form, rows_of, run_old_form
+from scaler_client.parameters import check, check_client, flag, items, keywords, rows
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.sources import source_of
@@ -32,7 +33,9 @@ from scaler_protocol.errors import (
 )
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import new_identity
+from scaler_protocol.limits import NAME
 from scaler_protocol.messages import Status
+from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ class Client:
     ) -> None:
         if security_config is not None:
             raise ValueError("security_config is no longer taken: keys are found in the user's runtime directory")
+        check_client(address, timeout_seconds, serializer, stream_output, object_storage_address)
         # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
         from scaler_client import connection
 
@@ -81,8 +85,16 @@ class Client:
         self._identity = new_identity()
         self._closed = False
         self._io, self._inside = connection.connect(
-            runtime(), address, self._identity, timeout_seconds, object_storage_address or ""
+            runtime(), address, self._identity, float(timeout_seconds), object_storage_address or ""
         )
+        try:
+            self._prepare(serializer, stream_output)
+        except BaseException:
+            if self._inside is None:
+                self._io.stop()
+            raise
+
+    def _prepare(self, serializer: Serializer | type[Serializer], stream_output: bool | str) -> None:
         # The clients inside a process's tasks share one connection, which lasts as long as the process.
         self._owner: FutureOwner = ClientLife(self._io) if self._inside is None else self._io
         place = self._io.storage.place
@@ -130,9 +142,10 @@ class Client:
         exception, seconds from the start of the run. `reserialize` writes function and
         arguments anew."""
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        callee = self._find(fn, fresh=reserialize)
+        args, kwargs = tuple(items("args", args)), keywords("kwargs", kwargs)
+        callee = self._find(fn, fresh=wishes.reserialize)
         callee.check.check(*args, **kwargs)
-        return self._send(self._group(callee, wishes), tuple(args), dict(kwargs), set() if reserialize else None)
+        return self._send(self._group(callee, wishes), args, kwargs, set() if wishes.reserialize else None)
 
     def map(
         self,
@@ -154,11 +167,13 @@ class Client:
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        callee = self._find(fn, fresh=reserialize)
+        progress = flag("progress", progress)
+        callee = self._find(fn, fresh=wishes.reserialize)
+        columns = [items(f"iterable {at} of map()", column) for at, column in enumerate(iterables, 1)]
         if len(iterables) > 1:
-            return self._run(callee, zip(*iterables, strict=False), wishes, progress)
+            return self._run(callee, zip(*columns, strict=False), wishes, progress)
         if not is_old_form(iterables[0]):
-            return self._run(callee, rows_of(callee.check, iterables[0]), wishes, progress)
+            return self._run(callee, rows_of(callee.check, columns[0]), wishes, progress)
         run = partial(self._run, callee, wishes=wishes)
         return run_old_form(run, partial(run, progress=progress), callee.check, iterables[0])
 
@@ -176,7 +191,7 @@ class Client:
         """The results of `itertools.starmap(fn, iterable)`, in order. The first failure is raised, the rest
         cancelled."""
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        return self._run(self._find(fn, fresh=reserialize), map(tuple, iterable), wishes)
+        return self._run(self._find(fn, fresh=wishes.reserialize), rows("starmap()", iterable), wishes)
 
     def get(
         self,
@@ -201,6 +216,9 @@ class Client:
         from scaler_client.graphs import plan
 
         wishes = Wishes.of(capabilities, reserialize, priority, retries, None)
+        block, progress, reserialize = flag("block", block), flag("progress", progress), wishes.reserialize
+        if not isinstance(graph, Mapping):
+            raise TypeError(f"graph is {shown(graph)}, not a mapping from keys to nodes")
         if progress and not block:
             raise ValueError("progress=True shows how far a graph is while get waits for it: not with block=False")
 
@@ -210,7 +228,7 @@ class Client:
             return self._group(callee, wishes)
 
         self._check()
-        keys = keys if isinstance(keys, str | bytes) else list(keys)
+        keys = keys if isinstance(keys, str | bytes) else list(items("keys", keys))
         renewed: set[int] | None = set() if reserialize else None
         submission = GraphSubmission(
             self._io, self._writer, find_group, plan(graph, keys), watched=progress, renewed=renewed
@@ -234,6 +252,8 @@ class Client:
         One that is not small may raise StorageLostError or StorageFullError.
         """
         self._check()
+        if name is not None and not isinstance(name, bytes):
+            check("name", name, NAME)
         dump = self._writer.dump_object
         payload = dump(obj)
         sent = self._objects.add(self._uploads.place(payload, partial(source_of, obj, dump)))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
@@ -28,7 +27,7 @@ from scaler_client.pickles import load_with
 from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
 from scaler_client.stored import StoredPayload, fetched
 from scaler_client.task_context import load_input
-from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch, due_callbacks, guard
+from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch, deadline, due_callbacks, guard
 from scaler_protocol.errors import DeserializeError, ResultNotSerializableError, describe
 from scaler_protocol.messages import Status
 
@@ -308,7 +307,7 @@ class ScalerFuture(Future[T]):
                     watch.waiters.remove(waiter)
 
     def _finish(self, timeout: float | None) -> None:
-        until = math.inf if timeout is None else time.monotonic() + timeout
+        until = deadline(timeout)
         if self._status == _PENDING:
             self._wait(timeout)
         self._load(until)

@@ -173,6 +173,10 @@ class _Planner:
             raise TypeError(f"keys={keys!r}: a list of keys is expected, such as [{keys!r}]")
         wanted: dict[Hashable, int] = {}
         for key in keys:
+            try:
+                hash(key)
+            except TypeError as error:
+                raise TypeError(f"keys holds {_shown(key)}, which is no key: {error}") from None
             if key in wanted:
                 raise KeyError(f"key {_shown(key)} is asked for twice")
             wanted[key] = number = self._numbers[key]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
+import math
+import numbers
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
+
+from scaler_protocol.ranges import shown
 
 WaitTimeoutError: type[Exception] = TimeoutError
 if sys.version_info < (3, 11):  # there are two; callers catch either
@@ -26,6 +31,19 @@ guard = threading.RLock()
 """Held by whoever delivers outcomes, or looks at futures of which nobody knows who else does."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=guard._at_fork_reinit)  # type: ignore[attr-defined]
+
+
+def deadline(timeout: float | None) -> float:
+    """When a wait of so many seconds ends, by time.monotonic(); raises ValueError for what is no number."""
+    if timeout is None:
+        return math.inf
+    try:
+        seconds = float(timeout) if isinstance(timeout, numbers.Real) else math.nan
+    except OverflowError:  # a whole number that no float can hold
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise ValueError(f"timeout is {shown(timeout)}, not a number of seconds, or None")
+    return time.monotonic() + seconds
 
 
 class FutureOwner(Protocol):
@@ -54,7 +72,7 @@ class ThreadWaiter:
     def wait(self, timeout: float | None) -> bool:
         if timeout is None:
             return self._gate.acquire()
-        return self._gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        return self._gate.acquire(timeout=float(min(max(timeout, 0.0), threading.TIMEOUT_MAX)))
 
     def add_result(self, future: object) -> None:
         self._gate.release()

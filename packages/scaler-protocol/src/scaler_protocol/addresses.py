@@ -7,9 +7,11 @@ import re
 from dataclasses import dataclass, replace
 
 from scaler_protocol.errors import AddressError
+from scaler_protocol.ranges import Text
 
 _TCP = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>[0-9]{1,5})")
 _LAST_PORT = 65535
+_ADDRESS = Text(4096)
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -30,6 +32,8 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read an address; raises AddressError naming it and the accepted forms."""
+        if fault := _ADDRESS.fault(text):
+            raise AddressError(f"the address {fault}: write tcp://host:port, tcp://[::1]:port or ipc:///path")
         if text.startswith("ipc://") and len(text) > len("ipc://"):
             return cls(path=text.removeprefix("ipc://"))
         match = _TCP.fullmatch(text)

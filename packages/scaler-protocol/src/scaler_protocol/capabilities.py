@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from scaler_protocol.errors import CapabilityError
 from scaler_protocol.limits import CAPABILITIES, CAPABILITY_NAME, CAPABILITY_VALUE
+from scaler_protocol.ranges import shown
 
 PRESENT = -1
 """The value of a capability that is only there or not."""
@@ -16,15 +17,17 @@ Capabilities = tuple[tuple[str, int], ...]
 
 def capabilities(given: Mapping[str, int] | None) -> Capabilities:
     """The canonical form of a mapping from name to quantity; raises CapabilityError naming what is wrong."""
-    if not given:
+    if given is None:
         return ()
+    if not isinstance(given, Mapping):
+        raise CapabilityError(f"capabilities is {shown(given)}, not a mapping from names to whole numbers")
     if len(given) > CAPABILITIES:
         raise CapabilityError(f"{len(given):,} capabilities are given, at most {CAPABILITIES} are allowed")
     for name, value in given.items():
         if fault := CAPABILITY_NAME.fault(name):
             raise CapabilityError(f"the name of a capability {fault}")
         if isinstance(value, bool) or CAPABILITY_VALUE.fault(value):
-            raise CapabilityError(f"capability {name}={value!r}: give a whole number, or -1 for presence alone")
+            raise CapabilityError(f"capability {name}={shown(value)}: give a whole number, or -1 for presence alone")
     return tuple(sorted((name, int(value)) for name, value in given.items()))
 
 

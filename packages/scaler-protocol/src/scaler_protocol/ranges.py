@@ -55,7 +55,7 @@ class Whole(Limit):
 
     def fault(self, value: Any) -> str:
         whole = isinstance(value, numbers.Integral)
-        return "" if whole and self.fits(value) else f"is {_shown(value)}, not {self.text}"
+        return "" if whole and self.fits(value) else f"is {shown(value)}, not {self.text}"
 
     def fits(self, value: Any) -> bool:
         return bool(self.least <= value <= self.most)
@@ -82,7 +82,7 @@ class Real(Limit):
 
     def fault(self, value: Any) -> str:
         real = isinstance(value, numbers.Real)
-        return "" if real and self.fits(value) else f"is {_shown(value)}, not {self.text}"
+        return "" if real and self.fits(value) else f"is {shown(value)}, not {self.text}"
 
     def fits(self, value: Any) -> bool:
         try:
@@ -107,7 +107,7 @@ class AnyOf(Limit):
 
     def fault(self, value: Any) -> str:
         whole = isinstance(value, numbers.Integral)
-        return "" if whole and self.fits(value) else f"is {_shown(value)}, not {self.text}"
+        return "" if whole and self.fits(value) else f"is {shown(value)}, not {self.text}"
 
     def fits(self, value: Any) -> bool:
         return value in self.values
@@ -133,12 +133,12 @@ class Text(Limit):
 
     def fault(self, value: Any) -> str:
         if not isinstance(value, str):
-            return f"is {_shown(value)}, not {self.text}"
+            return f"is {shown(value)}, not {self.text}"
         try:
             size = len(value.encode())
         except UnicodeEncodeError:
-            return f"is {_shown(value)}, which UTF-8 can not write: it holds a surrogate"
-        return "" if self.least <= size <= self.most else f"is {_shown(value)} of {size:,} bytes, not {self.text}"
+            return f"is {shown(value)}, which UTF-8 can not write: it holds a surrogate"
+        return "" if self.least <= size <= self.most else f"is {shown(value)} of {size:,} bytes, not {self.text}"
 
     def fits(self, value: str) -> bool:
         if not isinstance(value, str) or len(value) < self.least:
@@ -167,8 +167,8 @@ class Bytes(Limit):
 
     def fault(self, value: Any) -> str:
         if not isinstance(value, bytes | bytearray | memoryview):
-            return f"is {_shown(value)}, not {self.text}"
-        return "" if self.fits(value) else f"is {_shown(value)} of {len(value):,} bytes, not {self.text}"
+            return f"is {shown(value)}, not {self.text}"
+        return "" if self.fits(value) else f"is {shown(value)} of {len(value):,} bytes, not {self.text}"
 
     def fits(self, value: Any) -> bool:
         if isinstance(value, str):
@@ -184,7 +184,7 @@ class Flag(Limit):
     text = "True or False"
 
     def fault(self, value: Any) -> str:
-        return "" if self.fits(value) else f"is {_shown(value)}, not {self.text}"
+        return "" if self.fits(value) else f"is {shown(value)}, not {self.text}"
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, bool)
@@ -224,7 +224,7 @@ class Column(Limit):
 
     def fault(self, value: Any) -> str:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-            return f"is {_shown(value)}, not {self.text}"
+            return f"is {shown(value)}, not {self.text}"
         if len(value) > self.most:
             return f"has {len(value):,} entries, at most {self.most:,} are allowed"
         for position, entry in enumerate(value):
@@ -236,7 +236,8 @@ class Column(Limit):
         return len(value) <= self.most and (self.each_fits or not value or self.each.all_fit(value))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of any type for an error: long ones cut short."""
     try:
         return reprlib.repr(value)
     except Exception:  # the repr of a user's own type may do anything

@@ -1,0 +1,92 @@
+"""Parameters of public calls: a wrong one is an error of that call, which names parameter and value. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError
+from scaler_protocol.limits import SECONDS
+from scaler_protocol.outputs import StreamOutput
+from scaler_protocol.ranges import Limit, shown
+
+T = TypeVar("T")
+
+
+def check(name: str, value: object, limit: Limit) -> None:
+    """Raises ValueError for what is out of the limit."""
+    if fault := limit.fault(value):
+        raise ValueError(f"{name} {fault}")
+
+
+def check_address(name: str, value: Any) -> None:
+    """Raises AddressError for what is none."""
+    try:
+        Address.parse(value)
+    except AddressError as error:
+        raise AddressError(f"{name}: {error}") from None
+
+
+def output_mode(wanted: bool | str) -> int:
+    """The StreamOutput of a client's `stream_output`; raises ValueError."""
+    if type(wanted) not in (bool, int, str) or wanted not in (True, False, "prefixed"):
+        raise ValueError(f"stream_output is True, False or 'prefixed', not {shown(wanted)}")
+    return StreamOutput.PREFIXED if wanted == "prefixed" else int(wanted)
+
+
+def check_positive_seconds(name: str, value: object, instead: str = "") -> None:
+    """Raises ValueError for what is no duration, or 0; `instead` says what may be given besides."""
+    check(name, value, SECONDS)
+    if not value:
+        raise ValueError(f"{name} is {shown(value)}, not more than 0 seconds{instead}")
+
+
+def flag(name: str, value: object) -> bool:
+    """Whether it is true; raises TypeError for what is neither true nor false."""
+    try:
+        return bool(value)
+    except Exception as error:
+        raise TypeError(f"{name} is {shown(value)}, not True or False: {error}") from error
+
+
+def items(name: str, value: Iterable[T]) -> Iterator[T]:
+    """What it consists of; raises TypeError for what consists of nothing."""
+    try:
+        return iter(value)
+    except TypeError as error:
+        raise TypeError(f"{name} is {shown(value)}, which is not iterable: {error}") from error
+
+
+def keywords(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of keyword arguments; raises TypeError for what can be none."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is {shown(value)}, not a mapping from names to values")
+    for word in value:
+        if not isinstance(word, str):
+            raise TypeError(f"{name} is {shown(value)}: the name of an argument is a text, not {shown(word)}")
+    return dict(value)
+
+
+def rows(name: str, value: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Tuples of arguments; raises TypeError for what is no row of them."""
+    return (tuple(items(f"item {at} of {name}", row)) for at, row in enumerate(items(f"the iterable of {name}", value)))
+
+
+def check_serializer(value: object) -> None:
+    """Raises TypeError for what can not serialize."""
+    for method in ("serialize", "deserialize"):
+        if not callable(getattr(value, method, None)):
+            raise TypeError(f"serializer is {shown(value)}, which has no method {method}")
+
+
+def check_client(
+    address: object, timeout_seconds: object, serializer: object, stream_output: Any, storage_address: object
+) -> None:
+    """What Client takes, before anything is begun; raises AddressError, ValueError, TypeError."""
+    for name, given in (("address", address), ("object_storage_address", storage_address)):
+        if given is not None:
+            check_address(name, given)
+    check_positive_seconds("timeout_seconds", timeout_seconds)
+    check_serializer(serializer)
+    output_mode(stream_output)
