@@ -135,7 +135,7 @@ def in_fork(run: Callable[[], object]) -> str:
     pid = os.fork()
     if not pid:
         try:
-            text = repr(run())
+            text = str(run())
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
         os.write(writer, text.encode())

@@ -9,25 +9,19 @@ from collections.abc import Callable
 import pytest
 
 from scaler_worker.damage import SPARE_DESCRIPTORS, Damage
+from support.tasks import in_fork
 
 
 def found_after(do: Callable[[], object]) -> str:
     """What is found in a process of its own, which is whole before."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            damage = Damage(writer)
-            before = damage.find()
-            do()
-            os.write(writer, (before or damage.find() or "whole").encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, encoding="utf-8") as file:
-        text = file.read()
-    os.waitpid(pid, 0)
-    return text
+
+    def run() -> str:
+        damage = Damage(0)
+        before = damage.find()
+        do()
+        return before or damage.find() or "whole"
+
+    return in_fork(run)
 
 
 def set_soft(kind: int, limit: int) -> None:
