@@ -17,7 +17,7 @@ from scaler_worker import channel
 from scaler_worker.events import Define, GiveTasks
 from scaler_worker.flights import LONGEST_SWEEP_SECONDS
 from scaler_worker.inputs import split_inputs
-from scaler_worker.records import SEPARATE, Entry
+from scaler_worker.records import NO_RUN, SEPARATE, Entry
 from world.callers import Caller, WorldFuture
 from world.plans import Execution, Plan, plan_of
 
@@ -47,7 +47,7 @@ class SimulatedWorker:
         self.unread: deque[Define | GiveTasks] = deque()
         self.pipe: deque[channel.RecordEvent] = deque()
         self.said: deque[Message] = deque()
-        self.word = self.revoked = 0
+        self.word, self.revoked = NO_RUN, 0
         self.alive, self.ready = True, False
         self.reason = ""
         self.now: Execution | None = None

@@ -542,6 +542,22 @@ def test_a_task_that_overwrites_the_shared_words_silences_nobody(scheduler: Any,
     assert "overwritten" in agent.log()
 
 
+def test_a_first_run_that_wrote_zeros_over_its_word_is_charged(scheduler: Any, cluster: Start) -> None:
+    cluster("-n", "1")
+
+    def erase() -> None:
+        from scaler_client import task_context
+
+        runtime: Any = task_context.runtime()
+        for at in range(len(runtime._core._word)):
+            runtime._core._word[at] = 0
+        os._exit(1)
+
+    [task] = scheduler.run(erase, ())
+    assert isinstance(scheduler.error(task, Status.LOST), WorkerDiedError)
+    assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
+
+
 def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start) -> None:
     agent = cluster("-n", "1")
 

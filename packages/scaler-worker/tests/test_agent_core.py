@@ -51,7 +51,7 @@ from scaler_worker.channel import (
     result_name,
 )
 from scaler_worker.events import SCHEDULER
-from scaler_worker.records import AgentConfig, WorkerRecord
+from scaler_worker.records import NO_RUN, AgentConfig, WorkerRecord
 
 SESSION = 7 << 32
 BODY = "f", b"body"
@@ -67,7 +67,7 @@ class ModelWorker:
         self.revoked = 0
         self.alive = True
         self.ready = False
-        self.word = 0
+        self.word = NO_RUN
         self.knows: set[int] = set()
         self.pending: list[int] = []
         """Revocations whose RunRead is due."""
@@ -517,6 +517,21 @@ def test_an_object_that_nobody_wants_is_told_of_all_the_same() -> None:
     assert isinstance(done, Done) and (done.runs, done.stored, list(done.results)) == ([given[0]], [0], [reference])
 
 
+@pytest.mark.parametrize("ended", [0, 1])
+@pytest.mark.parametrize("word", [0, 77, 2**64 - 1])
+def test_a_run_that_wrote_over_its_word_is_charged(ended: int, word: int) -> None:
+    host = Host(1)
+    host.ready_all()
+    for _ in range(ended):
+        host.run(1)
+        host.step(0)
+    (run,) = host.run(1)
+    worker = host.workers.pop(0)
+    worker.begin()
+    host.handle(0, events.WorkerDied("was killed by SIGSEGV", word, 0))
+    assert host.status[run] == Status.LOST
+
+
 def test_outcomes_that_a_dead_worker_had_not_said_are_made_again() -> None:
     host = Host(1, secret=b"secret")
     host.ready_all()
@@ -892,7 +907,7 @@ class AgentMachine(RuleBasedStateMachine):
             functions = [b"f", b"g", b"h"]
             host.handle(SCHEDULER, Functions(functions, ["f"] * 3, Payloads([b"body"] * 3)))
             for number, worker in list(host.workers.items()):
-                if worker.alive and worker.word:
+                if worker.alive and worker.word != NO_RUN:
                     host.handle(number, Blocked((worker.word,), (False,)))
             host.drain()
             host.now += 20.0

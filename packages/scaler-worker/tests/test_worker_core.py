@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import pickle
 import threading
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -137,6 +139,27 @@ class Bench:
 
 def call(*args: Any, **kwargs: Any) -> bytes:
     return pickle.dumps((args, kwargs))
+
+
+def test_a_result_too_big_for_a_message_fails_alone(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 2**32)
+
+    def huge() -> pickle.PickleBuffer:
+        with open(path, "rb") as file:
+            return pickle.PickleBuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    bench = Bench()
+    bench.define(1, huge)
+    bench.define(2, lambda: 5)
+    bench.run(1, (10, 1, call()), (11, 2, call()))
+    refused, other = bench.written
+    assert refused.statuses == [Status.FAILED] and pickle.loads(other.payloads[0]) == 5
+    with pytest.raises(
+        ScalerError, match=r"a result of 4,294,967,\d+ bytes is too big .*: start an object storage server"
+    ):
+        raise restore(refused.payloads[0])
 
 
 def test_one_record_per_run_in_order() -> None:

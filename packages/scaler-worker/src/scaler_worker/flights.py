@@ -18,7 +18,7 @@ from scaler_worker import channel, events
 from scaler_worker.fleet import Fleet
 from scaler_worker.functions import FunctionTable
 from scaler_worker.outcomes import KeptOutcomes, Outbox
-from scaler_worker.records import UNKNOWN, Datagram, Entry, FunctionKind, WaitingRuns, WorkerRecord
+from scaler_worker.records import NO_RUN, UNKNOWN, Datagram, Entry, FunctionKind, WaitingRuns, WorkerRecord
 
 CHUNK_MICROSECONDS: Final = 8_000.0
 """Of work in one datagram: each result that is heard of by itself costs the host most of a millisecond."""
@@ -301,7 +301,7 @@ class Flights:
                 runs = [entry[0] for entry in datagram.entries]
                 if event.run in runs[datagram.at :]:
                     cut = runs.index(event.run) + 1
-                    worker.revoked_run = runs[cut] if cut < len(runs) else 0
+                    worker.revoked_run = runs[cut] if cut < len(runs) else NO_RUN
                     self._requeue(worker, datagram.entries[cut:])
                     del datagram.entries[cut:]
                 return

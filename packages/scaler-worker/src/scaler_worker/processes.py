@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from scaler_worker import host
 from scaler_worker.crash_reports import CrashReports
+from scaler_worker.records import NO_RUN
 from scaler_worker.template import FORKED, NOT_FORKED
 from scaler_worker.template_link import Forking, TemplateLink
 from scaler_worker.worker_channel import WorkerChannel
@@ -41,7 +42,7 @@ class WorkerProcesses:
             faults = self._crashes.open(number)
             try:
                 word = self._forking.words.of(number)
-                word[RUN] = word[REVOKED] = 0
+                word[RUN], word[REVOKED] = NO_RUN, 0
                 self.template.request(number, name, (*channel.worker_ends(), faults))
             finally:
                 os.close(faults)

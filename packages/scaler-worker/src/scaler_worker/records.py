@@ -6,10 +6,13 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from scaler_protocol.messages import Group, WorkerState
 from scaler_worker.channel import FOLLOWS, FUNCTIONS_LIMIT
 
+NO_RUN: Final = int.from_bytes(b"no run", "little")
+"""In the word of a worker that has not begun its first run. A task may write zeros over the word: these name no run."""
 UNKNOWN = math.inf
 """The estimate of a function that has not run yet."""
 SEPARATE = 4
@@ -115,13 +118,13 @@ class WorkerRecord:
         self.sequence = 0
         self.knows: OrderedDict[int, FunctionKind] = OrderedDict()
         """By handle: what it was told of and may still hold; what it has dropped it asks for."""
-        self.last_run = 0
+        self.last_run = NO_RUN
         """The last run that has ended, or was given back."""
         self.charged = 0
         """The run for whose doings it is killed, which counts as its death under that."""
         self.skipped = False
         """Whether it did not start what it was given last, though that was not revoked."""
-        self.revoked_run = 0
+        self.revoked_run = NO_RUN
         """The first of the runs that were last taken back from what it had read: it may have come to that one."""
         self.blocked = False
         self.guessed = False

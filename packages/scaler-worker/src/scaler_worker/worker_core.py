@@ -50,6 +50,12 @@ REVOKED: Final = 2
 """Places in a worker's word: the current run, when it started (monotonic nanoseconds), the revoked sequence."""
 EVERYTHING: Final = 2**64 - 1
 """The revoked sequence of a worker that runs nothing any more."""
+INLINE_MOST: Final = 2**32 - 1
+"""Bytes that a record, and the messages behind it, can hold."""
+_TOO_BIG: Final = (
+    "a result of {:,} bytes is too big for a message, which holds {:,}: start an object storage server, which takes it "
+    "(scaler_object_storage_server; a scheduler starts one by itself unless it is told not to)"
+)
 BRIEF_NANOSECONDS: Final = 200_000
 """Runs up to this are taken to use the CPU all the time: to ask costs more than many a task."""
 TEXT_LIMIT: Final = 4096 - RECORD.size
@@ -311,6 +317,8 @@ class WorkerCore:
         """
         store = self._store
         if store is None or not store.named:
+            if len(payload) > INLINE_MOST:
+                status, payload = failed(ScalerError(_TOO_BIG.format(len(payload), INLINE_MOST)))
             return RESULT, status, bytes(payload), None
         try:
             if not store.may_put_soon(len(payload)):
