@@ -103,7 +103,7 @@ def test_old_names() -> None:
         SchedulerClusterCombo(n_workers=0, load_balance_seconds=5)
     with pytest.raises(TypeError, match="n_threads"):
         SchedulerClusterCombo(n_workers=0, n_threads=1)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="n_workers=-1"):
+    with pytest.raises(ValueError, match="n_workers is -1"):
         SchedulerClusterCombo(n_workers=-1)
     names = list(inspect.signature(SchedulerClusterCombo).parameters)
     assert names[:5] == ["n_workers", "address", "object_storage_address", "monitor_address", "per_worker_capabilities"]

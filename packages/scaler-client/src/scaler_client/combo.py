@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from scaler_client.combo_options import checked, cluster_options, scheduler_options
 from scaler_io.ports import free_port, is_free
 
 START_SECONDS = 60.0
@@ -23,43 +24,6 @@ END_SECONDS = 5.0
 _TRIES = 5
 _FAILED = b"failed\n"
 """What `scaler_launch.local` says instead of an address where no worker could be started; the reason follows."""
-
-_SCHEDULER_OPTIONS = (
-    "object_storage_address",
-    "monitor_address",
-    "max_number_of_tasks_waiting",
-    "client_timeout_seconds",
-    "worker_timeout_seconds",
-    "object_retention_seconds",
-    "memory_limit",
-    "segment_directory",
-    "spill_directory",
-    "spill_limit",
-    "allocate_policy",
-    "event_loop",
-)
-_CLUSTER_OPTIONS = (
-    "heartbeat_interval_seconds",
-    "task_timeout_seconds",
-    "death_timeout_seconds",
-    "object_retention_seconds",
-    "garbage_collect_interval_seconds",
-    "trim_memory_threshold_bytes",
-    "preload",
-    "event_loop",
-)
-"""Parameters that are passed on under their own names."""
-_MEANINGLESS: dict[str, tuple[object, str]] = {
-    "worker_io_threads": (1, "a process has one io thread"),
-    "scheduler_io_threads": (1, "a process has one io thread"),
-    "load_balance_seconds": (1, "work is balanced whenever a worker runs dry, not by a timer"),
-    "load_balance_trigger_times": (2, "work is balanced whenever a worker runs dry, not by repeated advice"),
-    "hard_processor_suspend": (False, "a task that waits holds no worker's place, so nothing is suspended"),
-    "scaler_policy": (None, "choose with allocate_policy; a local cluster has a fixed size"),
-    "worker_manager_id": ("combo", "the agent names itself after its host"),
-    "security_config": (None, "a local cluster is reached by loopback only"),
-}
-"""Old parameters: the default, which is still taken, and what to know instead."""
 
 
 class SchedulerClusterCombo:
@@ -113,9 +77,8 @@ class SchedulerClusterCombo:
         spill_directory: str | os.PathLike[str] | None = None,
         spill_limit: int | None = None,
     ) -> None:
-        given = locals()
-        _check(given)
-        self._workers, self._monitor = n_workers, monitor_address
+        given = checked({name: value for name, value in locals().items() if name != "self"})
+        self._workers, self._monitor = given["n_workers"], given["monitor_address"]
         self._services: list[subprocess.Popen[bytes]] = []
         self._end = weakref.finalize(self, _end_services, self._services, os.getpid())
         try:
@@ -158,9 +121,9 @@ class SchedulerClusterCombo:
         for attempt in range(1, _TRIES + 1):
             wanted = address or f"tcp://127.0.0.1:{free_port()}"
             ready, tell = os.pipe()
-            words = [wanted, *_scheduler_options(given), "--ready-fd", str(tell), "--parent-pid", str(os.getpid())]
+            words = [wanted, *scheduler_options(given), "--ready-fd", str(tell), "--parent-pid", str(os.getpid())]
             if given["n_workers"]:
-                words += ["--", wanted, *_cluster_options(given)]
+                words += ["--", wanted, *cluster_options(given)]
             try:
                 self._run(words, tell)
             finally:
@@ -192,48 +155,6 @@ class SchedulerClusterCombo:
                 pass_fds=(descriptor,),
             )
         )
-
-
-def _check(given: Mapping[str, object]) -> None:
-    workers = given["n_workers"]
-    if not isinstance(workers, int) or workers < 0:
-        raise ValueError(f"n_workers={workers!r}: give a whole number from 0 up")
-    for name, (default, sentence) in _MEANINGLESS.items():
-        if given[name] != default:
-            raise ValueError(f"{name}={given[name]!r} means nothing any more: {sentence}; leave it out")
-
-
-def _scheduler_options(given: Mapping[str, Any]) -> list[str]:
-    protection = "--protected" if given["protected"] else "--no-protected"
-    options = {name: given[name] for name in _SCHEDULER_OPTIONS}
-    for name in ("segment_directory", "spill_directory"):
-        options[name] = options[name] and os.path.abspath(options[name])
-    return [protection, *_logging_options(given), *_options(options)]
-
-
-def _cluster_options(given: Mapping[str, Any]) -> list[str]:
-    options = {name: given[name] for name in _CLUSTER_OPTIONS}
-    options["num_of_workers"] = given["n_workers"]
-    options["per_worker_task_queue_size"] = given["per_worker_queue_size"] or given["per_worker_task_queue_size"]
-    capabilities: Mapping[str, int] = given["per_worker_capabilities"] or {}
-    words = (name if value == -1 else f"{name}={value}" for name, value in capabilities.items())
-    options["per_worker_capabilities"] = ",".join(words) or None
-    return [*_logging_options(given), *_options(options)]
-
-
-def _options(values: Mapping[str, Any]) -> list[str]:
-    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None]
-
-
-def _logging_options(given: Mapping[str, Any]) -> list[str]:
-    """The services run in another directory: files get their full names."""
-    paths = given["logging_paths"]
-    full = [path if path == "-" or path.startswith("/dev/") else os.path.abspath(path) for path in paths]
-    config = given["logging_config_file"]
-    levels = _options(
-        {"logging_level": given["logging_level"], "logging_config_file": config and os.path.abspath(config)}
-    )
-    return [*levels, *(["--logging-paths", *full] if full else [])]
 
 
 def _worker_environment() -> dict[str, str]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from scaler_io.options import Option, one_of
+from scaler_io.options import EVENT_LOOP_KIND, Option
 from scaler_protocol.errors import ScalerError
 
 T = TypeVar("T")
@@ -17,9 +17,7 @@ LOGGER: Final = logging.getLogger("scaler")
 
 _COLLECTOR_THRESHOLDS: Final = (100_000, 20, 100)
 
-event_loop_kind: Final = one_of("builtin", "uvloop")
-
-EVENT_LOOP: Final = Option(("--event-loop", "-el"), "the event loop to run on", event_loop_kind, default="builtin")
+EVENT_LOOP: Final = Option(("--event-loop", "-el"), "the event loop to run on", EVENT_LOOP_KIND, default="builtin")
 """The field event_loop: str."""
 
 
@@ -33,7 +31,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
     Raises ValueError for an unknown kind and EventLoopError where uvloop cannot be imported, before `main` is called.
     """
     runner: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run
-    if event_loop_kind(kind) == "uvloop":
+    if EVENT_LOOP_KIND(kind) == "uvloop":
         runner = _uvloop_run()
     LOGGER.info("use event loop: %s", kind)
     if sys.platform == "linux":

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
-from scaler_io.options import Option, one_of
+from scaler_io.options import LOGGING_LEVEL, Option, one_of
 
 LOGGER: Final = logging.getLogger("scaler")
 FORMAT: Final = logging.Formatter("[%(levelname)s]%(asctime)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
 """`[INFO]2025-06-06 13:13:15+0200: text`, in local time."""
 
 LOG_FORMAT: Final = one_of("text", "json")
-
-LEVEL: Final = one_of("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 LOGGING_OPTIONS: Final = (
     Option(
@@ -31,8 +29,8 @@ LOGGING_OPTIONS: Final = (
     ),
     Option(
         ("--logging-level", "-ll"),
-        f"the least severe line that is logged: {', '.join(LEVEL.words)}",
-        LEVEL,
+        f"the least severe line that is logged: {', '.join(LOGGING_LEVEL.words)}",
+        LOGGING_LEVEL,
         default="INFO",
         metavar="LEVEL",
     ),
@@ -104,7 +102,7 @@ def configure(
     if config_file is not None:
         _configure_from(config_file)
         return
-    level = LEVEL(level)
+    level = LOGGING_LEVEL(level)
     handlers: list[logging.Handler] = []
     try:
         handlers.extend(_handler(path) for path in dict.fromkeys(map(_canonical, paths)))

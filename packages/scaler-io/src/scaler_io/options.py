@@ -116,6 +116,11 @@ def one_of(*words: str, **aliases: str) -> OneOf:
     return OneOf(words, aliases)
 
 
+EVENT_LOOP_KIND: Final = one_of("builtin", "uvloop")
+LOGGING_LEVEL: Final = one_of("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+ALLOCATE_POLICY: Final = one_of("even_load", "capability", even="even_load")
+
+
 def boolean(text: str) -> bool:
     """The usual words for on and off."""
     word = text.strip().casefold()

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from scaler_io.command_line import Command
 from scaler_io.exposure import refuse_exposed
 from scaler_io.options import (
+    ALLOCATE_POLICY,
     REFUSED_BY_SCHEDULER,
     STORAGE_OPTIONS,
     Option,
     http_address,
-    one_of,
     positive_seconds,
     whole_number,
 )
@@ -108,7 +108,7 @@ COMMAND = Command(
         Option(
             ("--allocate-policy", "-ap"),
             "balance by load alone, or keep workers with rare capabilities free",
-            one_of("even_load", "capability", even="even_load"),
+            ALLOCATE_POLICY,
             default="even_load",
         ),
         *SERVER_OPTIONS,
