@@ -95,7 +95,7 @@ CONTRADICTIONS: list[tuple[Message, str]] = [
     (Done([5], [0], Payloads([b""]), profiles=bytes(31)), "Done.profiles has 31 bytes, not 36 for each of 1 tasks"),
     (Functions([ID], ["f"], Payloads([b""]), bodies_stored=[1]), "Functions.bodies_stored names position 1"),
     (Inputs([5], [6], [0], Payloads([b""]), stored=[3]), "Inputs.stored names position 3"),
-    (TaskEvents(batches=bytes(26)), "TaskEvents.batches has 26 bytes, not a multiple of 25"),
+    (TaskEvents(batches=bytes(30)), "TaskEvents.batches has 30 bytes, not a multiple of 29"),
 ]
 
 

@@ -31,6 +31,18 @@ def test_calls_are_added_up_by_function(publications: Publications) -> None:
     assert model.tasks.live == 0 and {model.tasks.row(row).state for row in range(3)} == {"success", "raised"}
 
 
+def test_numbers_of_groups_and_agents_may_be_great(publications: Publications) -> None:
+    group, agent = 2**32 + 9, 2**64 - 1
+    model = publications.model_of(
+        publications.status(snapshot=True),
+        publications.groups((group, "f", 7, 0, "", "")),
+        publications.batch(WAITING, group, 1, 2),
+        publications.batch(ASSIGNED, agent, 1, first_run=501),
+    )
+    assert model.tasks.row(0).agent == agent and model.tasks.waiting_groups() == [(group, 1)]
+    assert model.tasks.row(1).function == "f"
+
+
 def test_what_a_snapshot_leaves_out_has_ended_unseen(publications: Publications) -> None:
     model = publications.model_of(
         publications.status(snapshot=True),

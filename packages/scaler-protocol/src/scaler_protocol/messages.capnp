@@ -150,7 +150,7 @@ struct AgentStatus {
   queues @10 :List(UInt32);
   deaths @11 :List(Text);
 }
-struct Drain { agent @0 :UInt32; pid @1 :UInt32; }
+struct Drain { agent @0 :UInt64; pid @1 :UInt32; }
 struct Resized { workers @0 :UInt32; }
 struct Ended { tasks @0 :List(UInt64); }
 struct Shutdown {}
@@ -237,7 +237,7 @@ struct MonitorStatus {
   clientNames @21 :List(Text);
   clientHosts @22 :List(Text);
   clientTasks @23 :List(UInt64);
-  agents @24 :List(UInt32);
+  agents @24 :List(UInt64);
   agentNames @25 :List(Text);
   agentHosts @26 :List(Text);
   agentSizes @27 :List(UInt32);
@@ -251,7 +251,7 @@ struct MonitorStatus {
   agentQueueds @35 :List(UInt32);
   agentLags @36 :List(Float64);
   agentSilences @37 :List(Float64);
-  workerAgents @38 :List(UInt32);
+  workerAgents @38 :List(UInt64);
   workerNames @39 :List(Text);
   workerPids @40 :List(UInt32);
   workerStates @41 :List(UInt8);
@@ -262,7 +262,7 @@ struct MonitorStatus {
   functionNames @46 :List(Text);
   functionCounts @47 :List(UInt64);
   functionSeconds @48 :List(Float64);
-  graphs @49 :List(UInt32);
+  graphs @49 :List(UInt64);
   graphSessions @50 :List(UInt32);
   graphNodes @51 :List(UInt64);
   graphDones @52 :List(UInt64);
@@ -274,7 +274,7 @@ struct MonitorStatus {
   graphsEnded @58 :UInt64;
 }
 struct TaskEvents {
-  groupNumbers @0 :List(UInt32);
+  groupNumbers @0 :List(UInt64);
   groupFunctions @1 :List(Text);
   groupSessions @2 :List(UInt32);
   groupPriorities @3 :List(Int32);

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-PACKED_BATCH = struct.Struct("<BIIdQ")
+PACKED_BATCH = struct.Struct("<BQIdQ")
 """A batch in `TaskEvents.batches`: step, subject, how many tasks, seconds after `since`, first run."""
 PACKED_TASK = struct.Struct("<Q")
 """A task id in `TaskEvents.tasks`."""

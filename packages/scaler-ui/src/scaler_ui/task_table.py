@@ -33,7 +33,7 @@ ENDINGS = {
     Status.LOST: "lost",
 }
 _COLUMNS = {
-    "id": "Q", "group": "Q", "function": "I", "session": "I", "step": "B", "status": "B", "agent": "I", "run": "Q",
+    "id": "Q", "group": "Q", "function": "I", "session": "I", "step": "B", "status": "B", "agent": "Q", "run": "Q",
     "pid": "I", "worker": "I", "attempt": "I", "since": "d", "assigned": "d", "ended": "d", "duration": "Q",
     "cpu": "Q", "memory": "Q",
 }  # fmt: skip
