@@ -9,13 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import zmq
 
 from scaler import Client
-from support.faults import wait_until
+from support.faults import resident, wait_until
 from support.gates import SECONDS
 from support.processes import Terminal, free_ports
 
+MEBI = 1024 * 1024
 LIMIT = 256
 """Of a scheduler that may not have more."""
 
@@ -47,6 +49,28 @@ def test_connections_do_not_take_the_last_descriptors() -> None:
         with Client(f"tcp://127.0.0.1:{port}", timeout_seconds=SECONDS) as client:
             assert client.identity
         assert scheduler.end() == 0
+
+
+@pytest.mark.parametrize("module", ["scaler_scheduler", "scaler_storage"])
+def test_more_connections_at_once_than_descriptors(module: str) -> None:
+    """They are refused without much ado: memory stays what it was, and whoever comes later is served."""
+    port = free_ports(3)
+    with limited(f"ulimit -n {LIMIT}", module, f"tcp://127.0.0.1:{port}") as server:
+        server.read_until(f"may have {LIMIT} files")
+        before, _ = resident(server.process.pid)
+        with contextlib.ExitStack() as stack:
+            strangers = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), SECONDS)) for _ in range(LIMIT + 100)
+            ]
+            server.read_until("connections refused")
+            for stranger in strangers[LIMIT:]:
+                while stranger.recv(64):  # what ZeroMQ greets with, then the end
+                    pass
+        taken = Path(f"/proc/{server.process.pid}/fd")
+        wait_until(lambda: len(list(taken.iterdir())) < LIMIT // 2, "strangers are gone")
+        _, peak = resident(server.process.pid)
+        assert peak - before < 30 * MEBI
+        assert server.end() == 0
 
 
 def test_agents_take_what_they_may_have_and_workers_what_was_set() -> None:

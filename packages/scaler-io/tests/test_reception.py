@@ -180,8 +180,8 @@ class EdgeListener:
         self._descriptor = descriptor
         self._sequence = 0
 
-    def fileno(self) -> int:
-        return self._descriptor
+    def filenos(self) -> tuple[int, ...]:
+        return (self._descriptor,)
 
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
         self.calls.append("receive")

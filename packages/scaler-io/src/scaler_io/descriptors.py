@@ -87,11 +87,10 @@ class ConnectionCap:
     def accepted(self, descriptor: int) -> None:
         """A connection was accepted."""
         if descriptor >= connection_limit():
-            self.refuse()
+            self._tell()
             _shut_down(descriptor)
 
-    def refuse(self) -> None:
-        """A connection can not be had."""
+    def _tell(self) -> None:
         self._refused += 1
         now = time.monotonic()
         if now >= self._told_at + _TELL_SECONDS:

@@ -65,7 +65,7 @@ class InnerListener(Listener):
             self._either.register(descriptor, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
+        """The descriptor to wait on for messages."""
         return self._either.fileno()
 
     def readable(self) -> bool:

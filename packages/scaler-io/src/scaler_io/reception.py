@@ -57,8 +57,8 @@ class RouteListener(Protocol):
 class WaitableListener(RouteListener, Protocol):
     """An accepting socket that a loop can wait for."""
 
-    def fileno(self) -> int:
-        """The descriptor to wait on."""
+    def filenos(self) -> tuple[int, ...]:
+        """The descriptors to wait on."""
 
 
 class ServiceTurn:
@@ -197,7 +197,9 @@ class Reception:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._again: asyncio.Handle | None = None
-        self._loop.add_reader(listener.fileno(), self.turn)
+        self._filenos = listener.filenos()
+        for descriptor in self._filenos:
+            self._loop.add_reader(descriptor, self.turn)
         self.turn()
 
     @property
@@ -237,5 +239,6 @@ class Reception:
         for handle in (self._timer, self._again):
             if handle is not None:
                 handle.cancel()
-        self._loop.remove_reader(self._listener.fileno())
+        for descriptor in self._filenos:
+            self._loop.remove_reader(descriptor)
         self._service.close()

@@ -59,10 +59,7 @@ _LISTENS = {b"\x01": True, b"\x00": False}  # what a publisher hears of subscrip
 _SUBSCRIPTION_BYTES = 256  # ZeroMQ keeps subscriptions in a tree with a node per byte
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow listener, on either side of a connection."""
-
-
-_DESCRIPTORS = 16
-"""What a context and a socket with its monitor may need. Without them ZeroMQ does not raise, but abort the process."""
+_DESCRIPTORS = 16  # of a context and a socket with its monitor: without them ZeroMQ aborts the process
 
 
 def _socket(context: Context, kind: int) -> zmq.Socket[bytes]:
@@ -133,7 +130,7 @@ class _Entrance:
     def __init__(self, accepting: zmq.Socket[bytes], name: str) -> None:
         self._cap = ConnectionCap(name)
         path = f"inproc://entrance-{id(self)}"
-        accepting.monitor(path, zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED)
+        accepting.monitor(path, zmq.EVENT_ACCEPTED)  # of failures it tells without end where descriptors are lacking
         self._monitor = accepting.context.socket(zmq.PAIR)
         self._monitor.set_hwm(0)  # or the thread that accepts would wait for us
         self._monitor.linger = 0
@@ -147,9 +144,7 @@ class _Entrance:
     def look(self) -> None:
         """Refuse what was accepted beyond the limit."""
         while _is_readable(self._monitor):
-            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
-            failed = event["event"] == zmq.EVENT_ACCEPT_FAILED
-            self._cap.refuse() if failed else self._cap.accepted(event["value"])
+            self._cap.accepted(recv_monitor_message(self._monitor, zmq.NOBLOCK)["value"])
 
 
 class Listener:
@@ -193,11 +188,15 @@ class Listener:
         return AddressError(f"cannot listen to {address}: {why}")
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
+        """The descriptor to wait on for messages."""
         return self._socket.FD
 
+    def filenos(self) -> tuple[int, ...]:
+        """The descriptors to wait on: for messages, and for connections, of which some never say anything."""
+        return self.fileno(), self._entrance.fileno()
+
     def readable(self) -> bool:
-        """Whether a message is there; also re-arms the descriptor's edge, and refuses connections beyond the limit."""
+        """Whether a message is there; also re-arms the descriptors, and refuses connections beyond the limit."""
         self._entrance.look()
         self._many = _is_readable(self._socket)
         return self._many
