@@ -16,11 +16,11 @@ from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import ProtocolError, ScalerError, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import first_task, function_id
+from scaler_protocol.limits import HELD_FUNCTIONS
 from scaler_protocol.messages import Done, Group, Status, Submit
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
-from scaler_scheduler.dispatch import FUNCTIONS_LIMIT
 from scaler_scheduler.functions import RECORDS_LIMIT
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def test_an_input_that_comes_twice_counts_once(driver: SchedulerDriver) -> None:
 
 def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None:
     client, agent = driver.client(b"c", peer_incarnation=0), driver.agent(workers=4)
-    count = 3 * max(RECORDS_LIMIT, FUNCTIONS_LIMIT)
+    count = 3 * max(RECORDS_LIMIT, HELD_FUNCTIONS)
     for number in range(count):
         driver.core.handle(client, submit(FIRST + 1 + number, body=b"%d" % number), driver.now)
         driver.core.settle(driver.now)
@@ -187,7 +187,7 @@ def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None
         driver.core.settle(driver.now)
     state = driver.core.state
     assert len(state.functions) <= RECORDS_LIMIT + 1
-    assert len(state.agents[agent].functions) <= FUNCTIONS_LIMIT
+    assert len(state.agents[agent].functions) <= HELD_FUNCTIONS
     assert len(state.sessions[ord("c")].groups) < RECORDS_LIMIT
     assert sum(map(len, driver.core._dispatch._rooms.values())) < 100, "void entries of agents with room pile up"
 

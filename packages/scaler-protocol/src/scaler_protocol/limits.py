@@ -57,6 +57,8 @@ CAPABILITIES: Final = 256
 """Capabilities of a task or an agent."""
 FUNCTIONS: Final = 2**16
 """Groups, or functions, in one message; positions of groups have 16 bits."""
+HELD_FUNCTIONS: Final = 4096
+"""Functions that an agent is taken to hold: those it was sent last. It asks for others."""
 WORKERS: Final = Whole(0, 2**16 - 1)
 """Of one agent."""
 QUEUE_SIZE: Final = Whole(0, 1_000_000)

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable
 
 from scaler_protocol.errors import NoWorkerError
+from scaler_protocol.limits import HELD_FUNCTIONS
 from scaler_protocol.messages import MESSAGE_LIMIT, NeedFunctions, Recall, Run, Withdraw
 from scaler_protocol.payloads import NONE, Payloads
 from scaler_scheduler.chains import with_followers
@@ -42,8 +43,6 @@ BEHIND_SECONDS = 0.05
 """Tasks up to this long may stand one behind the other at a worker, so that it never waits for the next."""
 REBALANCE_SECONDS = 0.01
 """How often the loads of agents are compared."""
-FUNCTIONS_LIMIT = 4096
-"""Functions that an agent is taken to hold: those it was sent last."""
 _RUN_TASKS = 4096
 _SHORTEST = 2e-6
 _VOID_ENTRIES = 64
@@ -275,7 +274,7 @@ class Dispatch:
                 if function is not None and function.id not in agent.functions:
                     defined[function.id] = function
         agent.functions.update(dict.fromkeys(defined))
-        while len(agent.functions) > FUNCTIONS_LIMIT:
+        while len(agent.functions) > HELD_FUNCTIONS:
             del agent.functions[next(iter(agent.functions))]
         ids = [task.id for task in tasks]
         if self._state.chronicle.listening:

@@ -104,7 +104,7 @@ class AgentCore:
             Release: lambda message, now: self.flights.kept.release(message.tasks),
             Resend: self._resend,
             Drain: lambda message, now: self._draining.drain(message, now),
-            Functions: self._functions,
+            Functions: lambda message, now: self._learn(message),
             Done: nesting.relay_by_task,
             Ended: nesting.relay_by_task,
             Output: nesting.relay_by_task,
@@ -201,7 +201,7 @@ class AgentCore:
                 self.flights.fail(run, task, Status.FAILED, payload)
 
     def _entries(self, message: Run) -> list[Entry]:
-        self.functions.learn(message)
+        self._learn(message)
         lanes = self.functions.lanes(message.groups)
         calls: Iterable[bytes] = message.calls.parts
         flags: Iterable[int] = repeat(channel.PLAIN)
@@ -228,9 +228,10 @@ class AgentCore:
             if outcome := self.flights.kept.get(task):
                 self._outbox.append(task, outcome)
 
-    def _functions(self, message: Functions, now: float) -> None:
-        self.functions.learn(message)
-        self.flights.waiting.give_back(self.functions.unpark())
+    def _learn(self, message: Run | Functions) -> None:
+        if message.functions:
+            self.functions.learn(message)
+            self.flights.waiting.give_back(self.functions.unpark(message.functions))
 
     def _link_up(self, event: LinkUp, now: float) -> None:
         first, self._welcome = self._welcome is None, event.welcome
@@ -248,8 +249,7 @@ class AgentCore:
         blocked = [entry[0] for worker in self.fleet if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self.flights.send(Blocked(blocked, [True] * len(blocked)))
-        for kind in self.functions.parked:
-            self.flights.needed.update(dict.fromkeys(self.functions.missing(kind)))
+        self.flights.needed.update(dict.fromkeys(self.functions.awaited()))
 
     def _held(self) -> list[Entry]:
         """Every run that has not ended and is still wanted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from scaler_protocol import limits
 from scaler_protocol.messages import Functions, Group, Run
@@ -12,10 +12,10 @@ from scaler_worker.generations import Generations
 from scaler_worker.records import Entry, FunctionKind, Lane
 
 BODIES_LIMIT = 256 * 1024 * 1024
-FUNCTIONS_LIMIT = limits.FUNCTIONS
+FUNCTIONS_LIMIT = 2 * limits.HELD_FUNCTIONS
 """Bytes and number of functions after which the longest unused are forgotten; they are asked for again.
 
-Those that one message brings are never too many: what was asked for is here when it comes.
+Schedulers count on half as many: what else is used between two of those does not push the older one out.
 """
 GROUPS_LIMIT = 4096
 """Groups, and functions as they are called, that are known at least; one that comes again is as good as new."""
@@ -32,8 +32,13 @@ class FunctionTable:
         """Name, body, whether the body is a reference into object storage."""
         self._size = 0
         self._handles = 0
-        self.parked: set[FunctionKind] = set()
+        self._parked: dict[FunctionKind, None] = {}
         """Kinds with runs that wait for bytes."""
+        self._awaited: dict[bytes, dict[FunctionKind, None]] = {}
+        """The same kinds by the functions that they are made of."""
+
+    def __len__(self) -> int:
+        return len(self._bodies)
 
     def lanes(self, groups: Sequence[Group]) -> list[Lane]:
         """The lane of each group of a message."""
@@ -58,7 +63,8 @@ class FunctionTable:
             self._forget(function)
             self._bodies[function] = (name, body, position in stored)
             self._size += len(body)
-        while (self._size > BODIES_LIMIT or len(self._bodies) > FUNCTIONS_LIMIT) and len(self._bodies) > 1:
+        fewest = max(1, len(message.functions))  # what was asked for is here when it has come
+        while (self._size > BODIES_LIMIT or len(self._bodies) > FUNCTIONS_LIMIT) and len(self._bodies) > fewest:
             self._size -= len(self._bodies.popitem(last=False)[1][1])
 
     def _forget(self, function: bytes) -> None:
@@ -67,12 +73,12 @@ class FunctionTable:
 
     def missing(self, kind: FunctionKind) -> list[bytes]:
         """The functions whose bytes are needed before the kind can be defined."""
-        needed = (kind.function, kind.serializer) if kind.serializer else (kind.function,)
-        return [function for function in needed if function not in self._bodies]
+        return [function for function in _made_of(kind) if function not in self._bodies]
 
     def definition(self, kind: FunctionKind) -> Definition:
         """What a worker is to know of a kind of which nothing is missing."""
-        self._bodies.move_to_end(kind.function)
+        for function in _made_of(kind):
+            self._bodies.move_to_end(function)
         name, body, stored = self._bodies[kind.function]
         _, serializer_body, serializer_stored = self._bodies[kind.serializer] if kind.serializer else ("", b"", False)
         return Definition(
@@ -91,28 +97,48 @@ class FunctionTable:
     def park(self, entries: Iterable[Entry]) -> None:
         """Keep runs until the bytes of their functions come."""
         for entry in entries:
-            entry[2].kind.parked.append(entry)
-            self.parked.add(entry[2].kind)
+            kind = entry[2].kind
+            kind.parked.append(entry)
+            self._parked[kind] = None
+            for function in _made_of(kind):
+                self._awaited.setdefault(function, {})[kind] = None
 
-    def unpark(self) -> list[Entry]:
-        """Runs of which nothing is missing any more."""
+    def unpark(self, functions: Iterable[bytes]) -> list[Entry]:
+        """Runs of which nothing is missing any more, now that the bytes of these functions have come."""
         found: list[Entry] = []
-        for kind in [kind for kind in self.parked if not self.missing(kind)]:
-            found += kind.parked
-            kind.parked.clear()
-            self.parked.discard(kind)
+        for kind in [kind for function in functions for kind in self._awaited.get(function, ())]:
+            if kind.parked and not self.missing(kind):
+                found += kind.parked
+                kind.parked.clear()
+                self._leave(kind)
         return found
+
+    def _leave(self, kind: FunctionKind) -> None:
+        del self._parked[kind]
+        for function in _made_of(kind):
+            del self._awaited[function][kind]
+            if not self._awaited[function]:
+                del self._awaited[function]
+
+    def awaited(self) -> Iterator[bytes]:
+        """The functions whose bytes runs wait for."""
+        return (function for function in self._awaited if function not in self._bodies)
 
     def parked_entries(self) -> list[Entry]:
         """Every parked run."""
-        return [entry for kind in self.parked for entry in kind.parked]
+        return [entry for kind in self._parked for entry in kind.parked]
 
     def remove(self, runs: set[int]) -> list[Entry]:
         """Take out these runs, as many as are parked."""
         removed: list[Entry] = []
-        for kind in list(self.parked):
+        for kind in list(self._parked):
             removed += (entry for entry in kind.parked if entry[0] in runs)
             kind.parked[:] = (entry for entry in kind.parked if entry[0] not in runs)
             if not kind.parked:
-                self.parked.discard(kind)
+                self._leave(kind)
         return removed
+
+
+def _made_of(kind: FunctionKind) -> dict[bytes, None]:
+    """Function and serializer."""
+    return dict.fromkeys((kind.function, kind.serializer) if kind.serializer else (kind.function,))
