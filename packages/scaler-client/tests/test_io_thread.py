@@ -34,7 +34,7 @@ from scaler_client.task_ids import TaskIds
 from scaler_client.wishes import Wishes
 from scaler_io.objects import ObjectConnection
 from scaler_protocol.errors import ClientQuitError, InvalidFieldError, ScalerError
-from scaler_protocol.messages import Cancel, Release, Status, Submit
+from scaler_protocol.messages import Cancel, NeedFunctions, Release, Resume, Status, Submit
 
 SECONDS = 10.0
 
@@ -168,6 +168,41 @@ def test_a_map_and_a_graph_that_can_not_be_written(client: Client, monkeypatch: 
             client.get({"a": (double, 1), "b": (double, "a")}, ["b"])
     assert client.map(double, range(3)) == [0, 2, 4]
     assert client.get({"a": (double, 1), "b": (double, "a")}, ["b"]) == {"b": 4}
+
+
+def test_functions_that_can_not_be_written_fail_the_calls_of_them(client: Client, cluster: Any) -> None:
+    cluster.paused = True
+    good, bad = client.submit(double, 4), [client.submit(add, number, 1) for number in range(3)]
+    graph = client.get({"a": (add, 1, 2), "b": (double, "a"), "c": (double, 5)}, ["b", "c"], block=False)
+    cluster.wait_tasks(7)
+    (body,) = bad[0].group.bodies
+
+    def ask(core: ClientCore) -> None:
+        core._functions._bodies[body.id] = replace(body, name="x" * 5000)
+        core.handle(NeedFunctions((body.id,)), 0.0)
+
+    client._io.tell(ask)
+    client._io.handoff.wake()
+    for future in [*bad, *graph.values()]:
+        assert isinstance(future.exception(SECONDS), InvalidFieldError) and "names" in str(future.exception())
+    assert not good.done()
+    cluster.go_on()
+    assert good.result(SECONDS) == 8
+    assert client.submit(add, 1, 2).result(SECONDS) == 3  # written with the function
+    assert sum(body.id in message.functions for message in cluster.of(Submit)) == 2
+
+
+def test_a_resume_that_can_not_be_written_fails_the_calls_it_is_about(client: Client, cluster: Any) -> None:
+    cluster.paused = True
+    futures = [client.submit(add, number, 1) for number in range(3)]
+    cluster.wait_tasks(3)
+    wanted = [futures[0].task_id, futures[1].task_id, 2**70]
+    client._io.tell(lambda core: core._send(Resume(wanted=wanted)))
+    client._io.handoff.wake()
+    for future in futures[:2]:
+        assert isinstance(future.exception(SECONDS), InvalidFieldError)
+    cluster.go_on()
+    assert futures[2].result(SECONDS) == 3
 
 
 def test_other_messages_that_can_not_be_written_are_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -68,7 +68,6 @@ from scaler_protocol.messages import (
     Shutdown,
     ShutdownAnswer,
     Status,
-    Submit,
 )
 from scaler_protocol.storage import DeleteObjects
 
@@ -166,9 +165,9 @@ class ClientCore:
 
     def reject(self, message: Message, error: ScalerError) -> None:
         """The transport can not write this message: the calls that it is about fail with this error."""
-        if isinstance(message, Submit):
-            self._functions.forget(message.functions)
-        calls = {task: call for task in tasks_of(message) if (call := self._outstanding.get(task)) is not None}
+        self._functions.forget(message)
+        tasks = tasks_of(message, self._outstanding)
+        calls = {task: call for task in tasks if (call := self._outstanding.get(task)) is not None}
         self._end(calls, Status.FAILED, LocalFailure.of(error))
         self.cancel(calls)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scaler_client.graph_records import GraphPiece
-from scaler_client.records import CallBlock, CallGroup, Dependency, FunctionBody, WaitingCall
+from scaler_client.records import CallBlock, CallGroup, Dependency, FunctionBody, OutstandingCall, WaitingCall
 from scaler_client.stored import StoredPayload, pending_puts, stored_positions
-from scaler_protocol.messages import Inputs, Message, Submit
+from scaler_protocol.messages import Functions, Inputs, Message, Resume, Submit
 from scaler_protocol.payloads import Payloads
 
 
@@ -108,8 +108,22 @@ def submit_message(draft: CallDraft | GraphPiece, bodies: Sequence[FunctionBody]
     return message
 
 
-def tasks_of(message: Message) -> Iterable[int]:
+def tasks_of(message: Message, outstanding: Mapping[int, OutstandingCall]) -> Iterable[int]:
     """The tasks that can not end unless the scheduler gets this message; those of a graph are told of as a whole."""
     if isinstance(message, Submit) and message.graph:
         return range(message.graph, message.graph + message.graph_size)
+    if isinstance(message, Resume):
+        return message.wanted
+    if isinstance(message, Functions):
+        return _callers(frozenset(message.functions), outstanding)
     return message.tasks if isinstance(message, Submit | Inputs) else ()
+
+
+def _callers(functions: frozenset[bytes], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
+    """The tasks that call any of these, and what is in one graph with such a node."""
+    tasks: dict[int, None] = {}
+    for task, call in outstanding.items():
+        groups = call.groups if isinstance(call, GraphPiece) else (call.group,)
+        if any(body.id in functions for group in groups for body in group.bodies):
+            tasks.update(dict.fromkeys(call.graph.tasks if isinstance(call, GraphPiece) else (task,)))
+    return list(tasks)

@@ -8,7 +8,7 @@ from typing import Final
 from scaler_client.graph_records import GraphPiece
 from scaler_client.records import CallGroup, FunctionBody, OutstandingCall
 from scaler_client.stored import StoredPayload, stored_positions
-from scaler_protocol.messages import Functions, NeedFunctions
+from scaler_protocol.messages import Functions, Message, NeedFunctions, Submit
 from scaler_protocol.payloads import Payloads
 
 KEPT_FUNCTIONS: Final = 4096
@@ -38,9 +38,9 @@ class SentFunctions:
             oldest = self._bodies.pop(next(iter(self._bodies)))
             self._bytes -= len(oldest.body)
 
-    def forget(self, functions: Iterable[bytes]) -> None:
-        """These were not sent after all."""
-        for function in functions:
+    def forget(self, message: Message) -> None:
+        """It was not sent after all."""
+        for function in message.functions if isinstance(message, Submit | Functions) else ():
             if (body := self._bodies.pop(function, None)) is not None:
                 self._bytes -= len(body.body)
 

@@ -34,8 +34,8 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.checks import check_done, check_functions, check_inputs, check_submit
 from scaler_scheduler.config import SchedulerConfig
+from scaler_scheduler.definitions import Definitions
 from scaler_scheduler.dispatch import Dispatch
-from scaler_scheduler.functions import FunctionRecord
 from scaler_scheduler.intake import Intake
 from scaler_scheduler.operators import Operators
 from scaler_scheduler.outcomes import Outcomes
@@ -63,6 +63,7 @@ class SchedulerCore:
         self._outcomes = Outcomes(self.state, self._recovery)
         self._dispatch = Dispatch(self.state, self._outcomes)
         self._intake = Intake(self.state, self._outcomes, self._dispatch)
+        self._definitions = Definitions(self.state, self._outcomes, self._dispatch)
         self._operators = Operators(self.state, self._outcomes)
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
@@ -240,7 +241,7 @@ class SchedulerCore:
         except ProtocolError as error:
             self._intake.refuse(peer, event, error)
             raise
-        self._define(event, now)
+        self._definitions.take(event, now)
         if submitter is not None:
             self._intake.submit(submitter, event, now)
 
@@ -297,40 +298,19 @@ class SchedulerCore:
 
     # --- functions, output, recovery --------------------------------------------------------------------------------
 
-    def _define(self, event: messages.Submit | messages.Functions, now: float) -> None:
-        if not event.functions:
-            return
-        fresh = self.state.functions.define(event.functions, event.names, event.bodies, event.bodies_stored)
-        self._dispatch.defined(fresh, now)
-        for function in fresh:
-            for agent in function.asking:
-                self._answer(agent, function)
-            function.asking.clear()
-
     def _functions(self, peer: bytes, event: messages.Functions, now: float) -> None:
         if peer not in self._clients and peer not in self.state.agents:
             raise ProtocolError("only a client or an agent defines functions")
-        check_functions(event)
-        self._define(event, now)
+        try:
+            check_functions(event)
+        except ProtocolError as error:
+            self._definitions.refuse(peer, event, error, now)
+            raise
+        self._definitions.take(event, now)
 
     def _need_functions(self, peer: bytes, event: messages.NeedFunctions, now: float) -> None:
         self._agent(peer)
-        for wanted in dict.fromkeys(event.functions):
-            function = self.state.functions.use(wanted)
-            if function.body is not None:
-                self._answer(peer, function)
-                continue
-            function.asking.add(peer)
-            while function.sessions:
-                number = next(iter(function.sessions))
-                if session := self.state.sessions.get(number):
-                    self.state.send(session.peer, messages.NeedFunctions((wanted,), number))
-                    break
-                function.sessions.discard(number)
-
-    def _answer(self, agent: bytes, function: FunctionRecord) -> None:
-        body, stored = Payloads((function.body or b"",)), (0,) if function.stored else ()
-        self.state.send(agent, messages.Functions((function.id,), (function.name,), body, stored))
+        self._definitions.ask(peer, event)
 
     def _delete_objects(self, peer: bytes, event: DeleteObjects, now: float) -> None:
         """An agent knows of objects that their session's process will never hear of."""

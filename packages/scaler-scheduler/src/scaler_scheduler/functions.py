@@ -83,6 +83,10 @@ class FunctionStore:
             self._drop_oldest()
         return record
 
+    def find(self, function: bytes) -> FunctionRecord | None:
+        """The function of this id, if it is known; it counts as no use."""
+        return self._known.get(function)
+
     def define(
         self, functions: Iterable[bytes], names: Sequence[str], bodies: Sequence[bytes], stored: Collection[int] = ()
     ) -> list[FunctionRecord]:

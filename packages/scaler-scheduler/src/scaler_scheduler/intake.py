@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from scaler_protocol.errors import NoWorkerError, ProtocolError, describe
+from scaler_protocol.errors import NoWorkerError, ProtocolError, ScalerError, describe
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Encoding, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
@@ -57,25 +57,43 @@ class Intake:
         root, depth = session, 0
         if parent is not None:
             root, depth = parent.group.lane.session, min(parent.group.for_agents.depth + 1, DEEPEST)
-        groups = [self._group(session, group, root, depth) for group in event.groups]
+        records: list[TaskRecord] = []
+        try:
+            records = self._records(event, [self._group(session, group, root, depth) for group in event.groups])
+            self._take(session, parent, event, records, now)
+        except Exception as error:
+            failure = ScalerError(f"the scheduler could not take this task: {error!r}")
+            self.refuse(submitter.peer, event, failure)
+            self._take_back(session, records, failure, now)
+            if (graph := session.graphs.get(event.graph)) is not None and not graph.counts:
+                del session.graphs[event.graph]
+            raise
+
+    @staticmethod
+    def _records(event: Submit, groups: list[GroupRecord]) -> list[TaskRecord]:
         if event.task_groups:
             chosen = [groups[group] for group in event.task_groups]
             for group in chosen:
                 group.function.submitted += 1
-            records = list(map(TaskRecord, event.tasks, chosen, event.calls))
-        else:
-            group = groups[0]
-            group.function.submitted += len(event.tasks)
-            records = [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
+            return list(map(TaskRecord, event.tasks, chosen, event.calls))
+        group = groups[0]
+        group.function.submitted += len(event.tasks)
+        return [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
+
+    def _take(
+        self, session: SessionRecord, parent: TaskRecord | None, event: Submit, records: list[TaskRecord], now: float
+    ) -> None:
         session.watched |= event.watched
         plain = not (event.stored or event.dependents or event.takers or event.graph)
         if not session.tasks.keys().isdisjoint(event.tasks):
             _merge(session, records, plain)
-        if event.graph:
-            self._graph(session, event).enter([record for record in records if record.state == WAITING])
+        graph = self._graph(session, event) if event.graph else None
+        new = [record for record in records if record.state == WAITING]
         known = len(session.tasks)
-        session.tasks.update([(record.id, record) for record in records if record.state == WAITING])
+        session.tasks.update([(record.id, record) for record in new])
         self._state.chronicle.submitted += len(session.tasks) - known
+        if graph is not None:
+            graph.enter(new)
         if parent is not None:
             parent.more().children.extend(event.tasks)
         if not plain:
@@ -83,6 +101,16 @@ class Intake:
                 records[position].more().stored = True
             self._outcomes.enter(session, event, records, now)
         self._enter([record for record in records if record.state == WAITING], now)
+
+    def _take_back(self, session: SessionRecord, records: list[TaskRecord], error: ScalerError, now: float) -> None:
+        """These could not be taken as a whole: those that were entered end, wherever they stand by now."""
+        lanes = {record.group.lane for record in records}
+        queued = {task for lane in lanes for task in (*lane.tasks, *(entry[-1] for entry in lane.ready))}
+        for record in records:
+            if session.tasks.get(record.id) is record and record.state in (WAITING, HELD):
+                if record not in queued:
+                    record.state = HELD
+                self._outcomes.fail(record, error, now)
 
     def _graph(self, session: SessionRecord, event: Submit) -> GraphRecord:
         graph, chronicle = session.graphs.get(event.graph), self._state.chronicle
@@ -122,7 +150,7 @@ class Intake:
             return Submitter(peer, None, None)
         return Submitter(peer, self._state.nested(number, agent), parent)
 
-    def refuse(self, peer: bytes, event: Submit, error: ProtocolError) -> None:
+    def refuse(self, peer: bytes, event: Submit, error: ScalerError) -> None:
         """Answer a refused Submit: the sender's tasks have failed.
 
         Tasks that are known already are left out, because they end on their own. No table changes.

@@ -1,0 +1,114 @@
+"""Intake: whatever fails in it, the sender hears of it, and nothing is changed by halves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scaler_protocol.errors import restore
+from scaler_protocol.ids import first_task, function_id
+from scaler_protocol.messages import Group, NeedInputs, Release, Status, Submit
+from scaler_protocol.payloads import Payloads
+
+if TYPE_CHECKING:
+    from conftest import SchedulerDriver
+
+FUNCTION = function_id(b"body")
+FIRST = first_task(ord("c")) + 1000
+TASKS = list(range(FIRST, FIRST + 6))
+
+
+def graph(earlier: int) -> Submit:
+    """Six nodes, of two groups: some take results of others, one that of an earlier task, one of a forgotten one."""
+    return Submit(
+        (Group(FUNCTION), Group(FUNCTION, priority=2)),
+        TASKS,
+        Payloads([b"call"] * 6),
+        task_groups=[0, 1, 0, 1, 0, 1],
+        dependents=[1, 2, 3, 4],
+        needs=[TASKS[0], TASKS[1], earlier, FIRST - 500],
+        functions=(FUNCTION,),
+        names=("n",),
+        bodies=Payloads([b"body"]),
+        graph=FIRST,
+        graph_size=6,
+        takers=[1, 1, 0, 0, 0, 0],
+        inner=[0, 1],
+    )
+
+
+class OnceError(Exception):
+    """Raised on purpose."""
+
+
+def break_once(patched: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> None:
+    """The next call raises, before or after it does its work."""
+    work = getattr(owner, name)
+
+    def broken(*args: Any, **options: Any) -> Any:
+        patched.setattr(owner, name, work)
+        if after:
+            work(*args, **options)
+        raise OnceError("on purpose")
+
+    patched.setattr(owner, name, broken)
+
+
+def places(driver: SchedulerDriver) -> dict[str, Any]:
+    core = driver.core
+    return {
+        "_group": core._intake,
+        "_records": core._intake,
+        "_graph": core._intake,
+        "_enter": core._intake,
+        "enter": core._outcomes,
+        "queue": core.state,
+        "add": core.state.waiting,
+        "check_eligible": core._dispatch,
+    }
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", ["_group", "_records", "_graph", "_enter", "enter", "queue", "add", "check_eligible"])
+def test_a_submit_that_can_not_be_taken_fails_as_a_whole(
+    driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
+) -> None:
+    client, agent = driver.client(b"c"), driver.agent()
+    (earlier,) = driver.submit(client)
+    runs = driver.runs(agent)
+    break_once(monkeypatch, places(driver)[name], name, after=after)
+    with pytest.raises(OnceError):
+        driver.feed(client, graph(earlier))
+    driver.settle()  # and its check
+    told = driver.outcomes(client)
+    assert {*told, TASKS[1]} == set(TASKS)  # of an inner node that shares a fate nobody need be told
+    for status, payload in told.values():
+        assert status == Status.FAILED and "could not take this task: OnceError" in str(restore(payload))
+    assert not driver.runs(agent) and not driver.core.state.waiting.count
+    driver.take(client, NeedInputs)
+    driver.feed(client, Release(TASKS))
+    driver.done(agent, runs)
+    driver.feed(client, Release([earlier]))
+    session = driver.core.state.sessions[client[0]]
+    assert not session.tasks and not session.graphs
+    chronicle = driver.core.state.chronicle
+    assert chronicle.submitted == sum(chronicle.ended)
+    (task,) = driver.submit(client)
+    driver.done(agent, driver.runs(agent))
+    assert list(driver.outcomes(client)) == [earlier, task]
+
+
+def test_known_tasks_of_a_submit_that_can_not_be_taken_go_on(
+    driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, agent = driver.client(b"c"), driver.agent()
+    (known,) = driver.submit(client)
+    runs = driver.runs(agent)
+    break_once(monkeypatch, driver.core.state, "queue", after=False)
+    with pytest.raises(OnceError):
+        driver.feed(client, Submit((Group(FUNCTION),), [known, known + 1], Payloads([b"call"] * 2)))
+    driver.settle()
+    assert list(driver.outcomes(client)) == [known + 1]
+    driver.done(agent, runs)
+    assert driver.outcomes(client) == {known: (Status.VALUE, b"r")}
