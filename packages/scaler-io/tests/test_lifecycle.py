@@ -510,3 +510,30 @@ def test_zombie_uses_no_memory(start: Start) -> None:
     program = start("")
     os.waitid(os.P_PID, program.process.pid, os.WEXITED | os.WNOWAIT)
     assert resident_bytes(program.process.pid) == 0
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_standard_streams_that_are_closed_are_devnull(closed: tuple[int, ...]) -> None:
+    text = """
+        import os, sys
+        from scaler_io.lifecycle import main_guard
+
+        def main():
+            streams = sys.stdin, sys.stdout, sys.stderr
+            assert [stream.fileno() for stream in streams] == [0, 1, 2]
+            print("printed", flush=True)
+            assert all(os.get_inheritable(number) for number in range(3))
+            told, closed = int(sys.argv[1]), map(int, sys.argv[2:])
+            names = {os.readlink(f"/proc/self/fd/{number}") for number in closed}
+            os.write(told, " ".join(names).encode())
+
+        sys.exit(main_guard("program", main))
+        """
+    read, write = os.pipe()
+    words = [str(write), *map(str, closed)]
+    redirections = " ".join(f"{number}>&-" for number in closed)
+    command = ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, "-c", textwrap.dedent(text), *words]
+    ended = subprocess.run(command, pass_fds=[write], stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE)
+    os.close(write)
+    with open(read, "rb") as told:
+        assert (ended.returncode, told.read()) == (0, b"/dev/null"), ended.stderr

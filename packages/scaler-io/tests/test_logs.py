@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
 import os
 import re
+import select
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -250,3 +254,83 @@ def test_lines_as_json(tmp_path: Path) -> None:
 def test_a_format_is_text_or_json() -> None:
     with pytest.raises(ValueError, match="'xml'"):
         configure(["-"], "INFO", None, "xml")
+
+
+def full_pipe() -> tuple[int, TextIO]:
+    """A pipe that nothing more goes into, as in a program whose reader has stopped."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    for size in (select.PIPE_BUF, 1):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write, b"x" * size)
+    os.set_blocking(write, True)
+    return read, open(write, "w", encoding="utf-8")
+
+
+def drained(read: int) -> bytes:
+    """What is in a pipe."""
+    os.set_blocking(read, False)
+    pieces = []
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(read, 65536):
+            pieces.append(piece)
+    os.set_blocking(read, True)
+    return b"".join(pieces)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes can not be polled there")
+class TestReaderThatHasStopped:
+    """Nobody waits for it, and how many lines it has missed is said once."""
+
+    @pytest.fixture(autouse=True)
+    def stdout(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        self.read, stream = full_pipe()
+        monkeypatch.setattr(sys, "stdout", stream)
+        configure(["-"])
+        yield
+        configure([])
+        stream.close()
+        os.close(self.read)
+
+    def test_lines_are_dropped_and_counted(self) -> None:
+        for number in range(20):
+            LOGGER.info("missed %d", number)
+        assert b"missed" not in drained(self.read)
+        LOGGER.info("text")
+        LOGGER.info("more")
+        lines = [line.split(": ", 1)[1] for line in drained(self.read).decode().splitlines()]
+        assert lines == ["20 log lines before this one were dropped: they were not read in time", "text", "more"]
+
+    def test_a_long_line_that_was_cut_is_completed(self) -> None:
+        drained(self.read)
+        text = "long " * 100_000
+        LOGGER.info(text)
+        LOGGER.info("missed")
+        found = drained(self.read)
+        assert found and b"\n" not in found
+        while b"text" not in found:
+            LOGGER.info("text")
+            found += drained(self.read)
+        first, dropped, last = found.decode().splitlines()
+        assert first.endswith(": " + text)
+        assert "dropped" in dropped and last.endswith(": text")
+
+    def test_others_who_share_the_stream_still_wait(self) -> None:
+        LOGGER.info("missed")
+        assert os.get_blocking(sys.stdout.fileno())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes can not be polled there")
+def test_lines_to_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.dup(ours.fileno()), "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        configure(["-"])
+        for _ in range(10_000):
+            LOGGER.info("text")
+        theirs.setblocking(False)
+        assert theirs.recv(1 << 24).startswith(b"[INFO]")
+        LOGGER.info("end")
+        assert b"were dropped" in theirs.recv(1 << 24)
+        configure([])

@@ -132,6 +132,22 @@ def _pidfd_open(pid: int) -> int:
     return _checked(_libc().syscall(_SYS_PIDFD_OPEN, pid, 0))
 
 
+def open_standard_streams() -> None:
+    """Have /dev/null stand where standard input, output or error is closed.
+
+    Otherwise a file or socket of ours would get its number, and what is printed, by tasks too, would go there.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            stream = os.fdopen(number, mode, encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
 def main_guard(program: str, function: Callable[[], int | None]) -> int:
     """Run a program's main function and give its exit code; anything foreseen that fails is one line on stderr.
 
@@ -141,6 +157,7 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
     """
     code = 1
     try:
+        open_standard_streams()
         catch_early_signals()
         code = function() or 0
     except SystemExit as ending:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.config
@@ -12,6 +13,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
 from scaler_io.options import LOGGING_LEVEL, Option, one_of
+
+if sys.platform != "win32":
+    from scaler_io.nonblocking import NonblockingWriter
 
 LOGGER: Final = logging.getLogger("scaler")
 FORMAT: Final = logging.Formatter("[%(levelname)s]%(asctime)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
@@ -52,11 +56,31 @@ else:
 
 
 class LineHandler(_TextStreamHandler):
-    """Writes lines to a stream, and does without when its reader is gone or its disk is full."""
+    """Writes lines to a stream, and does without when its reader is gone or has stopped, or its disk is full."""
 
     def __init__(self, stream: TextIO, *, owned: bool) -> None:
         super().__init__(stream)
         self.owned = owned
+        self._dropped = 0
+        if sys.platform != "win32":
+            self._writer = NonblockingWriter.on(stream)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; where a reader has stopped the line is dropped, and how many were is said when it goes on."""
+        if sys.platform == "win32" or self._writer is None:
+            super().emit(record)
+            return
+        try:
+            line = self._encoded(record)
+            if self._dropped and self._writer.write(self._encoded(_dropped_record(record, self._dropped))):
+                self._dropped = 0
+            if self._dropped or not self._writer.write(line):
+                self._dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def _encoded(self, record: logging.LogRecord) -> bytes:
+        return (self.format(record) + self.terminator).encode(self.stream.encoding or "utf-8", "backslashreplace")
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop a line that cannot be written; logging itself would print a traceback for each."""
@@ -71,8 +95,17 @@ class LineHandler(_TextStreamHandler):
     def close(self) -> None:
         """Close the stream where it is ours."""
         super().close()
+        if sys.platform != "win32" and self._writer is not None:
+            with contextlib.suppress(OSError):  # the reader is gone
+                self._writer.close()
+            self._writer = None
         if self.owned:
             self.stream.close()
+
+
+def _dropped_record(next_record: logging.LogRecord, count: int) -> logging.LogRecord:
+    text = "%d log lines before this one were dropped: they were not read in time"
+    return logging.LogRecord(next_record.name, logging.WARNING, __file__, 0, text, (count,), None)
 
 
 class JsonFormatter(logging.Formatter):

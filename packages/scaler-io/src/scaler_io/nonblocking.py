@@ -1,0 +1,96 @@
+"""Lines for a pipe, socket or terminal whose reader may have stopped: then they are refused, and nobody waits."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, TextIO
+
+if sys.platform == "win32":
+    raise ImportError("pipes can not be polled on Windows")
+
+PATIENCE_SECONDS: Final = 0.2
+"""How long a reader that falls behind is waited for in all, so that a burst of lines is not cut."""
+RENEWAL_SECONDS: Final = 10.0
+"""After so long without a refusal it is waited for again."""
+
+
+class NonblockingWriter:
+    """Writes lines past the buffer of a stream. `write` and `close` raise OSError where the reader is gone."""
+
+    def __init__(self, descriptor: int, send: Callable[[bytes], int], close: Callable[[], None]) -> None:
+        self._send, self._close = send, close
+        self._poller = select.poll()
+        self._poller.register(descriptor, select.POLLOUT)
+        self._rest = b""
+        """Of a line that was cut where the reader stopped."""
+        self._patience, self._renewed_at = PATIENCE_SECONDS, 0.0
+
+    @classmethod
+    def on(cls, stream: TextIO) -> NonblockingWriter | None:
+        """None for a regular file, which never lets a writer wait for a reader, and for what has no descriptor."""
+        try:
+            descriptor = stream.fileno()
+        except (OSError, ValueError):
+            return None
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            return None
+        if stat.S_ISSOCK(mode):
+            connection = socket.socket(fileno=os.dup(descriptor))
+            return cls(connection.fileno(), lambda data: connection.send(data, socket.MSG_DONTWAIT), connection.close)
+        own = _own_description(descriptor)
+        return cls(own, lambda data: os.write(own, data), lambda: os.close(own))
+
+    def write(self, line: bytes) -> bool:
+        """Whether the line, or its beginning, is written; the rest of it goes before all else."""
+        self._rest = self._unsent(self._rest)
+        if self._rest:
+            return False
+        self._rest = self._unsent(line)
+        if self._rest == line:
+            self._rest = b""
+            return False
+        return True
+
+    def close(self) -> None:
+        """Complete the last line where somebody reads it."""
+        try:
+            self._unsent(self._rest)
+        finally:
+            self._close()
+
+    def _unsent(self, data: bytes) -> bytes:
+        """Write this; what is left of it where the reader has stopped."""
+        while data and self._writable():
+            try:
+                # A pipe that can be written to at all takes so many bytes without waiting.
+                data = data[self._send(data[: select.PIPE_BUF]) :]
+            except BlockingIOError:  # another process was faster
+                break
+        return data
+
+    def _writable(self) -> bool:
+        if self._poller.poll(0):
+            return True
+        began = time.monotonic()
+        if began >= self._renewed_at:
+            self._patience = PATIENCE_SECONDS
+        ready = bool(self._poller.poll(max(0.0, self._patience) * 1000))
+        self._patience -= time.monotonic() - began
+        self._renewed_at = began + RENEWAL_SECONDS
+        return ready
+
+
+def _own_description(descriptor: int) -> int:
+    """The same file, not to be waited for: O_NONBLOCK on the descriptor itself would meet all who share it."""
+    try:
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        return os.open(f"/proc/self/fd/{descriptor}", flags)
+    except OSError:  # another user's, or no such directory: then polling has to be enough
+        return os.dup(descriptor)
