@@ -86,3 +86,25 @@ def test_agents_take_what_they_may_have_and_workers_what_was_set() -> None:
             program.read_until(raised)
         assert client.submit(resource.getrlimit, resource.RLIMIT_NOFILE).result(SECONDS) == (300, 1000)
         assert agent.end() == scheduler.end() == 0
+
+
+@pytest.mark.parametrize("module", ["scaler_scheduler", "scaler_storage"])
+@pytest.mark.parametrize("limit", [20, 32, 64])
+def test_a_server_with_few_descriptors_starts_or_says_why_not(module: str, limit: int) -> None:
+    with limited(f"ulimit -n {limit}", module, f"tcp://127.0.0.1:{free_ports(3)}") as server:
+        line = server.read_until(f" {limit} ")
+        if f"may have {limit} files and connections open" in line:
+            assert server.end() == 0
+        else:
+            remedy = f"Too many open files: 16 more are needed, and {limit} is the limit, which ulimit -n raises"
+            assert remedy in line and server.process.wait(SECONDS) == 1
+            assert server.rest() == [] and "Traceback" not in "".join(server.lines)
+
+
+def test_an_agent_without_descriptors_for_a_connection_says_so() -> None:
+    address = f"tcp://127.0.0.1:{free_ports(3)}"
+    with limited("ulimit -n 30", "scaler_worker", "-n", "1", address) as agent:
+        line = agent.read_until("no connection can be made")
+        assert "Too many open files" in line and "ulimit -n" in line
+        agent.end()
+        assert not any("no connection can be made" in line for line in agent.rest())

@@ -69,7 +69,8 @@ def require(count: int) -> None:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"{os.strerror(error.errno or errno.EMFILE)}: {count} more are needed, and {limit()} is the limit",
+            f"{os.strerror(error.errno or errno.EMFILE)}: {count} more are needed, and {limit()} is the limit, which "
+            "ulimit -n raises, or LimitNOFILE= of systemd",
         ) from None
     finally:
         for descriptor in taken:

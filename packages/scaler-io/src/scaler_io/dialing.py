@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from scaler_io.links import LinkState, Uplink, UplinkEvent
 from scaler_io.streams import Frames
 from scaler_protocol.errors import ProtocolError
 
+LOGGER: Final = logging.getLogger("scaler")
+_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE)
+"""What says that no descriptor is left."""
 TURN_MESSAGES = 256
 """Messages read in one turn, so that a flood never keeps a loop from its timers."""
 
@@ -42,6 +47,8 @@ class EpochDialer(ABC, Generic[ConnectionT]):
         self.uplink = uplink
         self.malformed = 0
         self._connection: ConnectionT | None = None
+        self._told = False
+        """Whether it was said that there are no descriptors."""
         self._may_have = True
         """Whether the connection may have something: to ask it takes longer than to know."""
 
@@ -69,7 +76,11 @@ class EpochDialer(ABC, Generic[ConnectionT]):
             uplink.opened(now)
             try:
                 self._connection = self._connect(uplink.epoch)
+                self._told = False
             except OSError as error:
+                if error.errno in _SHORTAGES and not self._told:
+                    self._told = True
+                    LOGGER.warning("no connection can be made, which is tried again: %s", error)
                 events += uplink.broken(str(error), now)
         return events
 
