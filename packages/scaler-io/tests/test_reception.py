@@ -171,17 +171,31 @@ def test_no_message_is_overlooked(
     assert core.numbers == list(range(60))
 
 
+class EdgeEntrance:
+    """Its descriptor tells nothing either."""
+
+    def __init__(self, descriptor: int, calls: list[str]) -> None:
+        self._descriptor, self._calls = descriptor, calls
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def look(self) -> None:
+        self._calls.append("look")
+
+
 class EdgeListener:
     """Its descriptor tells nothing: what has come is found only by asking after the last send of a turn."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, entrance: int) -> None:
         self.calls: list[str] = []
+        self.entrance = EdgeEntrance(entrance, self.calls)
         self.arriving: list[Message] = [Hello(Role.CLIENT, b"i" * 16, 1, epoch=1), Cancel((1,)), Cancel((2,))]
         self._descriptor = descriptor
         self._sequence = 0
 
-    def filenos(self) -> tuple[int, ...]:
-        return (self._descriptor,)
+    def fileno(self) -> int:
+        return self._descriptor
 
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
         self.calls.append("receive")
@@ -205,8 +219,8 @@ class EdgeListener:
 
 
 def test_the_socket_is_asked_again_after_the_last_send(loop_kind: str) -> None:
-    reading, writing = os.pipe()
-    listener, core = EdgeListener(reading), SlowCore()
+    descriptors = [*os.pipe(), *os.pipe()]
+    listener, core = EdgeListener(descriptors[0], descriptors[2]), SlowCore()
 
     async def main() -> None:
         hub = Hub(1, admit=lambda hello: Welcome(1), patience=lambda hello: Patience(5, 60), heartbeat_seconds=1000)
@@ -216,10 +230,10 @@ def test_the_socket_is_asked_again_after_the_last_send(loop_kind: str) -> None:
         reception.close()
 
     run(main, loop_kind)
-    os.close(reading)
-    os.close(writing)
+    for descriptor in descriptors:
+        os.close(descriptor)
     assert core.numbers == [1, 2]
-    assert listener.calls == ["receive", "send", "readable"] * 3 + ["close"]
+    assert listener.calls == ["look"] + ["receive", "send", "readable"] * 3 + ["close"]
 
 
 def test_a_flood_does_not_starve_timers_or_peers(loop_kind: str, peers: Callable[[Address], PlainPeer]) -> None:

@@ -54,11 +54,25 @@ class RouteListener(Protocol):
         """Free the address."""
 
 
+class Entrance(Protocol):
+    """Where connections to an accepting socket come in."""
+
+    def fileno(self) -> int:
+        """The descriptor to wait on; its edge is re-armed by `look`."""
+
+    def look(self) -> None:
+        """Refuse what was accepted beyond the limit."""
+
+
 class WaitableListener(RouteListener, Protocol):
     """An accepting socket that a loop can wait for."""
 
-    def filenos(self) -> tuple[int, ...]:
-        """The descriptors to wait on."""
+    @property
+    def entrance(self) -> Entrance:
+        """What tells of connections, of which some never say anything."""
+
+    def fileno(self) -> int:
+        """The descriptor to wait on for messages."""
 
 
 class ServiceTurn:
@@ -197,9 +211,9 @@ class Reception:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._again: asyncio.Handle | None = None
-        self._filenos = listener.filenos()
-        for descriptor in self._filenos:
-            self._loop.add_reader(descriptor, self.turn)
+        self._loop.add_reader(listener.entrance.fileno(), listener.entrance.look)
+        listener.entrance.look()
+        self._loop.add_reader(listener.fileno(), self.turn)
         self.turn()
 
     @property
@@ -239,6 +253,6 @@ class Reception:
         for handle in (self._timer, self._again):
             if handle is not None:
                 handle.cancel()
-        for descriptor in self._filenos:
-            self._loop.remove_reader(descriptor)
+        for readable in (self._listener, self._listener.entrance):
+            self._loop.remove_reader(readable.fileno())
         self._service.close()

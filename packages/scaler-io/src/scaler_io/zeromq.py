@@ -153,7 +153,7 @@ class Listener:
     def __init__(self, address: Address) -> None:
         self._context: Context = zmq.Context()
         self._socket = _socket(self._context, zmq.ROUTER)
-        self._entrance = _Entrance(self._socket, str(address))
+        self.entrance = _Entrance(self._socket, str(address))
         self._socket.router_mandatory = 1
         self._many = False
         self._path = address.path
@@ -191,13 +191,8 @@ class Listener:
         """The descriptor to wait on for messages."""
         return self._socket.FD
 
-    def filenos(self) -> tuple[int, ...]:
-        """The descriptors to wait on: for messages, and for connections, of which some never say anything."""
-        return self.fileno(), self._entrance.fileno()
-
     def readable(self) -> bool:
-        """Whether a message is there; also re-arms the descriptors, and refuses connections beyond the limit."""
-        self._entrance.look()
+        """Whether a message is there; also re-arms the descriptor's edge."""
         self._many = _is_readable(self._socket)
         return self._many
 
