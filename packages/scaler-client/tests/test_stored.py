@@ -508,7 +508,7 @@ def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientSt
     group = callees.group(callee)
     (body,) = group.bodies
     assert type(body.body) is StoredPayload and body.id == function_id(body.body) == group.wire.function
-    assert callees.group_with(callees.find(big, fresh=True), priority=1).bodies == (body,)
+    assert callees.group_with(callees.write(big), priority=1).bodies == (body,)
     assert len(shelf.objects) == 1
     twin = callees.find(lambda: None)
     assert callees.group(twin).wire.function == function_id(twin.body.body)

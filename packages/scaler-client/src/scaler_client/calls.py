@@ -242,14 +242,36 @@ class Callees:
         self._by_value = frozenset(by_value_modules)
         self._groups: dict[object, CallGroup] = {}
 
-    def find(self, fn: Callable[..., Any], *, fresh: bool = False) -> Callee:
-        """What is known of a callable; `fresh` writes it again in any case. Raises TypeError for what is none."""
+    def find(self, fn: Callable[..., Any]) -> Callee:
+        """What is known of a callable; raises TypeError for what is none."""
         if (by_value_modules or self._by_value) and by_value_modules != self._by_value:
             self._by_value = frozenset(by_value_modules)
             self._callees.clear()
         callee = self._callees.get(id(fn))
-        if callee is None or fresh or not callee.unchanged(fn):
-            return self._write(fn)
+        if callee is None or not callee.unchanged(fn):
+            return self.write(fn)
+        return callee
+
+    def write(self, fn: Callable[..., Any]) -> Callee:
+        """Write a callable, and know it again where something will tell when its pickle would hold something else.
+
+        Raises TypeError for what is none.
+        Other threads may use, and write, the same function meanwhile: each has the Callee that it found or made.
+        """
+        if not callable(fn):
+            raise TypeError(f"the first argument is to be called, and {shown(fn)} can not be")
+        # Before it is written: what changes meanwhile is noticed the next time.
+        check, unchanged = check_for(fn), watch(fn)
+        written = self._writer.dump(fn)
+        identity = function_id(written)
+        known = self._callees.get(id(fn))
+        if known is not None and known.content == identity:
+            body = known.body
+        else:
+            body = self._body(identity, name_of(fn), written, fn)
+        callee = Callee(check, unchanged or _never, body, identity)
+        if unchanged is None or not self._know(fn, callee):
+            self._callees.pop(id(fn), None)
         return callee
 
     def group(self, callee: Callee) -> CallGroup:
@@ -297,27 +319,6 @@ class Callees:
         self._callees.clear()
         self._groups.clear()
         self._placed.clear()
-
-    def _write(self, fn: Callable[..., Any]) -> Callee:
-        """Write the function, and know it again where something will tell when its pickle would hold something else.
-
-        Other threads may use, and write, the same function meanwhile: each has the Callee that it found or made.
-        """
-        if not callable(fn):
-            raise TypeError(f"the first argument is to be called, and {shown(fn)} can not be")
-        # Before it is written: what changes meanwhile is noticed the next time.
-        check, unchanged = check_for(fn), watch(fn)
-        written = self._writer.dump(fn)
-        identity = function_id(written)
-        known = self._callees.get(id(fn))
-        if known is not None and known.content == identity:
-            body = known.body
-        else:
-            body = self._body(identity, name_of(fn), written, fn)
-        callee = Callee(check, unchanged or _never, body, identity)
-        if unchanged is None or not self._know(fn, callee):
-            self._callees.pop(id(fn), None)
-        return callee
 
     def _know(self, fn: Callable[..., Any], callee: Callee) -> bool:
         """Know the function again as long as it lives; False where nobody would say when its id is free again."""

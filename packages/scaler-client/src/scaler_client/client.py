@@ -143,7 +143,7 @@ class Client:
         arguments anew."""
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         args, kwargs = tuple(items("args", args)), keywords("kwargs", kwargs)
-        callee = self._find(fn, fresh=wishes.reserialize)
+        callee = self._find(fn, wishes.reserialize)
         callee.check.check(*args, **kwargs)
         return self._send(self._group(callee, wishes), args, kwargs, set() if wishes.reserialize else None)
 
@@ -168,7 +168,7 @@ class Client:
             raise TypeError("map() takes a function and at least one iterable")
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         progress = flag("progress", progress)
-        callee = self._find(fn, fresh=wishes.reserialize)
+        callee = self._find(fn, wishes.reserialize)
         columns = [items(f"iterable {at} of map()", column) for at, column in enumerate(iterables, 1)]
         if len(iterables) > 1:
             return self._run(callee, zip(*columns, strict=False), wishes, progress)
@@ -191,7 +191,7 @@ class Client:
         """The results of `itertools.starmap(fn, iterable)`, in order. The first failure is raised, the rest
         cancelled."""
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        return self._run(self._find(fn, fresh=wishes.reserialize), rows("starmap()", iterable), wishes)
+        return self._run(self._find(fn, wishes.reserialize), rows("starmap()", iterable), wishes)
 
     def get(
         self,
@@ -223,7 +223,7 @@ class Client:
             raise ValueError("progress=True shows how far a graph is while get waits for it: not with block=False")
 
         def find_group(fn: Callable[..., Any], arity: int) -> CallGroup:
-            callee = self._find(fn, fresh=reserialize)
+            callee = self._find(fn, reserialize)
             callee.check.check(*(None,) * arity)
             return self._group(callee, wishes)
 
@@ -319,13 +319,13 @@ class Client:
             raise ClientQuitError
         self._io.handoff.check()
 
-    def _find(self, fn: Callable[..., Any], *, fresh: bool = False) -> Callee:
+    def _find(self, fn: Callable[..., Any], fresh: bool = False) -> Callee:
         if self._closed:
             raise ClientQuitError
         if self._inside is not None:
             task = self._inside.current()
             self._callees.parent = task.run if task is not None else 0
-        return self._callees.find(fn, fresh=fresh)
+        return self._callees.write(fn) if fresh else self._callees.find(fn)
 
     def _group(self, callee: Callee, wishes: Wishes) -> CallGroup:
         return self._callees.group_with(

@@ -38,6 +38,8 @@ _VALUE: Final = 10
 """Loaded: `_outcome` is the value."""
 _ERROR: Final = 11
 """Loaded: `_outcome` is a Failure."""
+_CANCELLED: Final = Status.CANCELLED
+"""Found in half the time that the attribute of a class takes."""
 _CONSTANTS: Final = pickles.SCALARS
 
 
@@ -150,13 +152,13 @@ class ScalerFuture(Future[T]):
 
         After a StorageLostError, an OSError, or an exception of loading the result, asking again tries again.
         """
-        if self._status < Status.CANCELLED:
+        if self._status < _CANCELLED:
             self._finish(timeout)
         if self._status == _VALUE:
             value: T = self._outcome
             return value
         try:
-            if self._status == Status.CANCELLED:
+            if self._status == _CANCELLED:
                 raise CancelledError
             raise self._outcome[0].with_traceback(self._outcome[1])
         finally:
@@ -166,14 +168,14 @@ class ScalerFuture(Future[T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The exception that `result` would raise, None where there is a result."""
         try:
-            if self._status < Status.CANCELLED:
+            if self._status < _CANCELLED:
                 self._finish(timeout)
         except (DeserializeError, OSError) as problem:
             if isinstance(problem, TimeoutError) or is_interruption(problem):
                 raise
             return problem
         try:
-            if self._status == Status.CANCELLED:
+            if self._status == _CANCELLED:
                 raise CancelledError
             if self._status == _VALUE:
                 return None
@@ -209,7 +211,7 @@ class ScalerFuture(Future[T]):
 
     def set_running_or_notify_cancel(self) -> bool:
         """Whether it was not cancelled."""
-        return self._status != Status.CANCELLED
+        return self._status != _CANCELLED
 
     def set_result(self, result: T) -> None:
         """End it with a value of one's own; raises InvalidStateError if it had ended."""
@@ -275,7 +277,7 @@ class ScalerFuture(Future[T]):
     def _word(self) -> str:
         if self._status == _PENDING:
             return "running"
-        if self._status == Status.CANCELLED:
+        if self._status == _CANCELLED:
             return "cancelled"
         return "finished" if self._status in (Status.VALUE, _VALUE) else "failed"
 
@@ -307,35 +309,31 @@ class ScalerFuture(Future[T]):
                     watch.waiters.remove(waiter)
 
     def _finish(self, timeout: float | None) -> None:
-        until = deadline(timeout)
+        """Wait, and make the value or the exception of the bytes; threads that do so at once end up with the same."""
+        until = math.inf if timeout is None else deadline(timeout)
         if self._status == _PENDING:
             self._wait(timeout)
-        self._load(until)
-        self = None  # type: ignore[assignment]  # see `load_failure`
-
-    def _load(self, until: float = math.inf) -> None:
-        """Make the value or the exception of the bytes; threads that do so at once end up with one and the same."""
         with guard:
             status, payload = self._status, self._outcome
-        if status >= Status.CANCELLED:
+        if status >= _CANCELLED:
             return
-        loaded: tuple[int, Any]
         if status == Status.VALUE and type(payload) is not StoredPayload:
             try:
-                loaded = _VALUE, self.group.load(payload)
+                loaded, outcome = _VALUE, self.group.load(payload)
             except BaseException as problem:  # the bytes stay, should it pass
                 refuse("the result", problem)
         else:
             good, outcome = load_outcome(status, payload, self.group.load, until)
-            loaded = (_VALUE if good else _ERROR), outcome
+            loaded = _VALUE if good else _ERROR
+        changeable = type(outcome) not in _CONSTANTS and loaded == _VALUE and not pickles.is_constant(outcome)
         with guard:
             if self._status == status:
-                if loaded[0] == _VALUE and type(loaded[1]) not in _CONSTANTS and not pickles.is_constant(loaded[1]):
+                if changeable:
                     self.call = payload
                 elif self.task_id in _loans and (loan := _loans.find(self.task_id)) is not None:
                     loan.written = status, payload
-                self._status, self._outcome = loaded
-        self = payload = loaded = outcome = None  # type: ignore[assignment]  # see `load_failure`
+                self._status, self._outcome = loaded, outcome
+        self = payload = outcome = None  # type: ignore[assignment]  # see `load_failure`
 
     if not TYPE_CHECKING:  # there these are plain attributes of the base class
         # What concurrent.futures.wait and as_completed, and asyncio, read.
@@ -344,7 +342,7 @@ class ScalerFuture(Future[T]):
         def _state(self) -> str:
             if self._status == _PENDING:
                 return RUNNING
-            return CANCELLED_AND_NOTIFIED if self._status == Status.CANCELLED else FINISHED
+            return CANCELLED_AND_NOTIFIED if self._status == _CANCELLED else FINISHED
 
         @property
         def _condition(self) -> threading.RLock:
@@ -359,8 +357,8 @@ class ScalerFuture(Future[T]):
             return self._watching().callbacks
 
     def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
-        if self._status in (_PENDING, Status.CANCELLED):
-            return self._status != _PENDING, self._status == Status.CANCELLED, None, None
+        if self._status in (_PENDING, _CANCELLED):
+            return self._status != _PENDING, self._status == _CANCELLED, None, None
         error = self.exception()
         return True, False, None if error else self._outcome, error
 
