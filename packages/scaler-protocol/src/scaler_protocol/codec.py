@@ -21,7 +21,7 @@ from scaler_protocol.errors import InvalidFieldError, MalformedMessageError
 from scaler_protocol.limits import DEFAULTS, KEPT_BY_TYPE, RELATIONS, limit_of
 from scaler_protocol.messages import Group, Message
 from scaler_protocol.payloads import NONE, Payloads
-from scaler_protocol.ranges import Limit
+from scaler_protocol.ranges import Column, Limit
 
 _SCHEMA = capnp.load(str(Path(__file__).with_name("messages.capnp")))
 _MESSAGE = _SCHEMA.Message
@@ -46,14 +46,16 @@ class _Field(NamedTuple):
     place: Any
     is_list: bool
     limit: Limit
+    longest: int
+    """Entries of a list."""
     fits: Callable[[Any], bool] | None
-    """The check of a value that the schema has let pass, where one is needed."""
+    """The check of a value, or of all entries of a list that has any, where the schema lets too much pass."""
 
     @property
     def default(self) -> Any:
-        """What the schema puts in the place of a value that is left out."""
+        """What the schema puts in the place of a value, but a list, that is left out."""
         kind = self.place.proto.slot.type.which()
-        return () if self.is_list else {"text": "", "data": b""}.get(kind, 0)
+        return {"text": "", "data": b""}.get(kind, 0)
 
 
 def _fields(struct: Any) -> tuple[list[_Field], list[_Field]]:
@@ -68,8 +70,12 @@ def _fields(struct: Any) -> tuple[list[_Field], list[_Field]]:
         element = "payloads" if is_payload else str(slot.list.elementType.which() if is_list else slot.which())
         attribute = _snake(name.removesuffix(_PAYLOAD))
         limit = limit_of(message, attribute, element, is_column=is_list)
-        kept = element in KEPT_BY_TYPE and limit == DEFAULTS[element]
-        field = _Field(attribute, name, place, is_list, limit, None if kept else limit.fits)
+        fits: Callable[[Any], bool]
+        if isinstance(limit, Column):
+            longest, fits, kept = limit.most, limit.each.all_fit, limit.each_fits
+        else:
+            longest, fits, kept = 1, limit.fits, element in KEPT_BY_TYPE and limit == DEFAULTS[element]
+        field = _Field(attribute, name, place, is_list, limit, longest, None if kept else fits)
         (payloads if is_payload else plain).append(field)
     return plain, payloads
 
@@ -126,16 +132,18 @@ class _Kind:
         self.member, self.kind = member, kind
         self.place = _MESSAGE.schema.fields[member]
         self.plain, self.payloads = _fields(struct)
-        self.writes = [(field.attribute, field.name, field.fits) for field in self.plain]
-        self.scalars = [(field.attribute, field.place, field.fits) for field in self.plain if not field.is_list]
-        self.lists = [(field.attribute, field.place, field.fits) for field in self.plain if field.is_list]
-        self.absent: dict[str, Any] = dict.fromkeys([attribute for attribute, _, _ in self.lists], ())
+        scalars = [field for field in self.plain if not field.is_list]
+        lists = [field for field in self.plain if field.is_list]
+        self.writes = [(field.attribute, field.name, field.is_list, field.longest, field.fits) for field in self.plain]
+        self.scalars = [(field.attribute, field.place, field.fits) for field in scalars]
+        self.lists = [(field.attribute, field.place, field.longest, field.fits) for field in lists]
+        self.absent: dict[str, Any] = dict.fromkeys([field.attribute for field in lists], ())
         self.absent.update((field.attribute, NONE) for field in self.payloads)
         self.columns: Sequence[tuple[str, ...]] = getattr(kind, "COLUMNS", ())
         self.optional: frozenset[str] = getattr(kind, "OPTIONAL", frozenset())
         self.relations = [(relation.column, relation) for relation in RELATIONS.get(kind.__name__, ())]
         self.required = [
-            (field.attribute, field.fits) for field in self.plain if field.fits and not field.fits(field.default)
+            (field.attribute, field.fits) for field in scalars if field.fits and not field.fits(field.default)
         ]
         self.keeps_frames = hasattr(kind, "encoded")
 
@@ -156,19 +164,19 @@ class _Kind:
     def _write(self, message: Any) -> Sequence[bytes | memoryview]:
         root = _MESSAGE.new_message()
         body = root.init(self.member)
-        for attribute, name, fits in self.writes:
+        for attribute, name, is_list, longest, fits in self.writes:
             # Whatever is false is the schema's default, too.
             if value := getattr(message, attribute):
-                if fits is not None and not fits(value):
+                if (is_list and len(value) > longest) or (fits is not None and not fits(value)):
                     raise ValueError(attribute)
                 if attribute == _GROUPS:
                     value = [_write_group(group) for group in value]
                 setattr(body, name, list(value) if type(value) is range else value)
         parts: list[bytes | memoryview] = []
-        for attribute, name, _, _, _, fits in self.payloads:
+        for attribute, name, _, _, _, longest, fits in self.payloads:
             column: Payloads = getattr(message, attribute)
             if column:
-                if fits is not None and not fits(column):
+                if len(column) > longest or (fits is not None and not fits(column)):
                     raise ValueError(attribute)
                 setattr(body, name, column.lengths)
                 parts.append(column.frame)
@@ -222,11 +230,11 @@ class _Kind:
                 values[attribute] = value = get(place)
                 if fits is not None and not fits(value):
                     raise self._out_of_limits(attribute, value)
-            for attribute, place, fits in self.lists:
+            for attribute, place, longest, fits in self.lists:
                 if has(place):
                     column = get(place)
                     values[attribute] = value = tuple(map(_read_group, column) if attribute == _GROUPS else column)
-                    if fits is not None and not fits(value):
+                    if len(value) > longest or (fits is not None and value and not fits(value)):
                         raise self._out_of_limits(attribute, value)
         except UnicodeDecodeError as error:
             raise _malformed(f"{self.kind.__name__}.{attribute}", f"is no UTF-8: {error.reason}") from None
@@ -238,7 +246,7 @@ class _Kind:
     def _cut(self, body: Any, payload: bytes, values: dict[str, Any]) -> None:
         at = 0
         only = len(self.payloads) == 1
-        for attribute, _, place, _, _, fits in self.payloads:
+        for attribute, _, place, _, _, longest, fits in self.payloads:
             if not body._has_by_field(place):
                 continue
             lengths = list(body._get_by_field(place))
@@ -246,7 +254,7 @@ class _Kind:
             if end > len(payload):
                 raise MalformedMessageError(f"{self.kind.__name__}.{attribute} ends at {end} of {len(payload)} bytes")
             values[attribute] = column = Payloads.cut(payload if only else payload[at:end], lengths)
-            if fits is not None and not fits(column):
+            if len(column) > longest or (fits is not None and column and not fits(column)):
                 raise self._out_of_limits(attribute, column)
             at = end
         if at != len(payload):
