@@ -14,6 +14,7 @@ from scaler_protocol.errors import TaskExitedError, WorkerDiedError
 from support.clusters import LocalCluster
 from support.fault_tasks import crash, kill_itself, leave, leave_at_once, step
 from support.gates import SECONDS
+from support.odd_exceptions import ODD, fail_oddly, fail_oddly_later
 from support.processes import descendants
 from support.tasks import worker_pid
 
@@ -86,3 +87,15 @@ def test_many_poisons_at_once(client: Client, tmp_path: Path) -> None:
         assert type(poison.exception(SECONDS)) is WorkerDiedError
         assert (tmp_path / f"runs-{number}").read_text("ascii").split() == ["run"] * LIMIT
     assert [future.result(SECONDS)[0] for future in neighbours] == list(range(100))
+
+
+def test_no_exception_ends_a_worker(cluster: LocalCluster, client: Client) -> None:
+    before = workers_of(cluster)
+    for name in ODD:
+        for task in (fail_oddly, fail_oddly_later):
+            error = client.submit(task, name).exception(SECONDS)
+            assert type(error) is type(ODD[name]()) and error.args == ODD[name]().args
+        graph = {"name": name, "bad": (fail_oddly, "name"), "after": (str, "bad")}
+        failed = client.get(graph, ["after"], block=False)["after"].exception(SECONDS)
+        assert type(failed) is type(error)
+    assert workers_of(cluster) == before

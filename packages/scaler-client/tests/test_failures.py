@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import sys
 import threading
 import traceback
@@ -12,8 +13,10 @@ import pytest
 
 from scaler_client.failures import dump_exception
 from scaler_client.outcomes import RemoteTracebackError, load_failure
+from scaler_client.user_exceptions import Origin, add_note, attributes_of, formatted
 from scaler_protocol.messages import Status
 from scaler_protocol.tracebacks import traceback_text
+from support.odd_exceptions import ODD, fail_oddly
 
 
 def deep(frames: int) -> None:
@@ -56,7 +59,7 @@ def raised(fn: Callable[..., object], *args: Any) -> tuple[Exception, BaseExcept
     try:
         fn(*args)
     except Exception as error:
-        text = "".join(traceback.format_exception(error))
+        text = formatted(error)
         payload = dump_exception(error, text)
         assert traceback_text(payload) == text or len(text) > 2**16
         loaded, trace = load_failure(Status.RAISED, payload)
@@ -107,3 +110,73 @@ def test_an_exception_whose_causes_can_not_be_sent_comes_alone(fn: Any, args: tu
 def test_what_can_not_be_sent_even_alone() -> None:
     with pytest.raises(TypeError, match="pickle"):
         raised(lambda: (_ for _ in ()).throw(UnsendableError("alone")))
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_exceptions_come_whatever_their_classes_make_of_attributes(name: str) -> None:
+    error, loaded = raised(fail_oddly, name)
+    assert type(loaded) is type(error) and loaded.args == error.args
+    assert attributes_of(loaded) == attributes_of(error)
+    trace = Origin.of(loaded).traceback
+    assert trace is not None and trace.tb_frame.f_code.co_name == "raised"
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_notes_can_be_added_to_any_exception(name: str) -> None:
+    error = ODD[name]()
+    add_note(error, "first")
+    add_note(error, "second")
+    assert attributes_of(error)["__notes__"] == ["first", "second"]
+
+
+class CountedError(OSError):
+    """Is made of something else than its arguments."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, "counted")
+        self.times = count
+
+
+class RegisteredError(Exception):
+    """Its pickle is registered."""
+
+
+@pytest.mark.parametrize(
+    ("make", "fields"),
+    [
+        (lambda: SyntaxError("bad", ("f.py", 3, 4, "text")), ("msg", "filename", "lineno", "text")),
+        (lambda: UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), ("encoding", "object", "reason")),
+        (lambda: FileNotFoundError(2, "gone", "path"), ("errno", "strerror", "filename")),
+        (lambda: CountedError(4), ("errno", "strerror", "times")),
+        (lambda: ImportError("no", name="n", path="p"), ("name", "path")),
+    ],
+)
+def test_the_fields_of_exceptions_come_along(make: Callable[[], Exception], fields: tuple[str, ...]) -> None:
+    def fail() -> None:
+        raise make()
+
+    error, loaded = raised(fail)
+    assert type(loaded) is type(error) and str(loaded) == str(error)
+    assert [getattr(loaded, name) for name in fields] == [getattr(error, name) for name in fields]
+
+
+def test_a_registered_way_to_pickle_an_exception_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(copyreg.dispatch_table, RegisteredError, lambda error: (RegisteredError, ("registered",)))
+
+    def fail() -> None:
+        raise RegisteredError("raised")
+
+    _, loaded = raised(fail)
+    assert loaded.args == ("registered",)
+    assert ValueError not in copyreg.dispatch_table, "what users pickle themselves is their own matter"
+
+
+def test_exceptions_that_led_to_each_other_come_so() -> None:
+    def fail() -> None:
+        first, second = ValueError("first"), KeyError("second")
+        first.__context__, second.__context__ = second, first
+        raise first
+
+    _, loaded = raised(fail)
+    context = loaded.__context__
+    assert type(context) is KeyError and context.__context__ is loaded

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from scaler_client import pickles
+from scaler_client.outcomes import load_failure
 from scaler_protocol.buffers import MAGIC, Payload
 from scaler_protocol.errors import (
     DeserializeError,
@@ -32,6 +33,7 @@ from scaler_protocol.messages import Encoding, Status
 from scaler_protocol.outputs import StreamOutput
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.serializer import Serializer, join_parts
+from scaler_protocol.tracebacks import traceback_text
 from scaler_worker import channel
 from scaler_worker.answers import Answers
 from scaler_worker.calls import dump_value, load_runner
@@ -51,6 +53,7 @@ from scaler_worker.inputs import Input, join_inputs
 from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload, PreloadError
 from scaler_worker.worker_core import REVOKED, RUN, RetiredError, WorkerCore
+from support.odd_exceptions import ODD, fail_oddly, fail_oddly_later
 
 Done = Callable[[ScalerError | None], object]
 
@@ -411,6 +414,28 @@ def test_what_a_call_in_json_raises_can_be_read_without_python() -> None:
     told = json.loads(bytes(payload))
     assert (status, told["error"], told["message"]) == (Status.RAISED, "ZeroDivisionError", "division by zero")
     assert told["details"]["traceback"].endswith("ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("function", [fail_oddly, fail_oddly_later])
+def test_what_a_task_raises_is_sent_whatever_its_class_makes_of_attributes(function: Any, name: str) -> None:
+    bench = Bench()
+    bench.define(1, function)
+    bench.run(1, (10, 1, call(name)), (11, 1, call(name)))
+    for event in bench.written:
+        assert event.statuses == [Status.RAISED]
+        error, trace = load_failure(Status.RAISED, event.payloads[0])
+        assert type(error) is type(ODD[name]()) and error.args == ODD[name]().args
+        assert trace is not None and trace.tb_frame.f_code.co_name == function.__name__
+        text = traceback_text(event.payloads[0])
+        assert function.__name__ in text and type(error).__name__ in text and "worker_core" not in text
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_a_call_in_json_raises_is_told_whatever_its_class_makes_of_attributes(name: str) -> None:
+    definition = Definition(1, b"", "support.odd_exceptions:fail_oddly", b"", Encoding.JSON, False)
+    status, payload = load_runner(definition, run_coroutine)(json.dumps([name]).encode())
+    assert (status, json.loads(bytes(payload))["error"]) == (Status.RAISED, type(ODD[name]()).__name__)
 
 
 def test_a_serializer_that_gives_no_bytes() -> None:

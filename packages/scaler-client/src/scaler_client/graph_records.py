@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from scaler_client.records import CallAgain, CallGroup, Deliver, Dependency, OutstandingCall
 from scaler_client.stored import StoredPayload
+from scaler_client.user_exceptions import add_note
 from scaler_protocol.messages import Status
 
 F = TypeVar("F", bound=tuple[BaseException, Any])
@@ -340,6 +341,5 @@ def noted(failure: F, payload: bytes) -> F:
     """The failure, its exception with a note of how the node that was asked for depends on the one that failed."""
     path = payload.path() if type(payload) is FailurePayload else ""
     if path:
-        error: BaseException = failure[0]
-        error.__notes__ = [*getattr(error, "__notes__", ()), path]  # type: ignore[attr-defined]  # add_note is 3.11's
+        add_note(failure[0], path)
     return failure

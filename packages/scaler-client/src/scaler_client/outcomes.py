@@ -14,6 +14,7 @@ from scaler_client.graph_records import noted
 from scaler_client.pickles import load_with
 from scaler_client.records import LocalFailure
 from scaler_client.stored import fetched
+from scaler_client.user_exceptions import Origin
 from scaler_client.waiters import WaitTimeoutError
 from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import DeserializeError, ScalerError, StorageLostError, restore
@@ -78,12 +79,13 @@ def load_failure(status: int, payload: Buffer) -> Failure:
         error, text = pickle.loads(payload)
     except BaseException as problem:
         refuse("the exception that the task raised", problem)
-    if error.__traceback__ is None and error.__cause__ is None and text:
-        error.__cause__ = RemoteTracebackError(text)
+    origin = Origin.of(error)
+    if origin.traceback is None and origin.cause is None and text:
+        origin._replace(cause=RemoteTracebackError(text), suppress_context=True).give(error)
     try:
-        return error, error.__traceback__
+        return error, origin.traceback
     finally:
-        del error  # the frames of a traceback that is loaded lead to this one
+        del error, origin  # the frames of a traceback that is loaded lead to this one
 
 
 def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any], until: float = math.inf) -> tuple[bool, Any]:
@@ -138,4 +140,5 @@ def dump_failure(failure: Failure) -> bytes:
     from scaler_client.failures import dump_exception
 
     error, traceback = failure
-    return dump_exception(error.with_traceback(traceback), "")
+    Origin.of(error)._replace(traceback=traceback).give(error)
+    return dump_exception(error, "")

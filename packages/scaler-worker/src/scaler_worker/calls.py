@@ -6,15 +6,15 @@ import importlib
 import json
 import operator
 import pickle
-import traceback
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from pathlib import Path
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import Any, Final
 
 from scaler_client import pickles
 from scaler_client.failures import dump_exception
 from scaler_client.parts import read_parts
+from scaler_client.user_exceptions import Origin, formatted, headline
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import (
     DeserializeError,
@@ -60,7 +60,7 @@ def load_named(name: str) -> Callable[..., Any]:
     try:
         found = operator.attrgetter(path)(importlib.import_module(module))
     except Exception as error:
-        raise DeserializeError(f"the function {name!r} could not be loaded: {_text(error)}") from error
+        raise DeserializeError(f"the function {name!r} could not be loaded: {headline(error)}") from error
     if not callable(found):
         raise DeserializeError(f"{name!r} is a {type(found).__name__}, not a function")
     function: Callable[..., Any] = found
@@ -71,7 +71,7 @@ def _load(definition: Definition, loads: Callable[[Any], Any]) -> Callable[..., 
     try:
         function: Callable[..., Any] = loads(definition.body)
     except BaseException as error:
-        raise DeserializeError(f"the function {definition.name} could not be loaded: {_text(error)}") from error
+        raise DeserializeError(f"the function {definition.name} could not be loaded: {headline(error)}") from error
     return function
 
 
@@ -130,7 +130,7 @@ def _parts_runner(definition: Definition, finish: Await) -> Runner:
     try:
         serializer = pickle.loads(definition.serializer_body)
     except BaseException as error:
-        raise DeserializeError(f"the serializer could not be loaded: {_text(error)}") from error
+        raise DeserializeError(f"the serializer could not be loaded: {headline(error)}") from error
     deserialize, body = serializer.deserialize, bytes(definition.body)
     function = load_named(definition.name) if not body else _load(definition, lambda _: deserialize(body))
     return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised, finish)
@@ -149,7 +149,7 @@ def _returned(value: Any, dump: Callable[[Any], Payload]) -> tuple[int, Payload]
         if not isinstance(payload, Payload):
             raise TypeError(f"the serializer gave a {type(payload).__name__}, not bytes")
     except BaseException as error:
-        message = f"the task returned a {type(value).__qualname__}, which cannot be sent: {_text(error)}"
+        message = f"the task returned a {type(value).__qualname__}, which cannot be sent: {headline(error)}"
         return failed(ResultNotSerializableError(message))
     return Status.VALUE, payload
 
@@ -162,7 +162,7 @@ def failed(error: ScalerError) -> tuple[int, bytes]:
 def _not_loaded(error: BaseException) -> tuple[int, bytes]:
     if isinstance(error, ObjectNotFoundError | StorageLostError | HandshakeRefusedError):
         return failed(error)
-    return failed(DeserializeError(f"the arguments could not be loaded: {_text(error)}"))
+    return failed(DeserializeError(f"the arguments could not be loaded: {headline(error)}"))
 
 
 def _raised(error: BaseException) -> tuple[int, bytes]:
@@ -172,37 +172,31 @@ def _raised(error: BaseException) -> tuple[int, bytes]:
     try:
         return Status.RAISED, dump_exception(error, text)
     except BaseException:
-        return failed(TaskExceptionNotSerializableError(_text(error), traceback=text))
+        return failed(TaskExceptionNotSerializableError(headline(error), traceback=text))
 
 
-def without_frames_of(files: Container[str], trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of these files at its beginning."""
+def drop_frames_of(files: Container[str], error: BaseException) -> None:
+    """Have the traceback of an exception begin behind the frames of these files."""
+    origin = Origin.of(error)
+    trace = origin.traceback
     while trace is not None and trace.tb_frame.f_code.co_filename in files:
         trace = trace.tb_next
-    return trace
+    origin._replace(traceback=trace).give(error)
 
 
 def _raised_as_json(error: BaseException) -> tuple[int, bytes]:
     if not isinstance(error, Exception):
         return _exited(error)
-    kind, _, message = _text(error).partition(": ")
+    kind, _, message = headline(error).partition(": ")
     written = {"error": kind, "message": message, "details": {"traceback": _remote_traceback(error)}}
     return Status.RAISED, json.dumps(written).encode()
 
 
 def _exited(error: BaseException) -> tuple[int, bytes]:
-    return failed(TaskExitedError(f"the task ended with {_text(error)}"))
+    return failed(TaskExitedError(f"the task ended with {headline(error)}"))
 
 
 def _remote_traceback(error: Exception) -> str:
     """As Python prints it; the exception keeps a traceback without the frames that led to the task."""
-    error.__traceback__ = without_frames_of(_OUR_FILES, error.__traceback__)
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-
-
-def _text(error: BaseException) -> str:
-    """`Type: message`, whatever the error's own methods do."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except BaseException:
-        return type(error).__name__
+    drop_frames_of(_OUR_FILES, error)
+    return formatted(error)

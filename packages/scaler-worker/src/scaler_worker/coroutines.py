@@ -7,7 +7,7 @@ import concurrent.futures
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from scaler_worker.calls import without_frames_of
+from scaler_worker.calls import drop_frames_of
 
 _LOOP_FILES: Final = (__file__, asyncio.runners.__file__, asyncio.base_events.__file__)
 
@@ -22,7 +22,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     except asyncio.CancelledError as cancelled:
         raise concurrent.futures.CancelledError(*cancelled.args) from cancelled
     except BaseException as error:
-        error.__traceback__ = without_frames_of(_LOOP_FILES, error.__traceback__)
+        drop_frames_of(_LOOP_FILES, error)
         raised = error
     try:
         raise raised

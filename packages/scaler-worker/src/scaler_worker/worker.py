@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Final, NoReturn
 from scaler_client import task_context
 from scaler_client.storage import StorageDoor
 from scaler_client.task_context import CurrentTask
+from scaler_client.user_exceptions import formatted, headline
 from scaler_io.host_cache import HostCache
 from scaler_protocol.buffers import Buffer
 from scaler_worker.agent_transport import AgentTransport
@@ -217,7 +217,7 @@ def _preload(config: WorkerConfig, pipe: ResultPipe) -> bool:
     try:
         Preload.parse(config.preload).run()
     except BaseException as error:
-        reason = f"preload {config.preload} failed: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+        reason = f"preload {config.preload} failed: {headline(error)}\n{formatted(error)}"
         text = reason.rstrip().encode("utf-8", "replace")
         pipe.write(RECORD.pack(PRELOAD_FAILED, 0, len(text), 0, 0, 0, 0, 0, 0, 0) + text)
         return False

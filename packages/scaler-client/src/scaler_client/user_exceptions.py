@@ -1,0 +1,70 @@
+"""Exceptions of users, whose classes may refuse to have attributes set or fail to be shown: what Python itself does.
+
+`raise` and `except` reach the traceback and the causes of an exception whatever its class defines. So do these.
+"""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+_TRACEBACK: Final[Any] = vars(BaseException)["__traceback__"]
+_CAUSE: Final[Any] = vars(BaseException)["__cause__"]
+_CONTEXT: Final[Any] = vars(BaseException)["__context__"]
+_SUPPRESS: Final[Any] = vars(BaseException)["__suppress_context__"]
+_DICT: Final[Any] = vars(BaseException)["__dict__"]
+_NOTES: Final = "__notes__"
+
+
+class Origin(NamedTuple):
+    """Where an exception comes from."""
+
+    traceback: TracebackType | None = None
+    cause: BaseException | None = None
+    context: BaseException | None = None
+    suppress_context: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException) -> Origin:
+        """That of this one."""
+        return cls(*(field.__get__(error) for field in (_TRACEBACK, _CAUSE, _CONTEXT, _SUPPRESS)))
+
+    def give(self, error: BaseException) -> None:
+        """Make it the origin of this one."""
+        _TRACEBACK.__set__(error, self.traceback)
+        _CAUSE.__set__(error, self.cause)
+        _CONTEXT.__set__(error, self.context)
+        _SUPPRESS.__set__(error, self.suppress_context)  # last: setting a cause sets it, too
+
+
+def attributes_of(error: BaseException) -> dict[str, Any]:
+    """Its attributes themselves: no copy, and no method of its class is asked."""
+    attributes: dict[str, Any] = _DICT.__get__(error)
+    return attributes
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """As the method of Python 3.11 does. Where the class has made something else of its notes it stays without."""
+    attributes = attributes_of(error)
+    notes = attributes.get(_NOTES, ())
+    if isinstance(notes, list | tuple):
+        attributes[_NOTES] = [*notes, note]
+
+
+def headline(error: BaseException) -> str:
+    """`Type: message`."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__
+
+
+def formatted(error: BaseException) -> str:
+    """As Python prints it; where that fails its frames and its headline."""
+    trace = Origin.of(error).traceback
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException:
+        frames = traceback.format_tb(trace)
+        return "".join(["Traceback (most recent call last):\n", *frames, headline(error), "\n"])
