@@ -159,6 +159,14 @@ def test_map_is_the_builtin(client: Client) -> None:
         client.map(add)
 
 
+def test_a_function_that_nobody_knows_the_parameters_of_names_starmap(client: Client) -> None:
+    with pytest.raises(TypeError, match=r"integer; map\(\) passes each item as one argument.*starmap"):
+        client.map(range, [(1, 2), (3, 4)])
+    with pytest.raises(TypeError) as raised:
+        client.map(range, ["a"])
+    assert "starmap" not in str(raised.value)
+
+
 def test_starmap(client: Client) -> None:
     assert client.starmap(add, [(1, 2), [3], (4, 5)]) == [3, 13, 9]
     assert client.starmap(add, []) == []

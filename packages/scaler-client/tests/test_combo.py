@@ -263,6 +263,13 @@ def test_a_preload_that_fails_is_told_at_construction(preload: str, text: str) -
     assert ("Traceback (most recent call last)" in str(caught.value)) == (" failed: " in text or "Error" in text)
 
 
+def test_a_preload_that_hangs_is_told_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combo, "PRELOAD_SECONDS", 2.0)
+    with pytest.raises(TimeoutError, match=r"no worker has run preload time:sleep\(1000\) within 2 s"):
+        SchedulerClusterCombo(n_workers=1, preload="time:sleep(1000)", **QUIET)
+    assert not children(os.getpid())
+
+
 def test_a_preload_that_succeeds() -> None:
     preload = "os:putenv('SCALER_TEST', 'yes')"
     with SchedulerClusterCombo(n_workers=1, preload=preload) as cluster, Client(cluster.get_address()) as client:

@@ -17,6 +17,14 @@ def test_the_text_behind_an_exception(text: str, protocol: int) -> None:
     assert traceback_text(pickle.dumps((ValueError("X" * 300), text), protocol)) == text
 
 
+@pytest.mark.parametrize("protocol", [4, 5])
+@pytest.mark.parametrize("size", [255, 256, 2**16 - 1, 2**16, 2**16 + 1, 2**18])
+def test_a_text_of_any_length(size: int, protocol: int) -> None:
+    text = "X" * (size - 1) + "\n"
+    for error in (ValueError("x"), ValueError("X" * 70_000)):
+        assert traceback_text(pickle.dumps((error, text), protocol)) == text
+
+
 @pytest.mark.parametrize("payload", [b"", b".", b"X", bytes(range(256)), pickle.dumps((1, 2)), b"X\x05\0\0\0ab."])
 def test_what_is_no_such_pickle_has_none(payload: bytes) -> None:
     assert traceback_text(payload) == ""

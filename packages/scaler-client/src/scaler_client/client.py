@@ -13,7 +13,7 @@ from scaler_client.futures import ScalerFuture
 from scaler_client.lifetimes import ClientLife
 from scaler_client.notebook import html_table
 from scaler_client.objects import ObjectReference, SentObjects
-from scaler_client.old_map import is_old_form, rows_of, run_old_form
+from scaler_client.old_map import is_old_form, run_items, run_old_form
 from scaler_client.parameters import check, check_client, flag, items, keywords, rows
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
@@ -173,7 +173,7 @@ class Client:
         if len(iterables) > 1:
             return self._run(callee, zip(*columns, strict=False), wishes, progress)
         if not is_old_form(iterables[0]):
-            return self._run(callee, rows_of(callee.check, columns[0]), wishes, progress)
+            return run_items(partial(self._run, callee, wishes=wishes, progress=progress), callee.check, columns[0])
         run = partial(self._run, callee, wishes=wishes)
         return run_old_form(run, partial(run, progress=progress), callee.check, iterables[0])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
 import os
 import select
 import subprocess
@@ -19,6 +18,8 @@ from scaler_client.combo_options import checked, cluster_options, scheduler_opti
 from scaler_io.ports import free_port, is_free
 
 START_SECONDS = 60.0
+PRELOAD_SECONDS = 600.0
+"""How long a worker may take to run its preload, which may load much."""
 END_SECONDS = 5.0
 """How long services may take to end before they are killed."""
 _TRIES = 5
@@ -30,12 +31,12 @@ class SchedulerClusterCombo:
     """Starts a cluster of `n_workers` and ends it with `shutdown`, with the `with` block, or with this process.
 
     Returns once the scheduler can be reached; workers may still be starting. With a `preload` it returns once the
-    first worker has run it, however long that takes, and raises RuntimeError with the error of one that fails. Without
-    an address a free one on loopback is taken. The services run in sessions of their own, in `/`, and are told this
-    process's id: they end with it, however it ends. Only workers are to see this process's module path and working
-    directory: the agent finds them in the variables SCALER_WORKER_PATH (joined by `os.pathsep`) and
-    SCALER_WORKER_DIRECTORY. Parameters are the options of `scaler_scheduler` and `scaler_cluster`; limits are in
-    bytes.
+    first worker has run it, and raises RuntimeError with the error of one that fails, and TimeoutError for one that
+    takes more than ten minutes. Without an address a free one on loopback is taken. The services run in sessions of
+    their own, in `/`, and are told this process's id: they end with it, however it ends. Only workers are to see this
+    process's module path and working directory: the agent finds them in the variables SCALER_WORKER_PATH (joined by
+    `os.pathsep`) and SCALER_WORKER_DIRECTORY. Parameters are the options of `scaler_scheduler` and `scaler_cluster`;
+    limits are in bytes.
     """
 
     def __init__(
@@ -130,7 +131,8 @@ class SchedulerClusterCombo:
                 os.close(tell)
             with contextlib.suppress(ImportError):
                 import scaler_client.connection  # noqa: F401  # takes as long as it does
-            found, failure = _read_ready(ready, math.inf if given["preload"] and given["n_workers"] else START_SECONDS)
+            preload = given["preload"] if given["n_workers"] else None
+            found, failure = _read_ready(ready, preload)
             if failure:
                 raise RuntimeError(f"no worker could be started: {failure}")
             if found:
@@ -163,16 +165,16 @@ def _worker_environment() -> dict[str, str]:
     return {"SCALER_WORKER_PATH": path, "SCALER_WORKER_DIRECTORY": directory}
 
 
-def _read_ready(descriptor: int, seconds: float) -> tuple[str, str]:
+def _read_ready(descriptor: int, preload: str | None) -> tuple[str, str]:
     """The scheduler's address, empty where it ended without one, and why no worker started; raises TimeoutError."""
-    text = b""
+    text, seconds = b"", START_SECONDS if preload is None else PRELOAD_SECONDS
     until = time.monotonic() + seconds
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
         # An address is one line; a failure ends with the pipe.
         while not text.endswith(b"\n") or text.startswith(_FAILED):
-            remaining = None if until == math.inf else max(0.0, until - time.monotonic())
-            if not select.select([pipe], [], [], remaining)[0]:
-                raise TimeoutError(f"the scheduler was not ready within {seconds:g} s")
+            if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+                what = "the scheduler was not ready" if preload is None else f"no worker has run preload {preload}"
+                raise TimeoutError(f"{what} within {seconds:g} s")
             piece = pipe.read(4096)
             if not piece:
                 break

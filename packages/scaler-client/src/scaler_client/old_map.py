@@ -44,13 +44,19 @@ def run_old_form(run: Run, run_rest: Run, check: CallCheck, rows: Sequence[tuple
     return found + run_rest(rest)
 
 
-def rows_of(check: CallCheck, items: Iterable[Any]) -> Iterator[tuple[Any]]:
-    """The rows of a `map` over one iterable; a TypeError for calls that do not take a tuple says what does."""
-    rest = iter(items)
-    first = list(islice(rest, 1))
-    if first and type(first[0]) is tuple:
-        _refuse_tuples(check)
-    return zip(chain(first, rest), strict=False)
+def run_items(run: Run, check: CallCheck, items: Iterator[Any]) -> list[Any]:
+    """The results of a `map` over one iterable; a TypeError for calls that do not take a tuple says what does."""
+    first = list(islice(items, 1))
+    rows = zip(chain(first, items), strict=False)
+    if not first or type(first[0]) is not tuple:
+        return run(rows)
+    _refuse_tuples(check)
+    try:
+        return run(rows)
+    except TypeError as error:
+        if check.known or type(error) is not TypeError:
+            raise
+        raise TypeError(f"{error}; {_ADVICE}") from error  # nobody knew what the function takes
 
 
 def _refuse_tuples(check: CallCheck) -> None:

@@ -1,12 +1,12 @@
 """The traceback in the payload of a RAISED outcome, for programs that must not unpickle what strangers wrote.
 
 The payload is the pickle of `(exception, traceback as text)`. So it ends with that text, behind its length, and with
-opcodes that make the pair.
+opcodes that make the pair; where the text is long (64 KiB) these are a frame of their own.
 """
 
 from __future__ import annotations
 
-from pickle import BINUNICODE, MEMOIZE, SHORT_BINUNICODE, STOP, TUPLE2
+from pickle import BINUNICODE, FRAME, MEMOIZE, SHORT_BINUNICODE, STOP, TUPLE2
 
 _AFTER = STOP + TUPLE2 + MEMOIZE
 
@@ -14,6 +14,9 @@ _AFTER = STOP + TUPLE2 + MEMOIZE
 def traceback_text(payload: bytes) -> str:
     """The text, or nothing where the payload is not such a pickle."""
     end = len(payload.rstrip(_AFTER))
+    frame = FRAME + (len(payload) - end).to_bytes(8, "little")
+    if payload.endswith(frame, 0, end):
+        end -= len(frame)
     for opcode, size in ((BINUNICODE, 4), (SHORT_BINUNICODE, 1)):
         at = payload.rfind(opcode, 0, end)
         while at >= 0:
