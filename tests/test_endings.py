@@ -120,6 +120,43 @@ def test_the_interpreter_finishes_callbacks_at_its_end(tmp_path: Path, cluster: 
         arrivals["'pending'"].wait_gone()
 
 
+LATE = """
+import sys, threading
+from scaler import Client
+from support.gates import wait_at
+
+client = Client(sys.argv[1])
+port = int(sys.argv[2])
+client.submit(wait_at, port, "pending").add_done_callback(lambda future: print(future.cancelled(), flush=True))
+
+def work():
+    threading.main_thread().join()
+    future = client.submit(wait_at, port, "late")
+    future.add_done_callback(lambda done: print("called", flush=True))
+    print(future.result(), flush=True)
+
+threading.Thread(target=work).start()
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+threading.Thread.start = refuse  # as Python 3.12 and later do from here on
+print("end", flush=True)
+"""
+
+
+def test_at_its_end_an_interpreter_needs_no_new_thread_for_callbacks(
+    tmp_path: Path, cluster: LocalCluster, gate: Gate
+) -> None:
+    with started(tmp_path, LATE, cluster.address, str(gate.port)) as program:
+        program.wait_for("end")
+        arrivals = {arrival.value: arrival for arrival in (gate.arrive(), gate.arrive())}
+        arrivals["'late'"].let_go()
+        assert program.process.wait(SECONDS) == 0
+        assert sorted(program.said().split()) == ["True", "called", "end", "late"] and program.complained() == ""
+        arrivals["'pending'"].wait_gone()
+
+
 # --- servers --------------------------------------------------------------------------------------------------------
 
 

@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from scaler_client.deliveries import deliver
 from scaler_client.dependencies import Collector
-from scaler_client.futures import ScalerFuture, deliver, finished_future
+from scaler_client.futures import ScalerFuture, finished_future
 from scaler_client.records import CallGroup, Deliver, RunReports
 from scaler_protocol.errors import DeserializeError, WorkerDiedError, describe
 from scaler_protocol.messages import Encoding, Group, Status

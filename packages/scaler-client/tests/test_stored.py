@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import signal
@@ -18,8 +19,9 @@ from scaler_client import pickles, task_context
 from scaler_client.calls import Callees, PartCalls, WholeCalls
 from scaler_client.client_effects import Mend, Sweep, TakeStock, Transmit
 from scaler_client.core import ClientCore
+from scaler_client.deliveries import deliver
 from scaler_client.dependencies import Collector
-from scaler_client.futures import ScalerFuture, deliver
+from scaler_client.futures import ScalerFuture
 from scaler_client.objects import ObjectReference, SentObjects
 from scaler_client.parts import read_parts
 from scaler_client.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
@@ -411,6 +413,43 @@ def test_outcomes_are_adopted_and_those_that_nobody_waits_for_are_deleted(storag
     del effect
     assert list(shelf.objects) == [wanted.object]
     assert future.result() == BIG and not shelf.objects
+
+
+def test_a_connection_that_can_not_be_made_now_costs_no_result(
+    storage: ClientStorage, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    references = [shelf.put(pickle.dumps(BIG), session=5, name=new_object_id()).pack() for _ in range(3)]
+    with monkeypatch.context() as patched:
+        for name in ("open_soon", "get", "delete"):
+            patched.setattr(shelf, name, refuse)
+        futures: list[ScalerFuture[bytes]] = [ScalerFuture(DESK, task, GROUP, b"call") for task in range(3)]
+        outcome = Deliver(futures, range(3), [0] * 3, references, RunReports((), b"", ""), range(3))
+        deliver(outcome.adopted(storage.adopt))
+        storage.discard(new_object_id())
+        with pytest.raises(OSError, match="Too many"):
+            futures[0].result()
+        assert isinstance(futures[0].exception(), OSError)
+    assert [future.result() for future in futures] == [BIG] * 3
+    assert caplog.text.count("can not be connected to") == 1
+
+
+def test_a_reference_that_can_not_be_adopted_fails_its_call_only(storage: ClientStorage, shelf: Shelf) -> None:
+    references = [shelf.put(pickle.dumps(BIG), session=5, name=new_object_id()).pack() for _ in range(3)]
+
+    def adopt(reference: bytes) -> bytes:
+        if reference == references[1]:
+            raise MemoryError
+        return storage.adopt(reference)
+
+    futures: list[ScalerFuture[bytes]] = [ScalerFuture(DESK, task, GROUP, b"call") for task in range(3)]
+    outcome = Deliver(futures, range(3), [0] * 3, references, RunReports((), b"", ""), range(3))
+    deliver(outcome.adopted(adopt))
+    failure = futures[1].exception()
+    assert isinstance(failure, ScalerError) and isinstance(failure.__cause__, MemoryError)
+    assert futures[0].result() == futures[2].result() == BIG
 
 
 def test_a_reference_that_is_none_is_an_error() -> None:

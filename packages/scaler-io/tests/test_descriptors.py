@@ -52,6 +52,26 @@ def test_what_is_needed_is_there_or_not() -> None:
     assert said.endswith("True") and errno.EMFILE == 24
 
 
+def test_zeromq_without_descriptors_raises_an_os_error() -> None:
+    said = run("""
+        import os, resource
+        from scaler_io.zeromq import Dialer, Publisher
+        from scaler_protocol.addresses import Address
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        try:
+            while True:
+                os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            pass
+        for kind, arguments in ((Dialer, (Address.parse("tcp://127.0.0.1:1"), None)), (Publisher, ())):
+            try:
+                kind(*arguments)
+            except OSError as error:
+                print(error.errno)
+    """)
+    assert said.split("\n") == ["24", "24"]
+
+
 def test_connections_beyond_the_limit_are_shut_down_and_other_files_are_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -35,9 +35,9 @@ class AwaitedInputs:
         """Those that are there, for tasks that still want them."""
         pairs, outcomes, waiting = [], [], []
         for task, need in self._waiting:
-            outcome = need.outcome()
             if task not in outstanding:
                 continue
+            outcome = need.outcome()  # which may pickle a value
             if outcome is None:
                 waiting.append((task, need))
             else:

@@ -23,7 +23,7 @@ def is_placed(call: WaitingCall | GraphPiece) -> bool:
 class CallDraft:
     """Tasks of one parent: calls, whose groups are numbered as they come, or one piece of a graph."""
 
-    __slots__ = ("calls", "count_limit", "dependents", "groups", "needs", "numbers", "parent", "piece", "size", "tasks")
+    __slots__ = ("calls", "count_limit", "dependents", "groups", "needs", "numbers", "parent", "size", "tasks")
 
     def __init__(self, parent: int, count_limit: int) -> None:
         self.parent = parent
@@ -47,7 +47,7 @@ class CallDraft:
                 break
             if call.group is not group:
                 group = call.group
-                if group.parent != self.parent or len(self.groups) > 0xFFFF:
+                if group.parent != self.parent:
                     break
                 number = self.groups.setdefault(group, len(self.groups))
             block = call if isinstance(call, CallBlock) else None

@@ -79,9 +79,7 @@ class _FailurePickler(cloudpickle.Pickler):
             frame = trace.tb_frame
             number = codes.setdefault(frame.f_code, len(codes))
             if number == len(described):
-                shown: dict[str, Any] = {
-                    name: frame.f_globals[name] for name in ("__file__", "__name__") if name in frame.f_globals
-                }
+                shown: dict[str, Any] = {name: frame.f_globals[name] for name in _SHOWN if name in frame.f_globals}
                 described.append((frame.f_code.co_filename, frame.f_code.co_name, shown))
             rows.append((number, trace.tb_lineno))
             trace = trace.tb_next

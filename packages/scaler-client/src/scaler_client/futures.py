@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_client import pickles
 from scaler_client.dependencies import Loan, Loans, Written, collector, same
-from scaler_client.graph_records import GraphPiece
 from scaler_client.outcomes import ProfilingInfo, dump_failure, is_interruption, load_outcome, refuse
 from scaler_client.pickles import load_with
-from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, RunReports
+from scaler_client.records import CallGroup, Dependency, RunReports
 from scaler_client.stored import StoredPayload, fetched
 from scaler_client.task_context import load_input
 from scaler_client.waiters import FutureOwner, ThreadWaiter, WaitTimeoutError, Watch, deadline, due_callbacks, guard
@@ -371,27 +370,3 @@ def finished_future(owner: FutureOwner, group: CallGroup, value: T) -> ScalerFut
     future: ScalerFuture[T] = ScalerFuture(owner, 0, group, b"")
     future.settle(_VALUE, value)
     return future
-
-
-def deliver(outcomes: Deliver) -> None:
-    """End the calls of a batch so, and wake whoever waits for them."""
-    watched: list[tuple[ScalerFuture[Any], int, bytes]] = []
-    changed: dict[Any, None] = {}
-    columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)
-    with guard:
-        for call, task, status, payload in columns:
-            if type(call) is ScalerFuture:
-                if call._watch is None:
-                    call._outcome, call._reports, call.call, call.needs = payload, outcomes.reports, b"", ()
-                    call._status = status
-                else:
-                    watched.append((call, status, payload))
-            elif isinstance(call, CallBlock | GraphPiece) and call.take(task, status, payload):
-                changed[call] = None
-    for future, status, payload in watched:
-        if future.settle(status, payload, outcomes.reports):
-            watch = future._watch
-            if watch is not None and watch.callbacks:
-                future.owner.call_soon(future.invoke_callbacks)
-    for block in changed:
-        block.changed()

@@ -27,14 +27,14 @@ from scaler_client.client_effects import (
     Transmit,
 )
 from scaler_client.core import ClientCore
-from scaler_client.futures import ScalerFuture, deliver
+from scaler_client.deliveries import deliver, fail
+from scaler_client.futures import ScalerFuture
 from scaler_client.graph_records import GraphPiece
 from scaler_client.handoff import Handoff
 from scaler_client.records import CallBlock, Deliver, Discard
 from scaler_client.storage import ClientStorage
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_client.task_ids import TaskIds
-from scaler_client.undelivered import fail
 from scaler_client.waiters import due_callbacks
 from scaler_io.latches import Latch
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
@@ -96,9 +96,15 @@ class IoThread:
         self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Begin to connect; raises RuntimeError where the system has no threads left."""
         _living.add(self)
-        self._thread.start()
+        try:
+            self._callbacks.start()
+            self._thread.start()
+        except BaseException:
+            self.handoff.close(ClientQuitError())
+            self._leave(None, None)
+            raise
 
     def wait_connected(self, seconds: float) -> None:
         """Block until the scheduler welcomed us; raises HandshakeRefusedError or SchedulerLostError."""
@@ -168,8 +174,8 @@ class IoThread:
                 self.storage.mend()
             except ClientQuitError:
                 return
-            except ScalerError as error:
-                _log.warning("what object storage has lost can not be put there again: %s", error)
+            except Exception as error:
+                _log.warning("what object storage has lost can not be put there again: %r", error)
                 self.tell(lambda core: core.give_up(tasks))
             else:
                 self.tell(lambda core: core.repeat(tasks))

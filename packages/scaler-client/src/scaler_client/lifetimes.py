@@ -1,7 +1,7 @@
-"""ClientLife: a client's connection lasts as long as the client, or a future of it.
+"""ClientLife: a client's connection lasts as long as the client or any of its futures.
 
-At its end the interpreter finishes the callbacks of calls that have ended, while clients are still connected. Then the
-other calls are cancelled, and their callbacks are called (`scaler_client.io_thread`).
+When the interpreter ends it first waits until the callbacks of all calls that have ended were called; clients are still
+connected then. After that `scaler_client.io_thread` cancels the other calls, calls their callbacks and disconnects.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class ClientLife:
-    """Owner of a client's futures. The client and its futures hold it, the io thread does not: without it that ends.
+    """The owner of a client's futures: when nothing refers to it any more its io thread is stopped.
 
-    The io thread holds the futures of calls that are under way, so these keep the connection, too.
+    The client and its futures refer to it. The io thread does not, but it refers to the futures of calls that are under
+    way, so the connection lasts until those have ended, too.
     """
 
     __slots__ = ("__weakref__", "call_soon", "cancel", "waiting")
@@ -32,10 +33,15 @@ class ClientLife:
         self.cancel: Callable[[Sequence[int]], None] = io.cancel
         self.call_soon: Callable[[Callable[[], object]], None] = io.call_soon
         weakref.finalize(self, io.stop, 0).atexit = False
-        _wait_at_exit()
+        _register_wait_at_exit()
 
 
 @cache
-def _wait_at_exit() -> None:
-    """From now on, and only once: before finalizers, by which a local cluster ends, and before the io threads end."""
+def _register_wait_at_exit() -> None:
+    """Have the interpreter wait for callbacks when it ends; registers once, however often it is called.
+
+    Exit handlers run in reverse order. This one is registered when the first client is made, so it runs before the
+    handler of `scaler_client.io_thread`, which ends all clients, and before that of weakref.finalize, which ends local
+    clusters.
+    """
     atexit.register(due_callbacks.wait)

@@ -200,6 +200,13 @@ class LocalFailure(bytes):
         payload.cause = error.__cause__
         return payload
 
+    @classmethod
+    def undelivered(cls, cause: Exception) -> LocalFailure:
+        """An outcome came, and could not be handed to whoever waits for it."""
+        error = ScalerError(f"the outcome of this call could not be delivered: {cause!r}")
+        error.__cause__ = cause.with_traceback(None)
+        return cls.of(error)
+
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
@@ -230,12 +237,18 @@ class Deliver:
         return cls(calls, tasks, [status] * size, [payload] * size, RunReports((), b"", ""))
 
     def adopted(self, adopt: Callable[[bytes], bytes]) -> Deliver:
-        """The same with what `adopt` makes of the references, those that nobody waits for included."""
-        results = list(self.results)
+        """The same with what `adopt` makes of the references, those that nobody waits for included.
+
+        A call for whose reference `adopt` raises fails with the cause.
+        """
+        statuses, results = list(self.statuses), list(self.results)
         for position in self.stored:
             if len(results[position]) == REFERENCE_BYTES:
-                results[position] = adopt(results[position])
-        return replace(self, results=results, stored=())
+                try:
+                    results[position] = adopt(results[position])
+                except Exception as error:
+                    statuses[position], results[position] = Status.FAILED, LocalFailure.undelivered(error)
+        return replace(self, statuses=statuses, results=results, stored=())
 
     def tells_of_losses(self) -> bool:
         """Whether a task has failed because an object is not where it should be."""

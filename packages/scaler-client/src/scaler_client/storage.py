@@ -87,6 +87,8 @@ class ClientStorage:
         self._unread = Unread()
         self._renew_locks()
         self._on_the_way = 0
+        self._comes = True
+        """Whether the last attempt to connect was one."""
         self._refusal: ScalerError | None = None
         self._copies: dict[bytes, bytes] = {}
         self._copied = 0
@@ -205,17 +207,31 @@ class ClientStorage:
 
     def adopt(self, reference: bytes) -> StoredPayload:
         """What stands for an object that others have put for us; does not block."""
-        # The server keeps objects for whoever has come for them.
-        with contextlib.suppress(ScalerError):
-            self._connection().open_soon()
+        self._come_soon()
         with self._lock:
             self._unread.add(Reference.unpack(reference))
         return self._stand_in(reference)
 
+    def _come_soon(self) -> None:
+        """Connect, as the server keeps objects for whoever has come for them.
+
+        Where that fails whoever asks for an object tries again, and is told why.
+        """
+        try:
+            self._connection().open_soon()
+        except ScalerError:
+            pass  # nobody is to come
+        except Exception as error:
+            if self._comes:
+                _LOG.warning("object storage can not be connected to before a result is asked for: %r", error)
+            self._comes = False
+        else:
+            self._comes = True
+
     def discard(self, object_id: bytes) -> None:
         """An object that nobody will tell us of, unless we know it, is of no use."""
         if object_id not in self._known:
-            with contextlib.suppress(ScalerError):
+            with contextlib.suppress(Exception):  # then it goes with the session
                 self._connection().delete([Reference(object_id, 0)], session=self._session)
 
     def fetch(self, reference: bytes, timeout: float = math.inf) -> Buffer:

@@ -1,4 +1,4 @@
-"""Those who wait: threads, `concurrent.futures.wait` and `as_completed`, callbacks."""
+"""How threads, `concurrent.futures.wait`, `as_completed` and callbacks wait for futures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if sys.version_info < (3, 11):  # there are two; callers catch either
 
 
 guard = threading.RLock()
-"""Held by whoever delivers outcomes, or looks at futures of which nobody knows who else does."""
+"""The lock under which outcomes are delivered to futures that have no Watch, and under which a Watch is made."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=guard._at_fork_reinit)  # type: ignore[attr-defined]
 
@@ -47,11 +47,11 @@ def deadline(timeout: float | None) -> float:
 
 
 class FutureOwner(Protocol):
-    """Whom a future asks: the thread that talks to the scheduler."""
+    """The connection that a future belongs to."""
 
     @property
     def waiting(self) -> AbstractContextManager[object]:
-        """Entered for as long as a thread blocks: nothing submitted so far may be left behind."""
+        """A context that a thread enters while it blocks on a future; entering it sends whatever was submitted."""
 
     def cancel(self, tasks: Sequence[int]) -> None:
         """These tasks are not wanted any more. Never blocks."""
@@ -61,7 +61,7 @@ class FutureOwner(Protocol):
 
 
 class ThreadWaiter:
-    """One thread in `result()`; the interface is that of the waiters of concurrent.futures."""
+    """Blocks one thread in `result()`; it has the interface of the waiters of concurrent.futures."""
 
     __slots__ = ("_gate",)
 
@@ -81,9 +81,10 @@ class ThreadWaiter:
 
 
 class Bell:
-    """Rung by one thread, awaited by another.
+    """An event that resets itself: one thread rings, another waits.
 
-    An Event will do as well, but for an interrupt in the middle of its `wait`, which can end in a RuntimeError.
+    It is no threading.Event because a signal handler that raises in the middle of `Event.wait` can leave the condition
+    of that event in a state in which the next call raises RuntimeError.
     """
 
     __slots__ = ("_silent",)
@@ -114,7 +115,7 @@ class DueCallbacks:
         self._called = Bell()
 
     def add(self, future: Future[Any]) -> None:
-        """It has a callback, and is not done."""
+        """Note a future that is not done and has got a callback."""
         self._futures[future] = None
 
     def call(self, future: Future[Any], callbacks: list[Any]) -> None:
@@ -137,11 +138,11 @@ class DueCallbacks:
             raise raised
 
     def clear(self) -> None:
-        """This process is a fork: nobody will call them."""
+        """Forget all futures, in a forked process: its threads for callbacks are the parent's."""
         self._futures, self._called = {}, Bell()
 
     def wait(self) -> None:
-        """Block until those of all futures that are done were called."""
+        """Block until the callbacks of all futures that are done by then were called."""
         while any(future.done() for future in list(self._futures)):
             self._called.wait()
 
@@ -152,7 +153,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _WaitEvent(threading.Event):
-    """The event of a `concurrent.futures.wait` or `as_completed`, which tells the owner who blocks on it."""
+    """Replaces the event of a `concurrent.futures.wait` or `as_completed`: who waits for it enters `owner.waiting`."""
 
     def __init__(self, owner: FutureOwner) -> None:
         super().__init__()
@@ -166,7 +167,7 @@ class _WaitEvent(threading.Event):
 
 
 class _Waiters(list[Any]):
-    """Those who wait for one future."""
+    """The waiters of one future."""
 
     __slots__ = ("_owner",)
 
@@ -181,7 +182,7 @@ class _Waiters(list[Any]):
 
 
 class Watch:
-    """What a future has once somebody looks at it before it is done."""
+    """The lock, waiters and callbacks of a future, made when a thread first waits for it or adds a callback."""
 
     __slots__ = ("callbacks", "lock", "waiters")
 

@@ -1,8 +1,6 @@
-"""ZeroMQ sockets as Scaler uses them: never blocking, never reconnecting, never losing an edge. The one module with
-zmq.
+"""ZeroMQ sockets as Scaler uses them: they never block, reconnect or lose an edge. The one module that imports zmq.
 
-A socket's descriptor is edge-triggered: after reading *and after the last send* of a turn the shell asks `readable()`
-again.
+A socket's descriptor is edge-triggered: the shell asks `readable()` again after it has read and after its last send.
 
 A message travels as one ZeroMQ frame, and is cut into its parts here: each frame costs more than the bytes in it.
 """
@@ -60,6 +58,12 @@ _SUBSCRIPTION_BYTES = 256  # ZeroMQ keeps subscriptions in a tree with a node pe
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow listener, on either side of a connection."""
 _DESCRIPTORS = 16  # of a context and a socket with its monitor: without them ZeroMQ aborts the process
+
+
+def _own_context() -> Context:
+    """Raises OSError where no descriptors are left."""
+    descriptors.require(_DESCRIPTORS)
+    return zmq.Context()
 
 
 def _socket(context: Context, kind: int) -> zmq.Socket[bytes]:
@@ -151,7 +155,7 @@ class Listener:
     """The accepting socket of a service; raises AddressError, which names the address, where it cannot be bound."""
 
     def __init__(self, address: Address) -> None:
-        self._context: Context = zmq.Context()
+        self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.ROUTER)
         self.entrance = _Entrance(self._socket, str(address))
         self._socket.router_mandatory = 1
@@ -262,17 +266,14 @@ class _Connection:
 
 
 class Dialer(EpochDialer[_Connection]):
-    """An Uplink over ZeroMQ.
-
-    Not thread-safe: one thread or loop owns it. `secret` keeps strangers from taking over the routes of our epochs.
-    """
+    """An Uplink over ZeroMQ. Not thread-safe: one thread or loop owns it."""
 
     def __init__(self, address: Address, uplink: Uplink, context: Context | None = None) -> None:
         """With the `context` of somebody else no thread is started, and nobody waits for what is written last."""
         super().__init__(uplink)
         self._address = address
-        self._secret = b"\x01" + secrets.token_bytes(15)
-        self._own, self._context = context is None, context or zmq.Context()
+        self._secret = b"\x01" + secrets.token_bytes(15)  # keeps strangers from taking over the routes of our epochs
+        self._own, self._context = context is None, context or _own_context()
         # ZeroMQ's own poller looks into every socket each time; their descriptors are enough.
         self._selector = selectors.DefaultSelector()
         self._waited: tuple[_Connection | None, int] = (None, -1)
@@ -320,7 +321,7 @@ class Publisher:
 
     def __init__(self) -> None:
         self.has_listeners = False
-        self.context: Context = zmq.Context()
+        self.context: Context = _own_context()
         self._socket = _socket(self.context, zmq.XPUB)
         self.entrance = _Entrance(self._socket, "monitors")
         self._socket.set_hwm(PUBLISHED_AHEAD)
@@ -363,7 +364,7 @@ class Subscriber:
     """A listening socket, which connects again and again until it is closed."""
 
     def __init__(self, address: Address) -> None:
-        self._context: Context = zmq.Context()
+        self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.SUB)
         self._socket.set_hwm(PUBLISHED_AHEAD)
         self._socket.setsockopt(zmq.IPV6, ":" in address.host)

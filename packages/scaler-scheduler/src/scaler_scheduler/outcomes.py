@@ -30,7 +30,6 @@ from scaler_scheduler.reports import plain_owner, profile_of, take_runs
 from scaler_scheduler.state import SchedulerState
 from scaler_scheduler.suspects import NOBODY, blame
 
-RELEASE_BATCH = 512
 RELEASE_SECONDS = 0.05
 _SAMPLES = 3
 """Durations read per batch; the rest passes through unread."""
