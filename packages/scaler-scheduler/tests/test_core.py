@@ -222,6 +222,27 @@ def test_capabilities_are_honoured_and_do_not_block_others(driver: SchedulerDriv
     assert list(driver.runs(driver.agent(b"big", capabilities=["gpu"]))) == [special]
 
 
+@pytest.mark.parametrize("cancelled", range(60, 70))
+@pytest.mark.parametrize("by", ["its client", "an operator"])
+def test_a_lane_of_which_all_tasks_were_cancelled_serves_those_that_come_later(
+    driver: SchedulerDriver, by: str, cancelled: int
+) -> None:
+    client, other, agent = driver.client(b"c"), driver.client(b"o"), driver.agent()
+    operator = b"operator".ljust(16, b".")
+    driver.feed(operator, PeerJoined(Hello(Role.OPERATOR, operator, 1), False))
+    running = driver.submit(client)
+    runs = driver.runs(agent)
+    waiting = driver.submit(client, cancelled, priority=5)
+    assert list(runs) == running and not driver.runs(agent)
+    driver.feed(client if by == "its client" else operator, messages.Cancel(waiting))
+    driver.submit(other)
+    driver.done(agent, runs)
+    driver.done(agent, driver.runs(agent))
+    assert driver.runs(agent) == {}, "what was cancelled does not run"
+    later = driver.submit(client, priority=5)
+    assert list(driver.runs(agent)) == later and driver.core.state.waiting.count == 0
+
+
 def test_ten_thousand_requirements_stay_cheap_and_each_is_served(driver: SchedulerDriver) -> None:
     names = [f"c{number}" for number in range(300)]
     client, agent = driver.client(), driver.agent(workers=300, capabilities=names)

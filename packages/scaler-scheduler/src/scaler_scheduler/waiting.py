@@ -174,18 +174,21 @@ class WaitingRoom:
                 choice.add(lane)
 
     def forget(self, task: TaskRecord) -> None:
-        """A waiting task is not wanted any more; the caller changed its state, its place is passed over later."""
+        """A waiting task does not wait any more: the caller changes its state, its place is passed over later."""
         lane = task.group.lane
         self.count -= 1
         lane.session.waiting -= 1
         lane.tombstones += 1
         if lane.tombstones > 64 and lane.tombstones > lane.size // 2:
-            alive = [waiting for waiting in lane.tasks if waiting.state == WAITING]
+            alive = [waiting for waiting in lane.tasks if waiting.state == WAITING and waiting is not task]
+            ready = [entry for entry in lane.ready if entry[-1].state == WAITING and entry[-1] is not task]
+            lane.tombstones = 0
+            if not alive and not ready:  # rounds drop a lane that is empty, and it would still count as listed
+                alive, lane.tombstones = [task], 1
             lane.tasks.clear()
             lane.tasks.extend(alive)
-            lane.ready = [entry for entry in lane.ready if entry[-1].state == WAITING]
+            lane.ready = ready
             heapq.heapify(lane.ready)
-            lane.tombstones = 0
 
     def take(self, offer: Offer, limit: Callable[[LaneRecord], int], now: float) -> list[TaskRecord]:
         """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; or none."""
