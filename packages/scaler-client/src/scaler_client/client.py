@@ -365,7 +365,8 @@ class Client:
 
         self._io.handoff.check()
         renewed: set[int] | None = set() if wishes.reserialize else None
-        gathering = Gathering(self._io, self._writer, self._group(callee, wishes), callee.check)
+        group, patience = self._group(callee, wishes), float(self._timeout_seconds)
+        gathering = Gathering(self._io, self._writer, group, callee.check, patience)
         with _bar(gathering.progress) if progress else nullcontext():
             return gathering.run(rows, renewed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from itertools import chain, islice
@@ -16,7 +17,8 @@ from scaler_client.signatures import CallCheck
 from scaler_client.storage import wait_put
 from scaler_client.stored import fetched, kept_bytes, pending_puts, stored_positions
 from scaler_client.waiters import Bell
-from scaler_protocol.buffers import Payload
+from scaler_protocol.buffers import Buffer, Payload
+from scaler_protocol.errors import StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import MESSAGE_LIMIT, Status
 
@@ -27,12 +29,18 @@ BLOCK_BYTES = 16 * 1024 * 1024
 AHEAD_BYTES = 128 * 1024 * 1024
 """Bytes of calls without results after which no more are written for the time being."""
 
+AGAIN_SECONDS = 0.1
+"""How often a storage server that is away is asked for a result."""
+
 
 class Gathering:
     """The blocks of one map."""
 
-    def __init__(self, io: IoThread, writer: CallWriter, group: CallGroup, check: CallCheck) -> None:
+    def __init__(
+        self, io: IoThread, writer: CallWriter, group: CallGroup, check: CallCheck, patience_seconds: float
+    ) -> None:
         self._io, self._writer, self._group, self._check = io, writer, group, check
+        self._patience_seconds = patience_seconds
         self._blocks: list[CallBlock] = []
         self._changed = Bell()
 
@@ -57,7 +65,7 @@ class Gathering:
             results: list[Any] = []
             for block in self._blocks:
                 self._await(block)
-                results += _load(block)
+                results += _load(block, self._patience_seconds)
             return results
         except FailedArgumentError as failed:
             self._cancel()
@@ -95,7 +103,7 @@ class Gathering:
             self._changed.hush()
             for each in self._blocks:
                 if each.failures:
-                    _raise_first(each)
+                    _raise_first(each, self._patience_seconds)
             if not block.missing:
                 return
             with self._io.waiting:
@@ -121,22 +129,22 @@ def _pieces(calls: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     yield at, len(calls)
 
 
-def _load(block: CallBlock) -> list[Any]:
+def _load(block: CallBlock, patience_seconds: float) -> list[Any]:
     load, results = block.group.load, block.results
     block.results = []
     if stored_positions(results):
-        return _load_stored(load, results)
+        return _load_stored(load, results, patience_seconds)
     try:
         return [load(payload) for payload in results]
     except BaseException as problem:
         refuse("a result", problem)
 
 
-def _load_stored(load: Callable[[bytes], Any], results: list[bytes]) -> list[Any]:
+def _load_stored(load: Callable[[bytes], Any], results: list[bytes], patience_seconds: float) -> list[Any]:
     """As results are loaded their objects go, one by one."""
     values: list[Any] = []
     for position, payload in enumerate(results):
-        content = fetched(payload)
+        content = _fetched(payload, patience_seconds)
         results[position] = payload = b""
         try:
             values.append(load_with(load, content))
@@ -145,11 +153,23 @@ def _load_stored(load: Callable[[bytes], Any], results: list[bytes]) -> list[Any
     return values
 
 
-def _raise_first(block: CallBlock) -> None:
+def _fetched(payload: bytes, patience_seconds: float) -> Buffer:
+    """The payload proper. A storage server that is away is waited for: unlike a future a map can not be asked again."""
+    until = time.monotonic() + patience_seconds
+    while True:
+        try:
+            return fetched(payload)
+        except StorageLostError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(AGAIN_SECONDS)
+
+
+def _raise_first(block: CallBlock, patience_seconds: float) -> None:
     _, status, payload = min(block.failures)
     if status == Status.CANCELLED:
         raise CancelledError
-    error, traceback = load_failure(status, fetched(payload))
+    error, traceback = load_failure(status, _fetched(payload, patience_seconds))
     try:
         raise error.with_traceback(traceback)
     finally:

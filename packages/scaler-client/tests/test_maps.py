@@ -1,0 +1,78 @@
+"""Maps: what they do that futures do not."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from scaler_client import maps
+from scaler_client.records import CallBlock, CallGroup
+from scaler_client.storage import ClientStorage, StorageDoor
+from scaler_client.stored import StoredPayload
+from scaler_protocol.errors import StorageLostError
+from scaler_protocol.messages import Group, Status
+from scaler_protocol.objects import Reference
+
+BIG = bytes(100_000)
+GROUP = CallGroup(Group(b""), (), pickle.loads, pickle.dumps)
+
+
+class AbsentServer:
+    """Keeps objects, and is away for as many questions as `away` says."""
+
+    def __init__(self) -> None:
+        self.objects: dict[bytes, bytes] = {}
+        self.away = 0
+
+    def put(self, payload: bytes, *, session: int, name: bytes, copying: object) -> None:
+        self.objects[name] = bytes(payload)
+
+    def get(self, reference: Reference, timeout: float) -> bytes:
+        if self.away:
+            self.away -= 1
+            raise StorageLostError("no answer")
+        return self.objects[reference.object]
+
+    def check_server(self, patience: float = 0.0) -> None: ...
+
+    def delete(self, references: object, *, session: int) -> None: ...
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AbsentServer]:
+    monkeypatch.setattr(maps, "AGAIN_SECONDS", 0.0)
+    yield AbsentServer()
+
+
+def block_of(server: AbsentServer, status: int, *outcomes: object) -> CallBlock:
+    """Calls that have all ended so, with outcomes in storage."""
+    door = StorageDoor(lambda: "tcp://127.0.0.1:1", lambda address: server)  # type: ignore[arg-type,return-value]
+    storage = ClientStorage(door, 5)
+    block = CallBlock(1, GROUP, [b"call"] * len(outcomes), lambda: None)
+    for task, outcome in enumerate(outcomes, 1):
+        placed = storage.place(pickle.dumps(outcome))
+        assert type(placed) is StoredPayload
+        block.take(task, status, placed)
+    return block
+
+
+def test_stored_results_wait_for_a_server_that_is_away(server: AbsentServer) -> None:
+    block = block_of(server, Status.VALUE, BIG, BIG + b"1")
+    server.away = 3
+    assert maps._load(block, 10.0) == [BIG, BIG + b"1"]
+
+
+def test_a_stored_failure_waits_too(server: AbsentServer) -> None:
+    block = block_of(server, Status.RAISED, (ValueError("it was", BIG), ""))
+    server.away = 3
+    with pytest.raises(ValueError, match="it was"):
+        maps._raise_first(block, 10.0)
+
+
+def test_a_server_that_stays_away_is_said_in_bounded_time(server: AbsentServer) -> None:
+    block = block_of(server, Status.VALUE, BIG)
+    server.away = 2**62
+    with pytest.raises(StorageLostError, match="no answer"):
+        maps._load(block, 0.05)
