@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from scaler_io.descriptors import TOPICS
 from scaler_io.zeromq import PUBLISHED_AHEAD, Publisher, Subscriber
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
@@ -115,6 +116,37 @@ def test_long_subscriptions_are_not_kept(publisher: Publisher, tmp_path: Path) -
     gone.close()
     greedy.close()
     listener.close()
+
+
+def test_a_peer_with_many_short_topics_is_disconnected(
+    publisher: Publisher, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = Address(path=str(tmp_path / "monitor"))
+    publisher.bind(address)
+    listener, greedy = Subscriber(address), strange(address, zmq.SUB)
+    wait_joined(publisher)
+    gone: zmq.Socket[bytes] = greedy.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    greedy.setsockopt(zmq.RECONNECT_IVL, -1)
+    for number in range(TOPICS):
+        greedy.subscribe(b"%d" % number)
+    for _ in range(2 * TOPICS):
+        listener.listen_anew()  # the same topic, again and again
+        wait_joined(publisher)
+        assert not listener.receive()  # and ZeroMQ notes that it may send more
+    for number in range(100_000):
+        greedy.subscribe(b"%d" % number)
+    until = time.monotonic() + SECONDS
+    while not gone.poll(0):
+        assert select.select([publisher.fileno()], [], [], until - time.monotonic())[0], "the connection lasts"
+        publisher.joined()
+    publisher.send([HEAD, b"still"])
+    while next_frames(listener) != [HEAD, b"still"]:
+        pass
+    [line] = caplog.messages
+    assert line.startswith(f"monitors: 1 connections closed whose peers subscribed to more than {TOPICS} topics")
+    greedy.disable_monitor()
+    for each in (gone, greedy, listener):
+        each.close()
 
 
 def test_a_listener_comes_back_by_itself(tmp_path: Path) -> None:

@@ -24,6 +24,10 @@ RESERVED: Final = 64
 _MOST: Final = 1 << 20
 """Beyond this a higher limit is of no use, and some libraries walk through all numbers."""
 _TELL_SECONDS: Final = 60.0
+TOPICS: Final = 16
+"""That a peer may subscribe to over one connection: who listens needs one, the empty one."""
+TOPIC_BYTES: Final = 256
+"""Of each of them: ZeroMQ keeps subscriptions in a tree with a node per byte."""
 
 
 def limit() -> int:
@@ -100,6 +104,41 @@ class ConnectionCap:
                 "%s: %d connections refused: this process may have %d files open, and all but a reserve are in use; "
                 "raise the limit with ulimit -n, or LimitNOFILE= of systemd",
                 self._address, self._refused, limit(),
+            )  # fmt: skip
+
+
+class TopicCap(ConnectionCap):
+    """Closes also connections whose peers subscribe to too much, and says so, at most once a minute.
+
+    ZeroMQ has no option for this, and would keep for ever what a connection subscribes to that lasts.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._topics: dict[int, set[bytes]] = {}
+        self._greedy = 0
+        self._greedy_told_at = -_TELL_SECONDS
+
+    def accepted(self, descriptor: int) -> None:
+        self._topics.pop(descriptor, None)
+        super().accepted(descriptor)
+
+    def subscribed(self, descriptor: int, topic: bytes) -> None:
+        """The peer of a connection has subscribed to a topic, perhaps once more."""
+        topics = self._topics.setdefault(descriptor, set())
+        if len(topics) > TOPICS:
+            return  # what it had said before its connection was closed
+        topics.add(topic)
+        if len(topics) <= TOPICS:
+            return
+        _shut_down(descriptor)
+        self._greedy += 1
+        now = time.monotonic()
+        if now >= self._greedy_told_at + _TELL_SECONDS:
+            self._greedy_told_at = now
+            LOGGER.warning(
+                "%s: %d connections closed whose peers subscribed to more than %d topics; monitors need the empty one",
+                self._address, self._greedy, TOPICS,
             )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ import zmq.backend
 from zmq.utils.monitor import recv_monitor_message
 
 from scaler_io import descriptors
-from scaler_io.descriptors import ConnectionCap
+from scaler_io.descriptors import TOPIC_BYTES, ConnectionCap, TopicCap
 from scaler_io.dialing import LINGER_SECONDS, TURN_MESSAGES, EpochDialer
 from scaler_io.links import Uplink
 from scaler_io.streams import Frames, cut, join
@@ -54,7 +54,6 @@ _NEVER_MS = 24 * 3600 * 1000
 _PROBE_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 3600.0
 _LISTENS = {b"\x01": True, b"\x00": False}  # what a publisher hears of subscriptions to everything
-_SUBSCRIPTION_BYTES = 256  # ZeroMQ keeps subscriptions in a tree with a node per byte
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow listener, on either side of a connection."""
 _DESCRIPTORS = 16  # of a context and a socket with its monitor: without them ZeroMQ aborts the process
@@ -131,8 +130,8 @@ def _is_readable(through: zmq.Socket[bytes]) -> bool:
 class _Entrance:
     """Hears of every connection to an accepting socket; those beyond the limit are closed again."""
 
-    def __init__(self, accepting: zmq.Socket[bytes], name: str) -> None:
-        self._cap = ConnectionCap(name)
+    def __init__(self, accepting: zmq.Socket[bytes], cap: ConnectionCap) -> None:
+        self._cap = cap
         path = f"inproc://entrance-{id(self)}"
         accepting.monitor(path, zmq.EVENT_ACCEPTED)  # of failures it tells without end where descriptors are lacking
         self._monitor = accepting.context.socket(zmq.PAIR)
@@ -157,7 +156,7 @@ class Listener:
     def __init__(self, address: Address) -> None:
         self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.ROUTER)
-        self.entrance = _Entrance(self._socket, str(address))
+        self.entrance = _Entrance(self._socket, ConnectionCap(str(address)))
         self._socket.router_mandatory = 1
         self._many = False
         self._path = address.path
@@ -184,8 +183,7 @@ class Listener:
             problem = probe.connect_ex(address.path)
         # Only a refusal proves that nobody is there: a service too busy to accept is alive.
         if problem not in (errno.ECONNREFUSED, errno.ENOENT):
-            denied = problem == errno.EACCES
-            raise self._refusal(address, os.strerror(errno.EACCES if denied else errno.EADDRINUSE))
+            raise self._refusal(address, os.strerror(problem if problem == errno.EACCES else errno.EADDRINUSE))
 
     def _refusal(self, address: Address, why: str) -> AddressError:
         self._context.destroy(linger=0)
@@ -323,9 +321,10 @@ class Publisher:
         self.has_listeners = False
         self.context: Context = _own_context()
         self._socket = _socket(self.context, zmq.XPUB)
-        self.entrance = _Entrance(self._socket, "monitors")
+        self._cap = TopicCap("monitors")
+        self.entrance = _Entrance(self._socket, self._cap)
         self._socket.set_hwm(PUBLISHED_AHEAD)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, _SUBSCRIPTION_BYTES)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, TOPIC_BYTES)
         self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # every listener that comes is told of, not only the first
 
     def bind(self, address: Address) -> None:
@@ -346,7 +345,10 @@ class Publisher:
         """Whether a listener has come since the last call; to be called after sending, too."""
         came = False
         while _is_readable(self._socket):
-            if (listens := _LISTENS.get(_raw.recv(self._socket, _NOWAIT))) is not None:
+            frame = _raw.recv(self._socket, _NOWAIT, False)
+            if frame.bytes.startswith(b"\x01"):
+                self._cap.subscribed(int(frame.get("__fd")), frame.bytes)
+            if (listens := _LISTENS.get(frame.bytes)) is not None:
                 self.has_listeners = listens
                 came = came or listens
         return came and self.has_listeners
