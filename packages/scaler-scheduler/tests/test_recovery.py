@@ -161,6 +161,21 @@ def test_grandchildren_belong_to_the_client(driver: SchedulerDriver) -> None:
     assert list(driver.core.state.sessions) == [client[0]]
 
 
+@pytest.mark.parametrize("behind", [0, 3])
+def test_a_run_that_comes_back_and_is_lost_again_runs_once(driver: SchedulerDriver, behind: int) -> None:
+    client, agent = driver.client(), driver.agent(b"back")
+    (task,) = driver.submit(client)
+    (run,) = driver.runs(agent).values()
+    others = driver.submit(client, behind) if behind else []
+    driver.feed(agent, PeerLost("gone", farewell=True))
+    driver.agent(b"back", peer_incarnation=driver.incarnation)
+    driver.feed(agent, messages.Resume(running=(task,), runs=(run,)))
+    driver.feed(agent, PeerLost("gone", farewell=True))
+    other = driver.agent(b"other", workers=4)
+    given = [task for message in driver.take(other, messages.Run) for task in message.tasks]
+    assert given == [task, *others] and driver.core.state.waiting.count == 0
+
+
 def test_a_client_that_comes_back_under_its_number(driver: SchedulerDriver) -> None:
     for _ in range(3):
         client = driver.client()

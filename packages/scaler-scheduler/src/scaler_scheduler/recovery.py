@@ -127,7 +127,7 @@ class Recovery:
         if is_suspect:
             self._state.suspects.remove(record)
         else:
-            self._state.waiting.forget(record)
+            self._state.waiting.take_out(record)
         if extra is not None:
             extra.suspect = False  # its host lives
             if extra.charged == run:

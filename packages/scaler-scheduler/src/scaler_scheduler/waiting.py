@@ -190,6 +190,18 @@ class WaitingRoom:
             lane.ready = ready
             heapq.heapify(lane.ready)
 
+    def take_out(self, task: TaskRecord) -> None:
+        """A waiting task runs already: its place goes with it, for it may wait again."""
+        lane = task.group.lane
+        self.count -= 1
+        lane.session.waiting -= 1
+        if task in lane.tasks:  # it was put in front
+            lane.tasks.remove(task)
+        else:
+            lane.ready = [entry for entry in lane.ready if entry[-1] is not task]
+            heapq.heapify(lane.ready)
+        lane.listed = lane.listed and bool(lane.size)
+
     def take(self, offer: Offer, limit: Callable[[LaneRecord], int], now: float) -> list[TaskRecord]:
         """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; or none."""
         choice = self._choices[offer]
