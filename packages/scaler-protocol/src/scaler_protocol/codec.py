@@ -176,9 +176,10 @@ class _Kind:
         for attribute, name, _, _, _, longest, fits in self.payloads:
             column: Payloads = getattr(message, attribute)
             if column:
-                if len(column) > longest or (fits is not None and not fits(column)):
+                lengths = column.lengths
+                if len(lengths) > longest or (fits is not None and not fits(column)):
                     raise ValueError(attribute)
-                setattr(body, name, column.lengths)
+                setattr(body, name, lengths)
                 parts.append(column.frame)
         if not parts:
             return [root.to_bytes()]
@@ -194,16 +195,16 @@ class _Kind:
         reason, _, _ = str(error).partition("\n")
         return _invalid(self.kind.__name__, f"can not be written: {reason}")
 
-    def _contradiction(self, message: Any) -> tuple[str, str] | None:
-        """The column that does not go with the others, and why."""
+    def _contradiction(self, message: Any, values: dict[str, Any]) -> tuple[str, str] | None:
+        """The column that does not go with the others, and why; `values` are those of the message, by field."""
         for columns in self.columns:
-            size = len(getattr(message, columns[0]))
+            size = len(values[columns[0]])
             for other in columns[1:]:
-                found = len(getattr(message, other))
+                found = len(values[other])
                 if found != size and (found or other not in self.optional):
                     return f"{self.kind.__name__}.{other}", f"has {found} entries, {columns[0]} {size}"
         for column, relation in self.relations:
-            if getattr(message, column) and (fault := relation.fault(message)):
+            if values[column] and (fault := relation.fault(message)):
                 return f"{self.kind.__name__}.{column}", fault
         return None
 
@@ -217,7 +218,7 @@ class _Kind:
         elif payload:
             raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload)} bytes of nobody")
         message = self.kind(**values)
-        if found := self._contradiction(message):
+        if found := self._contradiction(message, values):
             raise _malformed(*found)
         if self.keeps_frames:
             object.__setattr__(message, "encoded", frames)
@@ -254,7 +255,7 @@ class _Kind:
             if end > len(payload):
                 raise MalformedMessageError(f"{self.kind.__name__}.{attribute} ends at {end} of {len(payload)} bytes")
             values[attribute] = column = Payloads.cut(payload if only else payload[at:end], lengths)
-            if len(column) > longest or (fits is not None and column and not fits(column)):
+            if len(lengths) > longest or (fits is not None and lengths and not fits(column)):
                 raise self._out_of_limits(attribute, column)
             at = end
         if at != len(payload):

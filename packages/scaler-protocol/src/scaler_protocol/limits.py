@@ -74,7 +74,7 @@ _FUNCTION_NAMES: Final = Column(NAME, FUNCTIONS)
 _NAMES: Final = Column(NAME, ENTRIES)
 _STATUSES: Final = Column(Whole(0, 4), ENTRIES)
 _STATES: Final = Column(Whole(0, 5), ENTRIES)
-_GROUPS: Final = Column(Anything(), FUNCTIONS)
+_GROUPS: Final = Column(Anything(), FUNCTIONS, each_fits=True)
 _SIZES: Final = Column(SIZE, ENTRIES)
 _CAPABILITIES: Final = {
     "capability_names": Column(CAPABILITY_NAME, CAPABILITIES),

@@ -202,9 +202,6 @@ class Anything(Limit):
     def fits(self, value: Any) -> bool:
         return True
 
-    def all_fit(self, column: Sequence[Any]) -> bool:
-        return True
-
 
 @dataclass(frozen=True, slots=True)
 class Column(Limit):
