@@ -51,7 +51,7 @@ def test_connections_do_not_take_the_last_descriptors() -> None:
         assert scheduler.end() == 0
 
 
-@pytest.mark.parametrize("module", ["scaler_scheduler", "scaler_storage"])
+@pytest.mark.parametrize("module", ["scaler_scheduler", "scaler_storage", "scaler_worker"])
 def test_more_connections_at_once_than_descriptors(module: str) -> None:
     """They are refused without much ado: memory stays what it was, and whoever comes later is served."""
     port = free_ports(3)
@@ -99,12 +99,3 @@ def test_a_server_with_few_descriptors_starts_or_says_why_not(module: str, limit
             remedy = f"Too many open files: 16 more are needed, and {limit} is the limit, which ulimit -n raises"
             assert remedy in line and server.process.wait(SECONDS) == 1
             assert server.rest() == [] and "Traceback" not in "".join(server.lines)
-
-
-def test_an_agent_without_descriptors_for_a_connection_says_so() -> None:
-    address = f"tcp://127.0.0.1:{free_ports(3)}"
-    with limited("ulimit -n 30", "scaler_worker", "-n", "1", address) as agent:
-        line = agent.read_until("no connection can be made")
-        assert "Too many open files" in line and "ulimit -n" in line
-        agent.end()
-        assert not any("no connection can be made" in line for line in agent.rest())

@@ -72,6 +72,26 @@ def test_zeromq_without_descriptors_raises_an_os_error() -> None:
     assert said.split("\n") == ["24", "24"]
 
 
+def test_whoever_has_none_to_connect_says_so_once() -> None:
+    said = run("""
+        import logging, resource, sys
+        from scaler_io.links import Uplink
+        from scaler_io.zeromq import Dialer
+        from scaler_protocol.addresses import Address
+        from scaler_protocol.handshake import Hello, Role
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        uplink = Uplink(Hello(Role.CLIENT, b"i" * 16, 1, session=1), 0.0, timeout_seconds=1000.0)
+        dialer = Dialer(Address.parse("tcp://127.0.0.1:1"), uplink)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+        for second in range(100):
+            dialer.turn(float(second))
+        print(uplink.epoch > 1)
+    """)
+    [line, several] = said.split("\n")
+    assert line.startswith("no connection can be made, which is tried again: [Errno 24] Too many open files")
+    assert several == "True"
+
+
 def test_connections_beyond_the_limit_are_shut_down_and_other_files_are_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
