@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,9 +15,16 @@ from hypothesis import strategies as st
 
 from scaler import Client
 from scaler_protocol.errors import TaskTimeoutError
-from support.clusters import LocalCluster
+from support.clusters import LocalCluster, listening_to
 from support.gates import SECONDS, Gate, wait_at
 from support.tasks import add, explode, pair, pause_and_add, sizes, square, total
+
+
+@pytest.fixture(scope="module", autouse=True)
+def listened(cluster: LocalCluster) -> Iterator[None]:
+    """Of graphs the scheduler tells most; those of other tests run while nobody listens."""
+    with listening_to(cluster.address):
+        yield
 
 
 @st.composite

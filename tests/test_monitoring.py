@@ -239,6 +239,15 @@ def test_tracebacks_objects_and_graphs_are_told_of(listening: Listening, user: C
     assert (model.status.graph_nodes, model.status.graph_dones, model.status.graph_faileds) == ((2,), (2,), (0,))
 
 
+def test_calls_that_are_not_plain_are_heard_of(listening: Listening, user: Client) -> None:
+    listening.wait_for(lambda model: model.status is not None, SECONDS)
+    assert user.get({"a": (abs, -2)}, ["a"]) == {"a": 2}
+    assert user.get({"a": (abs, -3), "b": (abs, -4)}, ["a", "b"]) == {"a": 3, "b": 4}
+    assert user.submit(len, bytes(100_000)).result() == 100_000
+    listening.wait_for(has_ended(4), SECONDS)
+    assert listening.model.tasks.live == 0
+
+
 def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
     cluster = LocalCluster(tmp_path / "log", n_workers=2, heartbeat_interval_seconds=1)
     monitor = Address.parse(cluster.address).beside(2)

@@ -21,6 +21,7 @@ from scaler import Client, ScalerFuture
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_storage.pool import RECYCLE_SECONDS
+from support.clusters import listening_to
 from support.faults import TESTS, Service, Services, resident, wait_until
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import (
@@ -54,11 +55,12 @@ def storage() -> Iterator[WatchedStorage]:
 
 @pytest.fixture(scope="module")
 def services(storage: WatchedStorage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """A scheduler that names our server, and two workers."""
+    """A scheduler that names our server and has a listener, and two workers."""
     folder = tmp_path_factory.mktemp("objects")
     with Services(folder, "--object-storage-address", storage.address) as started:
         started.add_agent(2)
-        yield started
+        with listening_to(started.address):
+            yield started
 
 
 @pytest.fixture

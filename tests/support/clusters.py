@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from scaler import SchedulerClusterCombo
+from scaler_io.zeromq import Subscriber
+from scaler_protocol.addresses import Address
+from support.gates import SECONDS
 from support.processes import Watched, descendants
+
+
+@contextmanager
+def listening_to(scheduler: str) -> Iterator[None]:
+    """Somebody subscribes to what this scheduler publishes, and reads none of it."""
+    subscriber = Subscriber(Address.parse(scheduler).beside(2))
+    try:
+        assert subscriber.wait(SECONDS)
+        yield
+    finally:
+        subscriber.close()
 
 
 class LocalCluster:

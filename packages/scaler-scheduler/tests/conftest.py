@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import pytest
@@ -15,13 +16,44 @@ from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Done, Group, Run, Status, Submit
+from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
 from scaler_protocol.payloads import NONE, Payloads
 from scaler_protocol.profiles import PROFILE
+from scaler_scheduler.census import ProcessFigures, census
 from scaler_scheduler.config import SchedulerConfig
 from scaler_scheduler.core import SchedulerCore
+from scaler_scheduler.records import ASSIGNED, DONE, HELD, WAITING
+from scaler_scheduler.state import SchedulerState
 
 M = TypeVar("M")
 FUNCTION = function_id(b"body")
+STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD, ASSIGNED: TaskStep.ASSIGNED}
+
+
+class TinyMonitor:
+    """Listens from the start: where each task stands, as it was told."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self.steps: dict[int, int] = {}
+        self._state = state
+        state.chronicle.begin((), ())
+
+    def look(self, now: float) -> None:
+        """Hear what has happened; it is what the tables hold, and the figures can be written."""
+        state = self._state
+        encode(census(state, ProcessFigures("ipc:///test", 0.0, now, 0.0, 0), now))
+        if (events := state.chronicle.take(0.0)) is not None:
+            written = decode([bytes(frame) for frame in encode(events)])
+            assert isinstance(written, TaskEvents)
+            ids = iter(memoryview(written.tasks).cast("Q"))
+            for step, _, count, _, _ in PACKED_BATCH.iter_unpack(written.batches):
+                for task in islice(ids, count):
+                    if step in (TaskStep.ENDED, TaskStep.GONE):
+                        self.steps.pop(task, None)
+                    else:
+                        self.steps[task] = step
+        tasks = [task for session in state.sessions.values() for task in session.tasks.values()]
+        assert self.steps == {task.id: STEPS[task.state] for task in tasks if task.state != DONE}
 
 
 @dataclass
@@ -29,6 +61,7 @@ class SchedulerDriver:
     """Feeds a core and sorts what it says by receiver; time stands still unless told."""
 
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    monitored: bool = False
     now: float = 100.0
     incarnation: int = 7
     inboxes: dict[bytes, list[messages.Message]] = field(default_factory=dict)
@@ -37,6 +70,7 @@ class SchedulerDriver:
 
     def __post_init__(self) -> None:
         self.core = SchedulerCore(self.incarnation, self.config)
+        self._monitor = TinyMonitor(self.core.state) if self.monitored else None
         self._counts: dict[bytes, int] = {}
 
     def feed(self, peer: bytes, *events: HubEvent) -> None:
@@ -61,6 +95,8 @@ class SchedulerDriver:
             else:
                 self.others.append(effect)
         self.core.check()
+        if self._monitor is not None:
+            self._monitor.look(self.now)
 
     def later(self, seconds: float) -> None:
         """Time passes."""
@@ -155,7 +191,13 @@ class SchedulerDriver:
         return told
 
 
-@pytest.fixture
-def driver() -> SchedulerDriver:
-    """A fresh scheduler."""
-    return SchedulerDriver()
+@pytest.fixture(params=["alone", "monitored"])
+def driver(request: pytest.FixtureRequest) -> SchedulerDriver:
+    """A fresh scheduler, without and with somebody who listens."""
+    return SchedulerDriver(monitored=request.param == "monitored")
+
+
+@pytest.fixture(scope="session")
+def make_driver() -> type[SchedulerDriver]:
+    """For tests that make any number of schedulers."""
+    return SchedulerDriver

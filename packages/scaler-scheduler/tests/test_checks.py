@@ -185,6 +185,7 @@ def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None
         driver.core.handle(agent, done(task, run), driver.now)
         driver.core.handle(client, messages.Release((task,)), driver.now)
         driver.core.settle(driver.now)
+    driver.settle()
     state = driver.core.state
     assert len(state.functions) <= RECORDS_LIMIT + 1
     assert len(state.agents[agent].functions) <= HELD_FUNCTIONS

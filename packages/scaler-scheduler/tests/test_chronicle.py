@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
+import pytest
+
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.ids import first_task, function_id
 from scaler_protocol.messages import Group, Submit
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
 
 LAST = 2**32 - 1
 """The last number of 32 bits: a group is numbered with each distinct function, say 2,000 a second for 25 days."""
+
+
+@pytest.fixture
+def driver(make_driver: type[SchedulerDriver]) -> SchedulerDriver:
+    """A fresh scheduler; it is the tests that listen."""
+    return make_driver()
 
 
 def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: SchedulerDriver) -> None:

@@ -30,9 +30,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     make_driver: type[SchedulerDriver]
 
-    @initialize()
-    def start(self) -> None:
-        self.driver = type(self).make_driver()
+    @initialize(monitored=st.booleans())
+    def start(self, monitored: bool) -> None:
+        self.driver = type(self).make_driver(monitored=monitored)
         self.wanted: dict[int, bytes] = {}
         self.told: dict[int, int] = {}
         self.dependents = 0
@@ -215,8 +215,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert not any(session.tasks for session in self.driver.core.state.sessions.values()), "an id leaked"
 
 
-def test_any_order(driver: SchedulerDriver) -> None:
-    AnyOrder.make_driver = type(driver)
+def test_any_order(make_driver: type[SchedulerDriver]) -> None:
+    AnyOrder.make_driver = make_driver
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler_protocol.ids import function_id
@@ -212,9 +212,9 @@ def test_tasks_without_inputs_are_not_looked_at(driver: SchedulerDriver, monkeyp
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_task_is_lost_and_no_worker_idle(driver: SchedulerDriver, data: st.DataObject) -> None:
-    driver = type(driver)()
+@settings(max_examples=60, deadline=None)
+def test_no_task_is_lost_and_no_worker_idle(make_driver: type[SchedulerDriver], data: st.DataObject) -> None:
+    driver = make_driver(monitored=data.draw(st.booleans()))
     client = driver.client()
     names = [b"x", b"y", b"z"]
     agents = [driver.agent(name, workers=data.draw(st.integers(1, 3))) for name in names]

@@ -70,10 +70,10 @@ class Chronicle:
     # --- steps: to be called where `listening` ----------------------------------------------------------------------
 
     def stand(self, state: int, tasks: Sequence[TaskRecord]) -> None:
-        """These tasks are WAITING or HELD from now on."""
-        step, group = _STEPS[state], tasks[0].group
-        if len(tasks) == 1 or len({task.group for task in tasks}) == 1:
-            self._step(step, self._number_of(group), [task.id for task in tasks])
+        """These tasks, of which there may be none, are WAITING or HELD from now on."""
+        step, groups = _STEPS[state], {task.group for task in tasks}
+        if len(groups) == 1:
+            self._step(step, self._number_of(groups.pop()), [task.id for task in tasks])
             return
         by_group: dict[GroupRecord, list[int]] = {}
         for task in tasks:

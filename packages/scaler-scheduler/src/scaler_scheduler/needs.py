@@ -63,9 +63,8 @@ class Needs:
             record = records[position]
             if record.state == HELD and record.extra is not None and not record.extra.lacking:
                 record.state = WAITING
-        held = [record for record in records if record.state == HELD]
-        if held and self._state.chronicle.listening:
-            self._state.chronicle.stand(HELD, held)
+        if self._state.chronicle.listening:
+            self._state.chronicle.stand(HELD, [record for record in records if record.state == HELD])
         if lacking:
             self._state.send(session.peer, NeedInputs(*zip(*lacking, strict=True)))
         return fated

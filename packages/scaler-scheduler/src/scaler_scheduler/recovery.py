@@ -232,6 +232,8 @@ class Recovery:
     def _resend(self, session: SessionRecord, task: int, agent: AgentRecord, now: float) -> None:
         record = self._enter(session, task)
         record.state = HELD
+        if self._state.chronicle.listening:
+            self._state.chronicle.stand(HELD, (record,))
         self._state.send(agent.peer, Resend((task,)))
         self._asked[task] = agent
         self._answers_until = now + self._state.config.recovery_seconds
