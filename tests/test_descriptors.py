@@ -51,7 +51,7 @@ def test_connections_do_not_take_the_last_descriptors() -> None:
         assert scheduler.end() == 0
 
 
-@pytest.mark.parametrize("module", ["scaler_scheduler", "scaler_storage", "scaler_worker"])
+@pytest.mark.parametrize("module", ["scaler_scheduler", "scaler_storage"])
 def test_more_connections_at_once_than_descriptors(module: str) -> None:
     """They are refused without much ado: memory stays what it was, and whoever comes later is served."""
     port = free_ports(3)
@@ -99,3 +99,10 @@ def test_a_server_with_few_descriptors_starts_or_says_why_not(module: str, limit
             remedy = f"Too many open files: 16 more are needed, and {limit} is the limit, which ulimit -n raises"
             assert remedy in line and server.process.wait(SECONDS) == 1
             assert server.rest() == [] and "Traceback" not in "".join(server.lines)
+
+
+def test_an_agent_with_too_few_descriptors_says_so_and_ends() -> None:
+    with limited("ulimit -n 20", "scaler_worker", "-n", "1", f"tcp://127.0.0.1:{free_ports(3)}") as agent:
+        said = agent.read_until("Too many open files")
+        assert "20 is the limit, which ulimit -n raises" in said
+        assert agent.process.wait(SECONDS) == 1 and agent.rest() == []
