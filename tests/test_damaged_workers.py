@@ -9,7 +9,21 @@ import pytest
 
 from scaler import Client
 from support.clusters import LocalCluster
-from support.fault_tasks import break_module, keep_descriptors, lower_limit, open_files, root_of, use_up_task_ids
+from support.fault_tasks import (
+    LeavingError,
+    break_module,
+    keep_descriptors,
+    leave_alarm,
+    leave_closed_output,
+    leave_handled_alarm,
+    leave_no_output,
+    lower_cpu_limit,
+    lower_limit,
+    open_files,
+    print_a_while,
+    root_of,
+    use_up_task_ids,
+)
 from support.gates import SECONDS
 
 TASKS = 40
@@ -28,6 +42,7 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
     [
         (keep_descriptors, "it can open no file"),
         (lower_limit, "its limit of open files was lowered"),
+        (lower_cpu_limit, "its limit of CPU time was lowered"),
         (use_up_task_ids, "its tasks have submitted as many tasks as it can number"),
     ],
 )
@@ -45,6 +60,19 @@ def test_a_task_that_damages_its_worker_and_fails_says_why_itself(own: LocalClus
         error = client.submit(keep_descriptors, fail=True).exception(SECONDS)
         assert isinstance(error, OSError) and "Too many open files" in str(error)
         assert client.map(open_files, range(TASKS)) == list(range(TASKS))
+
+
+@pytest.mark.parametrize("leave", [leave_alarm, leave_handled_alarm, leave_closed_output, leave_no_output])
+def test_what_a_task_leaves_behind_does_not_meet_the_next_one(own: LocalCluster, leave: object) -> None:
+    with Client(own.address) as client, Client(own.address, stream_output=True) as streaming:
+        client.map(root_of, range(TASKS))
+        left = [client.submit(leave) for _ in range(TASKS)]  # type: ignore[call-overload]
+        futures = [each.submit(print_a_while, number) for number in range(TASKS) for each in (client, streaming)]
+        assert [type(future.exception(SECONDS)) for future in left] == [LeavingError] * TASKS
+        assert [future.result(SECONDS) for future in futures] == [
+            n for number in range(TASKS) for n in (number, number)
+        ]
+        assert {future.profiling_info().attempt for future in futures} == {1}
 
 
 def test_a_worker_that_fails_unlike_the_other_is_replaced_and_said(own: LocalCluster) -> None:

@@ -122,6 +122,56 @@ def lower_limit() -> str:
     return "done"
 
 
+def lower_cpu_limit() -> str:
+    """Allow no more than a second more of the processor."""
+    soon = int(time.process_time()) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (soon, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    return "done"
+
+
+class LeavingError(Exception):
+    """A task has left something behind."""
+
+
+ALARM_SECONDS = 0.02
+
+
+def leave_alarm() -> None:
+    """A signal that ends the process comes soon."""
+    signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
+    raise LeavingError
+
+
+def leave_handled_alarm() -> None:
+    """A signal that raises comes soon."""
+
+    def too_late(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, too_late)
+    leave_alarm()
+
+
+def leave_closed_output() -> None:
+    """As argparse.FileType("-") does."""
+    sys.stdout.close()
+    raise LeavingError
+
+
+def leave_no_output() -> None:
+    """Nothing can be printed."""
+    sys.stdout = sys.stderr = None
+    raise LeavingError
+
+
+def print_a_while(number: int) -> int:
+    """Print something, for longer than alarms take."""
+    print(number)
+    sys.stdout.flush()
+    time.sleep(ALARM_SECONDS)
+    return number
+
+
 def open_files(number: int) -> int:
     """Need some files, for a while."""
     with open(os.devnull, "rb"), open(os.devnull, "rb"):

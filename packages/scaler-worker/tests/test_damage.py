@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,8 @@ def use_up(up_to: int) -> None:
         (resource.RLIMIT_AS, "memory"),
         (resource.RLIMIT_FSIZE, "file size"),
         (resource.RLIMIT_NPROC, "processes"),
+        (resource.RLIMIT_CPU, "CPU time"),
+        (resource.RLIMIT_STACK, "stack"),
     ],
 )
 def test_limits_that_were_lowered(kind: int, name: str) -> None:
@@ -56,6 +59,16 @@ def test_a_user_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     user, group = os.geteuid(), os.getegid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)  # which only root can really do
     assert damage.find() == f"its user and group were changed from {(user, group)} to {(user + 1, group)}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change it")
+def test_a_root_directory_that_was_changed(tmp_path: Path) -> None:
+    assert found_after(lambda: os.chroot(tmp_path)) == "its root directory was changed"
+
+
+@pytest.mark.parametrize(("descriptor", "name"), [(1, "output"), (2, "error")])
+def test_a_standard_stream_whose_descriptor_was_closed(descriptor: int, name: str) -> None:
+    assert found_after(lambda: os.close(descriptor)) == f"its standard {name} was closed"
 
 
 def test_descriptors_that_are_used_up() -> None:

@@ -44,6 +44,18 @@ def test_a_finalizer_may_print_in_the_middle_of_a_print() -> None:
     assert "".join(sent) == "first\nfinalized\nsecond\n"
 
 
+def test_a_process_without_standard_streams_may_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    sent: list[str] = []
+    with CapturedOutput(lambda stream, text: sent.append(text)):
+        kept = sys.stdout
+        print("printed")
+    kept.write("too late\n")
+    kept.flush()
+    assert "".join(sent) == "printed\n" and sys.stdout is None
+
+
 def test_a_signal_handler_may_print_in_the_middle_of_a_print() -> None:
     sent: list[str] = []
 

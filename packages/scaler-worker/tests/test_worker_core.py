@@ -108,6 +108,7 @@ class Bench:
         store: Store | None = None,
         capture: Any = lambda send: contextlib.nullcontext(),
         damage: Callable[[], str] = str,
+        suspected: Callable[[], bool] = bool,
     ) -> None:
         self.word = memoryview(bytearray(24)).cast("Q")
         self.written: list[Any] = []
@@ -126,6 +127,7 @@ class Bench:
             cpu_clock=lambda: next(self.ticks),
             peak_memory=lambda: 5,
             damage=damage,
+            suspected=suspected,
             store=store,
         )
 
@@ -538,6 +540,16 @@ def test_damage_that_makes_nothing_fail_is_found_by_and_by_and_costs_nothing_unt
     with pytest.raises(RetiredError):
         bench.core.examine()
     assert bench.written[-1] == WorkerRetired("it is broken")
+
+
+def test_a_run_that_is_suspected_is_followed_by_no_other_where_it_has_done_damage() -> None:
+    process = Damageable()
+    bench = Bench(damage=process.find, suspected=lambda: bool(process.damaged))
+    bench.core._functions.runners[2] = _runner_of(process)
+    with pytest.raises(RetiredError):
+        bench.run(1, *((run, 2, call(run == 12, False)) for run in range(10, 15)))
+    assert [run for event in bench.written[:3] for run in event.runs] == [10, 11, 12]
+    assert bench.written[3:] == [DatagramReturned(13), WorkerRetired("it is broken")] and process.examined == 1
 
 
 def _runner_of(process: Damageable) -> Any:

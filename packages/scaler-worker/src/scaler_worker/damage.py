@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Callable
 from typing import Final
 
 SPARE_DESCRIPTORS: Final = 16
@@ -14,16 +15,19 @@ _LIMITS: Final = {
     "data": resource.RLIMIT_DATA,
     "file size": resource.RLIMIT_FSIZE,
     "processes": resource.RLIMIT_NPROC,
+    "CPU time": resource.RLIMIT_CPU,
+    "stack": resource.RLIMIT_STACK,
 }
 
 
 class Damage:
-    """Compares this process with what it was; `descriptor` is any open one. `find` takes a few microseconds."""
+    """Compares this process with what it was; `descriptor` is any open one. `find` takes some microseconds."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int, undo: Callable[[], None] = lambda: None) -> None:
+        """`undo` undoes what can be undone."""
+        self._descriptor, self._undo = descriptor, undo
         self._noted = ""
-        self._ids = _ids()
+        self._ids, self._root = _ids(), os.stat("/")
         self._limits = {name: _soft_limit(kind) for name, kind in _LIMITS.items()}
 
     def note(self, why: str) -> None:
@@ -32,14 +36,22 @@ class Damage:
 
     def find(self) -> str:
         """Why this process should run no more tasks, in words; empty where it is whole."""
+        self._undo()
         if self._noted:
             return self._noted
         if (ids := _ids()) != self._ids:
             return f"its user and group were changed from {self._ids} to {ids}"
+        if not os.path.samestat(os.stat("/"), self._root):
+            return "its root directory was changed"
         for name, kind in _LIMITS.items():
             limit = _soft_limit(kind)
             if limit < self._limits[name]:
                 return f"its limit of {name} was lowered from {self._limits[name]:g} to {limit:g}"
+        for descriptor, name in ((1, "output"), (2, "error")):
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                return f"its standard {name} was closed"
         try:
             lowest_free = os.dup(self._descriptor)
         except OSError as error:

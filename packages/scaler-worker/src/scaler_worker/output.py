@@ -52,7 +52,7 @@ class _Stream(io.TextIOBase):
     encoding = "utf-8"
     errors = "replace"
 
-    def __init__(self, original: TextIO, send: Callable[[str], None]) -> None:
+    def __init__(self, original: TextIO | None, send: Callable[[str], None]) -> None:
         self._original = original
         self._send: Callable[[str], object] = send
         self._ended = False
@@ -82,13 +82,16 @@ class _Stream(io.TextIOBase):
         return True
 
     def fileno(self) -> int:
+        if self._original is None:
+            raise io.UnsupportedOperation("fileno")
         return self._original.fileno()
 
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if self._ended:
-            return self._original.write(text)
+            self._pass_on(text)
+            return len(text)
         self._pieces.append(text)
         self._size += len(text)
         if "\n" in text or self._size >= FLUSH_CHARACTERS:
@@ -97,6 +100,10 @@ class _Stream(io.TextIOBase):
 
     def flush(self) -> None:
         self._pump.run()
+
+    def _pass_on(self, text: str) -> None:
+        if self._original is not None:  # which the standard streams of a process may be
+            self._original.write(text)
 
     def _send_pieces(self) -> None:
         self._size = 0
@@ -108,7 +115,7 @@ class _Stream(io.TextIOBase):
         """The task is over."""
         self._ended = True
         self._pump.run()
-        self._send = self._original.write  # for what a thread has begun to write
+        self._send = self._pass_on  # what a thread has begun to write
 
 
 class CapturedOutput:

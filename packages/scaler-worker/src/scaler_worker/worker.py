@@ -30,6 +30,7 @@ from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
 from scaler_worker.config import WorkerConfig
 from scaler_worker.coroutines import run_coroutine
 from scaler_worker.damage import Damage
+from scaler_worker.leftovers import Leftovers, standard_stream
 from scaler_worker.output import CapturedOutput
 from scaler_worker.preload import Preload
 from scaler_worker.result_pipe import ResultPipe
@@ -132,7 +133,8 @@ def run_worker(
         storage = WorkerStorage(
             lambda: config.object_storage_address or words.storage, words.secret, name, cache=_cache(config)
         )
-        answers, damage = Answers(pipe.write), Damage(ends.faults)
+        leftovers = Leftovers()
+        answers, damage = Answers(pipe.write), Damage(ends.faults, leftovers.undo)
         core = WorkerCore(
             name=name,
             host=socket.gethostname(),
@@ -146,11 +148,13 @@ def run_worker(
             cpu_clock=time.process_time_ns,
             peak_memory=_peak_memory,
             damage=damage.find,
+            suspected=leftovers.suspected,
             store=storage,
         )
         transport = AgentTransport(socket.socket(fileno=ends.messages))
         task_context.install(WorkerRuntime(core, transport, storage, words, damage))
         os.register_at_fork(after_in_child=lambda: core.become_fork(_end_fork))
+        leftovers.watch()
         core.ready()
         with contextlib.suppress(RetiredError):
             _work(core, storage, ends, config)
@@ -190,7 +194,9 @@ def _become_worker(ends: WorkerEnds, lifeline: int) -> None:
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    for descriptor, stream in ((1, "stdout"), (2, "stderr")):
+        setattr(sys, stream, standard_stream(descriptor))
+        setattr(sys, f"__{stream}__", getattr(sys, stream))
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.close(devnull)

@@ -129,6 +129,7 @@ class WorkerCore:
         cpu_clock: Callable[[], int],
         peak_memory: Callable[[], int],
         damage: Callable[[], str] = str,
+        suspected: Callable[[], bool] = bool,
         store: ObjectStore | None = None,
     ) -> None:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
@@ -137,7 +138,7 @@ class WorkerCore:
         self._word, self._capture, self._finish = word, capture, finish
         self._answers, self._write = answers, answers.write
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
-        self._find_damage = damage
+        self._find_damage, self._suspected = damage, suspected
         self._damaged = ""
         self._last = self._whole_after = 0
         """The last run that ended, and the one after which this process was found whole."""
@@ -206,7 +207,7 @@ class WorkerCore:
     def _run_tasks(self, datagram: bytes) -> None:
         sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
         word, clock, cpu_clock, runners = self._word, self._clock, self._cpu_clock, self._functions.use(handles)
-        pack, pid, number = RECORD.pack, self._pid, self._number
+        pack, pid, number, suspected = RECORD.pack, self._pid, self._number, self._suspected
         start, cpu_start = clock(), cpu_clock()
         for run, task, handle, length, attempt, flag in zip(
             runs, tasks, handles, lengths, attempts, flags, strict=True
@@ -231,7 +232,7 @@ class WorkerCore:
             else:
                 status, payload = runner(datagram[at:end])
             kind, answer = RESULT, None
-            if status or len(payload) > INLINE_LIMIT:
+            if status or len(payload) > INLINE_LIMIT or suspected():
                 kind, status, payload, answer = self._place_outcome(status, payload)
             small = not status and len(payload) <= INLINE_LIMIT
             self._made = {task: (kind == STORED_RESULT, bytes(payload))} if small else {}
@@ -255,12 +256,13 @@ class WorkerCore:
             self._last = run
 
     def _place_outcome(self, status: int, payload: Payload) -> tuple[int, int, Payload, LateAnswer | None]:
-        """As `_place_result`, for runs that failed, too: where this process is damaged such a run is its last one.
+        """As `_place_result`, for runs that failed or are suspected, too.
 
-        Raises RetiredError, so that it is tried again elsewhere, where an earlier run may have done the damage.
+        Such a run is the last one of a process that is damaged. Raises RetiredError for one that failed, so that it is
+        tried again elsewhere, where an earlier run may have done the damage.
         """
-        if status and (damage := self._find_damage()):
-            if self._whole_after != self._last:
+        if (status or self._suspected()) and (damage := self._find_damage()):
+            if status and self._whole_after != self._last:
                 self._retire(damage)
             self._damaged = damage
             self._word[REVOKED] = EVERYTHING
