@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import operator
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +35,48 @@ class Thing:
     def free(a: int) -> None: ...
 
 
+class Base:
+    def __new__(cls, a: int, b: int = 1) -> Base:
+        return super().__new__(cls)
+
+
+class Bare: ...
+
+
+class Static:
+    @staticmethod
+    def __call__(a: int) -> None: ...
+
+
+class OfClass:
+    @classmethod
+    def __call__(cls, a: int) -> None: ...
+
+
+class OfPartial:
+    __call__ = functools.partial(pow, 2)
+
+
+class Made:
+    __init__ = functools.partialmethod(lambda self, a, b: None, 1)
+
+
+class OfMeta(type):
+    __call__ = staticmethod(lambda a: a)
+
+
+class Counted(metaclass=OfMeta):
+    def __init__(self) -> None: ...
+
+
+class ClaimsForHeirs:
+    __signature__ = inspect.signature(lambda: None)
+
+
+class Heir(ClaimsForHeirs):
+    def __call__(self, a: int) -> None: ...
+
+
 def wrapper(fn: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(fn)
     def adds_one(*args: Any, **kwargs: Any) -> None:
@@ -43,6 +87,7 @@ def wrapper(fn: Callable[..., None]) -> Callable[..., None]:
 
 CALLABLES: list[Callable[..., Any]] = [
     plain, positional, keywords, anything, mixed, lambda a, *b: None, Thing(1).method, Thing.made, Thing.free,
+    Thing, Thing(1), Base, functools.partial(mixed, 1, c=2), functools.partial(Thing(1), 1), Heir(),
 ]  # fmt: skip
 CALLS: list[tuple[tuple[int, ...], dict[str, int]]] = [
     ((), {}), ((1,), {}), ((1, 2), {}), ((1, 2, 3), {}), ((), {"a": 1}), ((1,), {"a": 1}), ((1,), {"b": 1}),
@@ -82,13 +127,45 @@ def test_callables_without_a_signature_take_anything() -> None:
         assert not check.known
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        Static(),
+        OfClass(),
+        OfPartial(),
+        Made,
+        Counted,
+        functools.partial(Static()),
+        Static().__call__,
+        OfClass().__call__,
+    ],
+)
+def test_what_python_takes_is_not_refused(fn: Callable[..., Any]) -> None:
+    fn(3)
+    check_for(fn).check(3)
+
+
+def test_arguments_of_a_partial_are_not_kept() -> None:
+    class Argument: ...
+
+    argument = Argument()
+    gone = weakref.ref(argument)
+    fn: Callable[..., None] = plain
+    check = check_for(functools.partial(fn, argument))
+    del argument
+    assert gone() is None
+    check.check()
+
+
 def test_a_claimed_signature_is_not_believed() -> None:
     class Claims:
         __signature__ = "nonsense"
 
         def __call__(self, a: int) -> None: ...
 
-    assert not check_for(Claims()).known
+    with pytest.raises(TypeError):
+        check_for(Claims()).check()
+    check_for(Claims()).check(1)
     check_for(wrapper(plain)).check(1, 2, 3)  # what it wraps will refuse that, when it runs
 
 

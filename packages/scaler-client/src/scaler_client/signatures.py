@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from types import CodeType, FunctionType, MethodType
+from functools import lru_cache, partial
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import Any, NamedTuple
 
 _POSITIONAL_ONLY = int(inspect.Parameter.POSITIONAL_ONLY)
@@ -13,6 +23,18 @@ _PLAIN = int(inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VAR_POSITIONAL = int(inspect.Parameter.VAR_POSITIONAL)
 _KEYWORD_ONLY = int(inspect.Parameter.KEYWORD_ONLY)
 _VAR_KEYWORD = int(inspect.Parameter.VAR_KEYWORD)
+_BUILT_IN = (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
+_HEAP_TYPE = 1 << 9
+"""Flag of classes that are made while a program runs."""
+_PLACEHOLDER = getattr(functools, "Placeholder", None)
+"""Stands in a partial for an argument that is to be given yet, from Python 3.14 on."""
+_CALL_CLASS = type.__dict__["__call__"]
 _Parameter = tuple[str, int, bool]
 """Name, kind, whether it has a default."""
 
@@ -33,22 +55,54 @@ UNKNOWN = CallCheck(_anything, known=False, takes_profiling=True)
 
 
 def check_for(fn: Callable[..., Any]) -> CallCheck:
-    """What `fn` itself takes; the signature that a decorator claims for it is not believed."""
-    if type(fn) is MethodType:
-        inner = check_for(fn.__func__)
-        return inner._replace(check=MethodType(inner.check, object())) if inner.known else UNKNOWN
+    """What `fn` itself takes, as far as that is certain; signatures that somebody claims for it are not believed."""
     if type(fn) is FunctionType:
-        parameters = tuple(_of_function(fn))
-        return _stub(fn.__qualname__, parameters)
-    if "__signature__" in getattr(fn, "__dict__", ()) or "__signature__" in vars(type(fn)):
+        return _stub(fn.__qualname__, tuple(_of_function(fn)))
+    if type(fn) is MethodType:
+        return _with_arguments(fn.__func__, fn.__self__)
+    if type(fn) is partial:
+        return _with_arguments(fn.func, *fn.args, **fn.keywords)
+    if isinstance(fn, _BUILT_IN) or (isinstance(fn, type) and not fn.__flags__ & _HEAP_TYPE):
+        return _of_built_in(fn)
+    call = _found(type(fn), "__call__")
+    if type(call) is FunctionType:
+        return _with_arguments(call, fn)
+    return _of_class(fn) if call is _CALL_CLASS and isinstance(fn, type) else UNKNOWN
+
+
+def _with_arguments(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CallCheck:
+    """What a callable takes besides these arguments, of which only the number and the names are kept."""
+    inner = check_for(fn)
+    if not inner.known:
         return UNKNOWN
+    given = [value if value is _PLACEHOLDER else None for value in args]
+    check = partial(inner.check, *given, **dict.fromkeys(kwargs))
+    return inner._replace(check=check)
+
+
+def _of_class(cls: type) -> CallCheck:
+    """What making an instance takes, where a plain `__new__` or `__init__` says so."""
+    new, init = _found(cls, "__new__"), _found(cls, "__init__")
+    if new is not object.__dict__["__new__"]:
+        new = new.__func__ if type(new) is staticmethod else None
+        return _with_arguments(new, cls) if type(new) is FunctionType else UNKNOWN
+    if init is object.__dict__["__init__"]:
+        return _stub(cls.__qualname__, ())
+    return _with_arguments(init, cls) if type(init) is FunctionType else UNKNOWN
+
+
+def _of_built_in(fn: Callable[..., Any]) -> CallCheck:
     try:
-        signature = inspect.signature(fn, follow_wrapped=False)
+        found = inspect.signature(fn).parameters.values()
     except (ValueError, TypeError):
         return UNKNOWN
-    found = signature.parameters.values()
     parameters = tuple((each.name, int(each.kind), each.default is not each.empty) for each in found)
     return _stub(getattr(fn, "__qualname__", type(fn).__qualname__), parameters)
+
+
+def _found(cls: type, name: str) -> Any:
+    """An attribute of a class as it was written there, which is not always what it gives."""
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
 def _of_function(fn: FunctionType) -> Iterator[_Parameter]:
