@@ -111,6 +111,7 @@ def test_a_run_is_one_of_its_own_task(driver: SchedulerDriver) -> None:
         submit(FIRST + 1, FIRST + 1, FIRST + 1),
         submit(FIRST + 1, needs={FIRST + 1: FIRST + 1}),
         done(FIRST + 1, 1, 77),
+        Done((FIRST + 1,) * 2, (0, 0), Payloads([b"r"] * 2), runs=(1, 1), profiles=bytes(2 * PROFILE.size)),
         replace(submit(FIRST + 1), functions=(b"short",)),
     ],
 )
@@ -330,6 +331,26 @@ def test_a_refused_submit_leaves_known_tasks_alone(driver: SchedulerDriver) -> N
     assert list(failures(driver, client)) == [FIRST + 9]
     driver.done(agent, driver.runs(agent))
     assert driver.outcomes(client) == {task: (Status.VALUE, b"r")}
+
+
+def test_a_task_that_is_submitted_again_counts_for_nothing(driver: SchedulerDriver) -> None:
+    client, state = driver.client(b"c"), driver.core.state
+    for graph in range(20):
+        driver.feed(client, replace(submit(FIRST + 1), graph=graph and FIRST + graph, graph_size=2**63))
+    assert [function.submitted for function in state.functions.latest()] == [1]
+    assert not state.sessions[ord("c")].graphs and state.chronicle.submitted == 1
+    driver.feed(client, submit(FIRST + 1, FIRST + 2))
+    assert [function.submitted for function in state.functions.latest()] == [2]
+
+
+def test_a_child_that_is_submitted_again_stays_one_child(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c"), driver.agent(workers=2)
+    (parent,) = driver.submit(client)
+    run = driver.runs(agent)[parent]
+    for _ in range(20):
+        driver.feed(agent, replace(submit(FOREIGN), parent=run))
+    record = driver.core.state.find(parent)
+    assert record is not None and record.more().children == [FOREIGN]
 
 
 def test_needs_may_stand_in_any_order(driver: SchedulerDriver) -> None:

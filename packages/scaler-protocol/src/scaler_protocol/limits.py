@@ -197,7 +197,7 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
         Positions("inputs_awaited", "inputs"),
         _DEFINED,
     ),
-    "Done": (Positions("stored", "results"), Records("profiles", PROFILE.size, of="tasks")),
+    "Done": (Distinct("runs"), Positions("stored", "results"), Records("profiles", PROFILE.size, of="tasks")),
     "Functions": (_DEFINED,),
     "Inputs": (Positions("stored", "results"),),
     "TaskEvents": (Records("batches", PACKED_BATCH.size), Records("tasks", PACKED_TASK.size)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from scaler_protocol.errors import NoWorkerError, ProtocolError, ScalerError, describe
@@ -72,12 +74,8 @@ class Intake:
     @staticmethod
     def _records(event: Submit, groups: list[GroupRecord]) -> list[TaskRecord]:
         if event.task_groups:
-            chosen = [groups[group] for group in event.task_groups]
-            for group in chosen:
-                group.function.submitted += 1
-            return list(map(TaskRecord, event.tasks, chosen, event.calls))
+            return list(map(TaskRecord, event.tasks, [groups[group] for group in event.task_groups], event.calls))
         group = groups[0]
-        group.function.submitted += len(event.tasks)
         return [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
 
     def _take(
@@ -85,17 +83,18 @@ class Intake:
     ) -> None:
         session.watched |= event.watched
         plain = not (event.stored or event.dependents or event.takers or event.graph)
+        new, met = records, list[TaskRecord]()
         if not session.tasks.keys().isdisjoint(event.tasks):
-            _merge(session, records, plain)
-        graph = self._graph(session, event) if event.graph else None
-        new = [record for record in records if record.state == WAITING]
+            new, met = _merge(session, records, plain)
+        graph = self._graph(session, event) if event.graph and new else None
         known = len(session.tasks)
         session.tasks.update([(record.id, record) for record in new])
         self._state.chronicle.submitted += len(session.tasks) - known
+        _count([*new, *met] if met else new, grouped=bool(event.task_groups))
         if graph is not None:
             graph.enter(new)
         if parent is not None:
-            parent.more().children.extend(event.tasks)
+            parent.more().children.extend([record.id for record in chain(new, met)])
         if not plain:
             for position in event.stored:
                 records[position].more().stored = True
@@ -194,15 +193,32 @@ class Intake:
         return record
 
 
-def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> None:
-    """Of tasks that are submitted again the known ones learn what was not seen of them; copies count for nothing."""
+def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tuple[list[TaskRecord], list[TaskRecord]]:
+    """Of tasks that are submitted again the known ones learn what was not seen of them; copies count for nothing.
+
+    Returns the tasks that enter, and copies of those on agents of which nobody had said what they call.
+    """
+    new: list[TaskRecord] = []
+    met: list[TaskRecord] = []
     for copy in records:
         known = session.tasks.get(copy.id)
         if known is None:
-            continue
-        if known.group.lane.unseen and known.state == HELD:
+            new.append(copy)
+        elif known.is_unseen:
             copy.extra = known.extra  # it waited for this: the copy takes its place, with those that depend on it
-            continue
-        if known.group.lane.unseen and plain:
-            known.group, known.call = copy.group, copy.call
-        copy.state = GONE
+            new.append(copy)
+        else:
+            copy.state = GONE
+            if known.group.lane.unseen and plain:
+                known.group, known.call = copy.group, copy.call
+                met.append(copy)
+    return new, met
+
+
+def _count(records: Sequence[TaskRecord], *, grouped: bool) -> None:
+    """Functions know how often they are called; unless `grouped`, these tasks have one group."""
+    if grouped:
+        for record in records:
+            record.group.function.submitted += 1
+    elif records:
+        records[0].group.function.submitted += len(records)
