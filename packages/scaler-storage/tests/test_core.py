@@ -113,6 +113,18 @@ class Server:
         return content if part.found else None
 
 
+def test_that_storage_is_full_is_told_once_though_objects_come_and_go() -> None:
+    server, told = Server(memory_limit=OVERHEAD_BYTES + 2 * PART), list[str]()
+    for _ in range(10):
+        for name in (NAME, OTHER):
+            server.core.handle(ALICE, PutObject(name, PART, Payloads([b"a" * PART]), 0, 0, 7), server.now)
+        server.core.handle(ALICE, DeleteObjects([NAME]), server.now)
+        told += [effect.text for effect in server.core.settle(server.now) if isinstance(effect, Log)]
+    assert len(told) == 1 and told[0].startswith("storage is full: ")
+    [counted] = [effect.text for effect in server.core.settle(60.0) if isinstance(effect, Log)]
+    assert counted.startswith("storage is full: 9 more objects were refused in 60 s, ")
+
+
 def test_operators_see_figures_and_nobody_else_does() -> None:
     server = Server()
     operator = b"p" * 16

@@ -173,6 +173,7 @@ class StorageCore:
             self._restored_at = now
             if self._segments.restored():
                 self._lose_segments()
+        self._writing.fullness.settle(now)
         self._take_moved()
         self._look_who_lives()
         while state.orphans and next(iter(state.orphans.values())) <= now:
@@ -272,6 +273,7 @@ class StorageCore:
             self._reading.due(),
             self._state.pager.pool.due(),
             self._unsent.due(),
+            self._writing.fullness.due(),
         )
         return min((at for at in (orphans, stalled, *others) if at is not None), default=None)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, describe
 from scaler_protocol.handshake import Role
 from scaler_protocol.objects import OBJECT_ID_BYTES, PART_BYTES, part_count
@@ -16,6 +14,7 @@ from scaler_protocol.storage import (
     PutObject,
     SealObject,
 )
+from scaler_storage.fullness import Fullness
 from scaler_storage.pool import SegmentPool
 from scaler_storage.reading import Reading
 from scaler_storage.records import LoadObject, ObjectRecord, PeerRecord, ShelfRecord, UploadRecord
@@ -35,7 +34,7 @@ class Writing:
         self._state, self._reading = state, reading
         self._retention = retention_seconds
         self._edition = last_edition
-        self._full_told = False
+        self.fullness = Fullness(state.log)
 
     def put(self, peer: bytes, event: PutObject) -> None:
         """Take a part and say so, or why not; or let it wait for room."""
@@ -69,9 +68,8 @@ class Writing:
 
     def refuse(self, peer: bytes, event: PutObject | AllocateObject, refusal: ObjectRefusedError) -> None:
         """Answer that an object can not be had, and forget what there is of it."""
-        if isinstance(refusal, StorageFullError) and not self._full_told:
-            self._full_told = True
-            self._state.log(logging.WARNING, f"storage is full: {refusal}; see --memory-limit and --spill-directory")
+        if isinstance(refusal, StorageFullError):
+            self.fullness.refused(str(refusal), self._state.now)
         self.drop_upload(peer, self._state.peers[peer], event.object)
         self._state.refused += 1
         stored = self._state.objects.get(event.object)
@@ -149,7 +147,6 @@ class Writing:
         known = shelf.objects if shelf is not None else set[bytes]()
         for name in known.intersection(event.objects) if event.objects else list(known):
             state.free(name)
-        self._full_told = False
 
     def _stop_waiting(self, peer: bytes, names: set[bytes]) -> None:
         """Answer what this peer has asked for and does not want any more."""
@@ -272,7 +269,6 @@ class Writing:
             # Its writer may not know yet, and go on writing.
             upload.segment.lent = upload.allocated
             self._state.pager.pool.give(upload.segment, self._state.now)
-            self._full_told = False
 
     def _arrives(self, upload: UploadRecord, sign: int) -> None:
         """A peer on this host begins to write an object, or ends: only such a one ends whatever others wait for."""
