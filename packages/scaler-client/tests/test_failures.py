@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tblib import pickling_support
 
 from scaler_client.failures import dump_exception
 from scaler_client.outcomes import RemoteTracebackError, load_failure
@@ -113,7 +114,12 @@ def test_what_can_not_be_sent_even_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_exceptions_come_whatever_their_classes_make_of_attributes(name: str) -> None:
+@pytest.mark.parametrize("installed", [False, True])
+def test_exceptions_come_whatever_their_classes_make_of_attributes(
+    monkeypatch: pytest.MonkeyPatch, name: str, installed: bool
+) -> None:
+    if installed:  # as libraries do
+        monkeypatch.setitem(copyreg.dispatch_table, type(ODD[name]()), pickling_support.pickle_exception)
     error, loaded = raised(fail_oddly, name)
     assert type(loaded) is type(error) and loaded.args == error.args
     assert attributes_of(loaded) == attributes_of(error)
@@ -168,7 +174,12 @@ def test_a_registered_way_to_pickle_an_exception_is_used(monkeypatch: pytest.Mon
 
     _, loaded = raised(fail)
     assert loaded.args == ("registered",)
-    assert ValueError not in copyreg.dispatch_table, "what users pickle themselves is their own matter"
+
+
+def test_how_users_pickle_exceptions_is_left_alone() -> None:
+    before = dict(copyreg.dispatch_table)
+    raised(deep, 0)
+    assert copyreg.dispatch_table == before
 
 
 def test_exceptions_that_led_to_each_other_come_so() -> None:

@@ -11,9 +11,9 @@ from io import BytesIO
 from types import SimpleNamespace, TracebackType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import cloudpickle
-from tblib import Traceback
+from tblib import Traceback, pickling_support
 
+from scaler_client.classes import Pickler
 from scaler_client.user_exceptions import Origin, attributes_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _alone(error: BaseException) -> Iterator[None]:
         origin.give(error)
 
 
-class _FailurePickler(cloudpickle.Pickler):
+class _FailurePickler(Pickler):
     """Writes exceptions with where they come from, and tracebacks as columns.
 
     Frame within frame, as tblib does, 400 of them exceed the recursion limit.
@@ -90,6 +90,8 @@ def _reduced(error: BaseException) -> tuple[Any, ...]:
     """How to make the exception again."""
     kind = type(error)
     registered = copyreg.dispatch_table.get(kind)
+    if registered is pickling_support.pickle_exception:  # which libraries install for all exceptions
+        registered = None
     reduced = registered(error) if registered is not None else error.__reduce_ex__(5)
     if not isinstance(reduced, tuple):
         raise pickle.PicklingError(f"{kind.__qualname__}.__reduce__ gave a {type(reduced).__name__}, not a tuple")

@@ -78,9 +78,9 @@ def dump(value: Any) -> Payload:
     if is_long(value):
         pickled = pickle.dumps(_Apart(value), PROTOCOL, buffer_callback=lay_aside)
     else:
-        import cloudpickle
+        from scaler_client.classes import dumps
 
-        pickled = cloudpickle.dumps(value, PROTOCOL, buffer_callback=lay_aside)
+        pickled = dumps(value, lay_aside)
     return BufferedPickle(pickled, buffers) if buffers else pickled
 
 
@@ -99,7 +99,7 @@ class _ShortFile(BytesIO):
 
 def dump_short(value: Any) -> bytes | None:
     """A pickle alone, None where that is too long for a message; what is long is given up as soon as it is seen."""
-    import cloudpickle
+    from scaler_client.classes import Pickler
 
     def take(buffer: pickle.PickleBuffer) -> bool:
         if buffer.raw().nbytes > INLINE_LIMIT:
@@ -108,7 +108,7 @@ def dump_short(value: Any) -> bytes | None:
 
     file = _ShortFile()
     try:
-        cloudpickle.Pickler(file, PROTOCOL, buffer_callback=take).dump(value)
+        Pickler(file, PROTOCOL, buffer_callback=take).dump(value)
     except _TooLongError:
         return None
     return file.getvalue()

@@ -14,10 +14,9 @@ class DefaultSerializer(Serializer):
     @staticmethod
     def serialize(obj: Any) -> bytes:
         """The bytes of anything that cloudpickle takes."""
-        import cloudpickle
+        from scaler_client.classes import dumps
 
-        payload: bytes = cloudpickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
-        return payload
+        return dumps(obj)
 
     @staticmethod
     def deserialize(payload: bytes) -> Any:

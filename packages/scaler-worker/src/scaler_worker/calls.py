@@ -12,6 +12,8 @@ from types import CoroutineType
 from typing import Any, Final
 
 from scaler_client import pickles
+from scaler_client.classes import begin, defining
+from scaler_client.classes import scope as class_scope
 from scaler_client.failures import dump_exception
 from scaler_client.parts import read_parts
 from scaler_client.user_exceptions import Origin, formatted, headline
@@ -37,6 +39,8 @@ _SMALL_TUPLE: Final = 8
 _OUR_FILES: Final = (__file__, str(Path(__file__).with_name("coroutines.py")))
 Await = Callable[[Coroutine[Any, Any, Any]], Any]
 """What a coroutine returns; raises what it raises."""
+Classes = Mapping[str, type]
+"""Those that came with a function, by id."""
 Runner = Callable[[Buffer], tuple[int, Payload]]
 """Takes a call, runs it, gives status and payload. Never raises."""
 
@@ -46,12 +50,13 @@ def load_runner(definition: Definition, finish: Await) -> Runner:
 
     Where a call returns a coroutine its result is what `finish` makes of that.
     """
-    if definition.encoding == Encoding.PARTS:
-        return _parts_runner(definition, finish)
-    function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
+    with defining() as classes:
+        if definition.encoding == Encoding.PARTS:
+            return _parts_runner(definition, finish, classes)
+        function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
     if definition.encoding == Encoding.JSON:
-        return _runner(function, _load_json, lambda value: json.dumps(value).encode(), _raised_as_json, finish)
-    return _pickle_runner(function, finish)
+        return _runner(function, _load_json, lambda value: json.dumps(value).encode(), _raised_as_json, finish, classes)
+    return _pickle_runner(function, finish, classes)
 
 
 def load_named(name: str) -> Callable[..., Any]:
@@ -75,10 +80,12 @@ def _load(definition: Definition, loads: Callable[[Any], Any]) -> Callable[..., 
     return function
 
 
-def _pickle_runner(function: Callable[..., Any], finish: Await) -> Runner:
-    loads, dumps = pickles.load, pickle.dumps
+def _pickle_runner(function: Callable[..., Any], finish: Await, classes: Classes) -> Runner:
+    loads, dumps, scope = pickles.load, pickle.dumps, class_scope
 
     def run(call: Buffer) -> tuple[int, Payload]:
+        if scope.loaded or classes:
+            begin(classes)
         try:
             args, kwargs = loads(call)
         except BaseException as error:
@@ -102,8 +109,11 @@ def _runner(
     dump: Callable[[Any], bytes],
     raised: Callable[[BaseException], tuple[int, bytes]],
     finish: Await,
+    classes: Classes,
 ) -> Runner:
     def run(call: Buffer) -> tuple[int, Payload]:
+        if class_scope.loaded or classes:
+            begin(classes)
         try:
             args, kwargs = load(bytes(call))
         except BaseException as error:
@@ -126,14 +136,14 @@ def _load_json(call: bytes) -> tuple[list[Any], dict[str, Any]]:
     return loaded.get("args", []), loaded.get("kwargs", {})
 
 
-def _parts_runner(definition: Definition, finish: Await) -> Runner:
+def _parts_runner(definition: Definition, finish: Await, classes: Classes) -> Runner:
     try:
         serializer = pickle.loads(definition.serializer_body)
     except BaseException as error:
         raise DeserializeError(f"the serializer could not be loaded: {headline(error)}") from error
     deserialize, body = serializer.deserialize, bytes(definition.body)
     function = load_named(definition.name) if not body else _load(definition, lambda _: deserialize(body))
-    return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised, finish)
+    return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised, finish, classes)
 
 
 def dump_value(value: Any) -> Payload:
