@@ -6,6 +6,7 @@ import gc
 import math
 import pickle
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -270,6 +271,25 @@ def test_functions_that_are_gone_are_forgotten() -> None:
     del fn
     gc.collect()
     assert not known._callees
+
+
+def test_what_is_known_of_a_recursive_function_goes_with_it() -> None:
+    """In the collection that frees the function, and not in a later one, as its bytes may be many."""
+
+    def make() -> Any:
+        data = bytes(10)
+
+        def again(count: int) -> Any:
+            return again(count - 1) if count else data
+
+        return again
+
+    found, fn = callees(), make()
+    gone = weakref.ref(found.find(fn).body)
+    assert gone() is not None
+    del fn
+    gc.collect()
+    assert gone() is None and not found._callees
 
 
 def test_another_parent_is_another_group() -> None:

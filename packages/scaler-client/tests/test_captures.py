@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
+import weakref
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -64,6 +66,12 @@ def test_a_module_registered_by_value_does_not_travel_by_name(monkeypatch: pytes
         "helper.note = 'later'",
         "helper.__kwdefaults__['step'] = 2",
         "helper.__kwdefaults__['more'] = 3",
+        "helper.__kwdefaults__ = None",
+        "helper = None",
+        "table = (f, g, 2)",
+        "g.__code__ = helper.__code__",
+        "Kind.made = staticmethod(helper)",
+        "Kind.side = property(helper)",
     ],
 )
 def test_changes_are_seen(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +89,9 @@ def test_changes_are_seen(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "    @staticmethod\n"
         "    def made(): return Kind()\n"
         "def helper(x=1, *, step=1): return x * factor\n"
-        "def f(x): return [helper(x) + math.pi + Kind().area() for _ in range(missing)]\n"
+        "def g(x): return x\n"
+        "table = (g, g, 2)\n"
+        "def f(x): return [helper(x) + math.pi + Kind().area() + table[2] for _ in range(missing)]\n"
     )
     fn = scope["f"]
     found = capture(fn)
@@ -114,6 +124,50 @@ def test_a_cell_that_changes_is_seen() -> None:
 def test_a_recursive_function_is_steady() -> None:
     fn = script("def f(n): return n and f(n - 1)")["f"]
     assert capture(fn).unchanged(fn)
+
+
+RECURSIVE = {
+    "itself": "def f(): return f, data",
+    "each other": "def f(): return g\ndef g(): return f, data",
+    "a tuple": "def f(): return table, data\ntable = (f, (f, 1))",
+    "a default": "def f(other=None): return data\nf.__defaults__ = (f,)",
+    "a keyword": "def f(*, other=None): return data\nf.__kwdefaults__ = {'other': f}",
+    "a class": "class K:\n    def m(self): return f\ndef f(): return K, data",
+    "a static method": "class K:\n    @staticmethod\n    def m(): return f\ndef f(): return K, data",
+    "a property": "class K:\n    @property\n    def p(self): return f\ndef f(): return K, data",
+    "a base": "class B:\n    def m(self): return f\nclass K(B): pass\ndef f(): return K, data",
+    "a slot": "class K:\n    __slots__ = ('a',)\n    def m(self): return f\ndef f(): return K, K.a, data",
+}
+
+
+@pytest.mark.parametrize("closure", [False, True], ids=["globals", "cells"])
+@pytest.mark.parametrize("source", RECURSIVE.values(), ids=RECURSIVE.keys())
+def test_a_function_that_leads_back_to_itself_is_steady_and_freed(source: str, closure: bool) -> None:
+    if closure:
+        lines = "".join(f"    {line}\n" for line in source.split("\n"))
+        made = script(f"def make(data):\n{lines}    return f")["make"](b"data")
+    else:
+        made = script(source, data=b"data")["f"]
+    unchanged, gone = watch(made), weakref.ref(made)
+    assert unchanged is not None and unchanged(made)
+    del made
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_function_by_name_is_freed_with_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("owned")
+    monkeypatch.setitem(sys.modules, "owned", module)
+    exec("known = []\ndef f(known=known): pass\nknown.append(f)\nclass K:\n    def m(self): return known", vars(module))
+    watched = [watch(fn) for fn in (module.f, module.K, module.K.m)]
+    gone = [weakref.ref(fn) for fn in (module.f, module.K, module.K.m)]
+    assert all(unchanged is not None and unchanged(fn()) for unchanged, fn in zip(watched, gone, strict=True))
+    kept = module.f
+    del sys.modules["owned"], module
+    assert watched[0] is not None and not watched[0](kept)
+    del kept
+    gc.collect()
+    assert [fn() for fn in gone] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -164,6 +218,26 @@ def test_a_submodule_that_is_imported_later_is_seen(monkeypatch: pytest.MonkeyPa
     assert found.unchanged(fn)
     monkeypatch.setitem(sys.modules, "package.part", ModuleType("package.part"))
     assert not found.unchanged(fn)
+
+
+@pytest.mark.parametrize("closure", [False, True], ids=["globals", "cells"])
+def test_a_submodule_of_a_submodule_that_is_imported_later_is_seen(
+    monkeypatch: pytest.MonkeyPatch, closure: bool
+) -> None:
+    package, part = ModuleType("package"), ModuleType("package.part")
+    package.__path__, part.__path__ = [], []
+    package.__package__, part.__package__ = "package", "package.part"
+    vars(package).update(part=part, value=1)
+    monkeypatch.setitem(sys.modules, "package", package)
+    monkeypatch.setitem(sys.modules, "package.part", part)
+    if closure:
+        fn = script("def make(package):\n    def f(): return package.part.inner.value\n    return f")["make"](package)
+    else:
+        fn = script("def f(): return package.part.inner.value", package=package)["f"]
+    found, before = capture(fn), cloudpickle.dumps(fn)
+    assert found.unchanged(fn)
+    monkeypatch.setitem(sys.modules, "package.part.inner", ModuleType("package.part.inner"))
+    assert cloudpickle.dumps(fn) != before and not found.unchanged(fn)
 
 
 @pytest.mark.parametrize(

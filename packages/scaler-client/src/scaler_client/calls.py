@@ -324,8 +324,8 @@ class Callees:
         """Know the function again as long as it lives; False where nobody would say when its id is free again."""
         key, callees = id(fn), self._callees
 
-        def forget(gone: object) -> None:
-            if callees.get(key) is callee:
+        def forget(gone: object) -> None:  # without a name for the callee, which would lead back to itself
+            if (known := callees.get(key)) is not None and known.gone is gone:
                 del callees[key]
 
         try:
