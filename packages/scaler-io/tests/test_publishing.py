@@ -99,6 +99,50 @@ def test_strangers_silence_nobody(publisher: Publisher, tmp_path: Path) -> None:
     wait_left(publisher)
 
 
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(4096)
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_who_never_subscribed_unsubscribes_nobody(publisher: Publisher, tmp_path: Path) -> None:
+    address = Address(path=str(tmp_path / "monitor"))
+    publisher.bind(address)
+    listener = Subscriber(address)
+    wait_joined(publisher)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(address.path)
+        stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16 + 1 + 31))
+        stranger.sendall(b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB")
+        stranger.sendall(b"\x00\x01\x00" + b"\x04\x07\x06CANCEL")  # the message of old, and the command
+        for number in range(TOPICS + 1):  # for which it is cut off, when all that was heard
+            stranger.sendall(b"\x00\x02\x01%c" % number)
+        stranger.setblocking(False)
+        until = time.monotonic() + SECONDS
+        while not is_closed(stranger):
+            assert not publisher.joined() and publisher.has_listeners
+            assert time.monotonic() < until
+            select.select([publisher.fileno()], [], [], 0.05)
+    publisher.send([HEAD, b"still"])
+    assert next_frames(listener) == [HEAD, b"still"]
+    listener.close()
+    wait_left(publisher)
+
+
+def test_who_listens_no_more_and_stays_has_left(publisher: Publisher, tmp_path: Path) -> None:
+    address = Address(path=str(tmp_path / "monitor"))
+    publisher.bind(address)
+    listener = strange(address, zmq.SUB)
+    listener.subscribe(b"")
+    wait_joined(publisher)
+    listener.unsubscribe(b"")
+    wait_left(publisher)
+    listener.close()
+
+
 def test_long_subscriptions_are_not_kept(publisher: Publisher, tmp_path: Path) -> None:
     address = Address(path=str(tmp_path / "monitor"))
     publisher.bind(address)

@@ -28,6 +28,9 @@ TOPICS: Final = 16
 """That a peer may subscribe to over one connection: who listens needs one, the empty one."""
 TOPIC_BYTES: Final = 256
 """Of each of them: ZeroMQ keeps subscriptions in a tree with a node per byte."""
+_SUBSCRIBED: Final = b"\x01"
+_UNSUBSCRIBED: Final = b"\x00"
+"""These and the topic, of which everything is the empty one."""
 
 
 def limit() -> int:
@@ -108,13 +111,15 @@ class ConnectionCap:
 
 
 class TopicCap(ConnectionCap):
-    """Closes also connections whose peers subscribe to too much, and says so, at most once a minute.
+    """Who listens. Closes also connections whose peers subscribe to too much, and says so, at most once a minute.
 
     ZeroMQ has no option for this, and would keep for ever what a connection subscribes to that lasts.
     """
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
+        self.listening: set[int] = set()
+        """Connections whose peers have subscribed to everything; of some that are gone, too, until all are."""
         self._topics: dict[int, set[bytes]] = {}
         self._greedy = 0
         self._greedy_told_at = -_TELL_SECONDS
@@ -123,8 +128,25 @@ class TopicCap(ConnectionCap):
         self._topics.pop(descriptor, None)
         super().accepted(descriptor)
 
-    def subscribed(self, descriptor: int, topic: bytes) -> None:
-        """The peer of a connection has subscribed to a topic, perhaps once more."""
+    def told(self, descriptor: int | None, change: bytes) -> bool:
+        """What ZeroMQ tells a publisher; whether somebody begins to listen to everything, perhaps once more.
+
+        It tells of an unsubscription if nobody is subscribed any more, and where somebody had not been: he silences
+        nobody else. It names no connection if the last one that was subscribed is gone.
+        """
+        if descriptor is None:
+            if change == _UNSUBSCRIBED:
+                self.listening.clear()
+            return False
+        if change.startswith(_SUBSCRIBED):
+            self._subscribed(descriptor, change)
+        if change == _SUBSCRIBED:
+            self.listening.add(descriptor)
+        elif change == _UNSUBSCRIBED:
+            self.listening.discard(descriptor)
+        return change == _SUBSCRIBED
+
+    def _subscribed(self, descriptor: int, topic: bytes) -> None:
         topics = self._topics.setdefault(descriptor, set())
         if len(topics) > TOPICS:
             return  # what it had said before its connection was closed

@@ -53,7 +53,6 @@ _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
 _NEVER_MS = 24 * 3600 * 1000
 _PROBE_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 3600.0
-_LISTENS = {b"\x01": True, b"\x00": False}  # what a publisher hears of subscriptions to everything
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow listener, on either side of a connection."""
 _DESCRIPTORS = 16  # of a context and a socket with its monitor: without them ZeroMQ aborts the process
@@ -318,7 +317,6 @@ class Publisher:
     """A publishing socket. What a listener does not take is dropped once PUBLISHED_AHEAD messages wait for it."""
 
     def __init__(self) -> None:
-        self.has_listeners = False
         self.context: Context = _own_context()
         self._socket = _socket(self.context, zmq.XPUB)
         self._cap = TopicCap("monitors")
@@ -346,12 +344,17 @@ class Publisher:
         came = False
         while _is_readable(self._socket):
             frame = _raw.recv(self._socket, _NOWAIT, False)
-            if frame.bytes.startswith(b"\x01"):
-                self._cap.subscribed(int(frame.get("__fd")), frame.bytes)
-            if (listens := _LISTENS.get(frame.bytes)) is not None:
-                self.has_listeners = listens
-                came = came or listens
+            try:
+                descriptor = int(frame.get("__fd"))
+            except zmq.ZMQError:
+                descriptor = None
+            came = self._cap.told(descriptor, frame.bytes) or came
         return came and self.has_listeners
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody listens to everything."""
+        return bool(self._cap.listening)
 
     def send(self, frames: Frames) -> None:
         """To everybody who listens."""
