@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -308,3 +308,36 @@ def test_a_dial_that_raises_is_the_cause() -> None:
     io.stop()
     with pytest.raises(ClientQuitError, match="no socket"):
         io.handoff.check()
+
+
+WAITS: dict[str, Callable[[Client, ScalerFuture[Any]], object]] = {
+    "result": lambda client, future: future.result(),
+    "wait": lambda client, future: wait([future]),
+    "map": lambda client, future: client.map(double, [1]),
+    "get": lambda client, future: client.get({"a": (double, 1)}, ["a"]),
+    "clear": lambda client, future: client.clear(),
+    "shutdown": lambda client, future: client.shutdown(),
+    "connect": lambda client, future: Client(client._settings["address"]),
+}
+
+
+@pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
+def test_whatever_waits_is_refused_in_the_thread_itself(
+    client: Client, cluster: Any, waits: Callable[[Client, ScalerFuture[Any]], object]
+) -> None:
+    """There finalizers run: the garbage collector may come in any thread."""
+    cluster.paused = True
+    future = client.submit(add, 1, 2)
+    answer: Future[Any] = Future()
+
+    def finalize(core: ClientCore) -> None:
+        try:
+            answer.set_result(waits(client, future))
+        except Exception as error:
+            answer.set_exception(error)
+
+    client._io.tell(finalize)
+    with pytest.raises(RuntimeError, match="a call that waits was made in thread scaler-io"):
+        answer.result(SECONDS)
+    cluster.go_on()
+    assert client.submit(double, 4).result(SECONDS) == 8

@@ -7,8 +7,10 @@ import signal
 import threading
 from types import FrameType
 
+import pytest
+
 from scaler_io import latches
-from scaler_io.latches import Latch
+from scaler_io.latches import Latch, check_may_wait, never_wait_here
 
 DEADLINE = 20.0
 
@@ -26,6 +28,25 @@ def test_it_happens_once_for_everybody() -> None:
         thread.join(DEADLINE)
     assert heard == [True] * 5
     assert latch.is_set() and latch.wait(0.0) and latch.wait(DEADLINE)
+
+
+def test_a_thread_that_serves_others_is_told_that_it_must_not_wait() -> None:
+    over, open_latch = Latch(), Latch()
+    over.set()
+    found: list[object] = []
+
+    def serve() -> None:
+        never_wait_here()
+        found.append(over.wait(DEADLINE))
+        with pytest.raises(RuntimeError, match=r"thread serving, .*finalizer"):
+            open_latch.wait(DEADLINE)
+        found.append("told")
+
+    thread = threading.Thread(target=serve, name="serving")
+    thread.start()
+    thread.join(DEADLINE)
+    assert found == [True, "told"]
+    check_may_wait()
 
 
 def test_those_who_set_it_at_once_do_not_meet() -> None:

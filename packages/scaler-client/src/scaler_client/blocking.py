@@ -14,6 +14,7 @@ from scaler_client.graph_records import GraphPiece
 from scaler_client.handoff import Handoff
 from scaler_client.records import CallBlock
 from scaler_client.task_context import TaskRuntime
+from scaler_io.latches import check_may_wait
 from scaler_protocol.errors import ClientForkedError
 
 
@@ -28,7 +29,10 @@ HandoffEntry = ScalerFuture[Any] | CallBlock | GraphPiece | Request
 
 
 class Waiting:
-    """Entered by threads that block on our futures. Inside a task the agent hears of the first and of the last."""
+    """Entered by threads that block on our futures. Inside a task the agent hears of the first and of the last.
+
+    Entering it raises RuntimeError in a thread that must not wait.
+    """
 
     def __init__(self, handoff: Handoff[HandoffEntry], runtime: TaskRuntime | None) -> None:
         self._handoff, self._runtime = handoff, runtime
@@ -39,6 +43,7 @@ class Waiting:
     def __enter__(self) -> None:
         if self.forked:
             raise ClientForkedError
+        check_may_wait()
         if self._runtime is not None:
             self._count(1)
         self._handoff.press()

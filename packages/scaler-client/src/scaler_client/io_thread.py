@@ -36,7 +36,7 @@ from scaler_client.storage import ClientStorage
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_client.task_ids import TaskIds
 from scaler_client.waiters import due_callbacks
-from scaler_io.latches import Latch
+from scaler_io.latches import Latch, never_wait_here
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import Message
@@ -207,6 +207,7 @@ class IoThread:
     def _run(self) -> None:
         failure: ClientQuitError | None = None
         transport: Transport | None = None
+        never_wait_here()
         try:
             transport = self._dial()
             while not self.handoff.closed:

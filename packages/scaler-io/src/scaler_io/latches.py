@@ -1,9 +1,34 @@
-"""Latch: something that happens once, and that threads wait for."""
+"""Latch: something that happens once, and that threads wait for; and which threads must not wait for anything."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+
+
+class _Thread(threading.local):
+    serves = False
+
+
+_this_thread = _Thread()
+
+
+def never_wait_here() -> None:
+    """This thread serves others, who would wait for ever if it did: from now on `check_may_wait` raises in it."""
+    _this_thread.serves = True
+
+
+def check_may_wait() -> None:
+    """Raises RuntimeError in a thread that must not wait. It is called before any wait for the work of such a thread.
+
+    Code of users comes to run there as a finalizer: the garbage collector calls those in whatever thread it runs in.
+    """
+    if _this_thread.serves:
+        raise RuntimeError(
+            f"a call that waits was made in thread {threading.current_thread().name}, which would wait for itself: a "
+            "finalizer (__del__, weakref.finalize) may run in any thread; it may submit calls, but what waits for a "
+            "result, or for storage, must be left to a thread of your own"
+        )
 
 
 class Latch:
@@ -33,8 +58,11 @@ class Latch:
         """Block until it has happened, for so many seconds at most; whether it has.
 
         Who waits without end asks again and again, a second each: on Windows nothing else lets a Ctrl-C through, and a
-        thread that is interrupted here may leave others to find out at the end of theirs.
+        thread that is interrupted here may leave others to find out at the end of theirs. Raises RuntimeError in a
+        thread that must not wait.
         """
+        if not self._set:
+            check_may_wait()
         if not self._set and self._closed.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX)):
             self._open()  # for the next one
         return self._set

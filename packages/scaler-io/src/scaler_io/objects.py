@@ -22,6 +22,7 @@ from scaler_io.held_files import HeldObject, new_edition
 from scaler_io.holder import Holder
 from scaler_io.host_cache import HostCache
 from scaler_io.host_objects import HostObjects
+from scaler_io.latches import check_may_wait
 from scaler_io.read_ahead import ReadAhead
 from scaler_io.segments import Copying, copies
 from scaler_io.traffic import Traffic
@@ -298,6 +299,7 @@ class ObjectConnection:
         if self._silent and patience:
             self.open_soon()
         while self._silent:
+            check_may_wait()
             if time.monotonic() >= until:
                 raise StorageLostError(
                     f"object storage server {self.address} has been silent for more than {self._timeout:g} s"

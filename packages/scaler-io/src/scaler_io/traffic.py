@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from scaler_io.conveyor import Conveyor
 from scaler_io.holder import Holder
+from scaler_io.latches import never_wait_here
 from scaler_io.links import Uplink
 from scaler_io.locks import OWN_LIFE
 from scaler_io.mappings import Mappings
@@ -102,6 +103,7 @@ class Traffic:
     # --- on the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        never_wait_here()
         try:
             while not self.ended:
                 self._turn(time.monotonic())
