@@ -22,6 +22,8 @@ from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.functions import RECORDS_LIMIT
+from scaler_scheduler.records import Offer
+from scaler_scheduler.waiting import WaitingRoom
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -255,6 +257,25 @@ def test_what_one_client_has_costs_no_other(driver: SchedulerDriver, act: str) -
         for client in (hoarder, passer):
             driver.feed(client, PeerLost("left"))
     assert costs[1] < 1.5 * costs[0], costs
+
+
+def test_a_decision_does_not_look_at_every_priority(make_driver: type[SchedulerDriver]) -> None:
+    costs, offer = [], Offer((), None)
+    for count in (50, 5000):
+        driver = make_driver()
+        tasks = list(range(FIRST + 1, FIRST + 1 + count))
+        groups = [Group(FUNCTION, priority=number) for number in range(count)]
+        driver.feed(driver.client(b"c"), replace(submit(*tasks), groups=groups, task_groups=list(range(count))))
+        room, taken = driver.core.state.waiting, list[int]()
+        room.add_offer(offer)
+
+        def decide(room: WaitingRoom = room, taken: list[int] = taken) -> None:
+            for _ in range(20):
+                taken.extend(task.id for task in room.take(offer, lambda lane: 1, 100.0))
+
+        costs.append(work(decide))
+        assert taken == tasks[:-21:-1]
+    assert costs[1] < 3 * costs[0], costs
 
 
 def test_a_task_that_cannot_be_sent_fails_alone(driver: SchedulerDriver) -> None:

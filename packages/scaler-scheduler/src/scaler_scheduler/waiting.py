@@ -2,11 +2,15 @@
 
 Tasks stand in *lanes*: one per (root session, priority, depth, requirement), first come first served, but that nodes of
 a graph are served in its order as soon as they are ready. For every offer
-(what the workers of a class of agents can take) and priority there is a *round*: a heap of the sessions that have
-something for it, each with a heap of its lanes. Order: the greatest priority, where one step of priority is worth
-AGEING_SECONDS of waiting; then the session that was served least (one that comes back from idling starts level with
-the others); then the deepest lane; then the oldest task. Keys of a heap only grow, so a stale entry is noticed when it
-comes up, and goes back with its new key: a decision costs O(log lanes), however many requirements there are.
+(what the workers of a class of agents can take) there is a heap of *rounds*, one per priority; a round is a heap of the
+sessions that have something for it, each with a heap of its lanes. Order: the greatest priority, where one step of
+priority is worth AGEING_SECONDS of waiting; then the session that was served least (one that comes back from idling
+starts level with the others); then the deepest lane; then the oldest task.
+
+An entry of a heap is looked at when it comes up, and goes back where its key has grown meanwhile, so a decision costs
+O(log lanes), however many priorities, sessions and requirements there are. A key that has become smaller is not
+noticed in one place: where a session is served elsewhere, and the one that follows it in a round has waited longer,
+the round has that longer wait counted once it comes up, or is served.
 
 Invariants: a lane with tasks is in the round of every offer that fits it; `count` is the number of WAITING tasks.
 """
@@ -14,6 +18,7 @@ Invariants: a lane with tasks is in the round of every offer that fits it; `coun
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 
 from scaler_scheduler.records import WAITING, LaneRecord, Offer, Requirement, SessionRecord, TaskRecord
@@ -21,14 +26,17 @@ from scaler_scheduler.records import WAITING, LaneRecord, Offer, Requirement, Se
 AGEING_SECONDS = 60.0
 QUANTUM = 32
 """Tasks taken from one lane while others wait too."""
+_VOID_ENTRIES = 64
 
 
 class _Round:
     """The lanes of one priority that one offer can serve, by session."""
 
-    __slots__ = ("_lanes", "_turns")
+    __slots__ = ("_lanes", "_turns", "key")
 
     def __init__(self) -> None:
+        self.key = math.inf
+        """Its place among the rounds of the offer; it may wait behind it, but not for longer than the key says."""
         self._turns: list[tuple[int, int, int, SessionRecord]] = []
         self._lanes: dict[SessionRecord, list[tuple[int, int, int, LaneRecord]]] = {}
 
@@ -69,12 +77,14 @@ def _turn(session: SessionRecord) -> tuple[int, int, int, SessionRecord]:
 
 
 class _Choice:
-    """What one offer can serve: a round per priority."""
+    """What one offer can serve: a round per priority, and whose turn it is among them."""
 
-    __slots__ = ("rounds",)
+    __slots__ = ("_order", "rounds")
 
     def __init__(self) -> None:
         self.rounds: dict[int, _Round] = {}
+        self._order: list[tuple[float, int]] = []
+        """A heap of keys and priorities; an entry whose key is not that of its round is void."""
 
     def add(self, lane: LaneRecord) -> None:
         """This lane has tasks."""
@@ -82,19 +92,48 @@ class _Choice:
         if current is None:
             current = self.rounds[lane.priority] = _Round()
         current.add(lane)
+        key = _key(lane)
+        if key < current.key:
+            current.key = key
+            heapq.heappush(self._order, (key, lane.priority))
+            if len(self._order) > _VOID_ENTRIES + 2 * len(self.rounds):
+                self._order = [(each.key, priority) for priority, each in self.rounds.items()]
+                heapq.heapify(self._order)
 
-    def next(self, now: float) -> LaneRecord | None:
-        """The lane to serve: of the greatest priority, aged by how long its lane has waited."""
-        best, best_value = None, 0.0
-        for priority, current in list(self.rounds.items()):
+    def next(self) -> LaneRecord | None:
+        """The lane to serve: of the greatest priority, aged by how long the lane has waited whose turn it is there."""
+        while self._order:
+            key, priority = self._order[0]
+            current = self.rounds.get(priority)
+            if current is None or current.key != key:
+                heapq.heappop(self._order)
+                continue
             lane = current.next()
             if lane is None:
+                heapq.heappop(self._order)
                 del self.rounds[priority]
                 continue
-            value = priority + (now - lane.since) / AGEING_SECONDS
-            if best is None or value > best_value:
-                best, best_value = lane, value
-        return best
+            if _key(lane) <= key:
+                return lane
+            current.key = _key(lane)
+            heapq.heapreplace(self._order, (current.key, priority))
+        return None
+
+    def take_out(self, lane: LaneRecord) -> bool:
+        """Remove the lane that `next` has named; returns whether it was the only one."""
+        if not self.rounds[lane.priority].take_out(lane):
+            return False
+        if len(self.rounds) == 1:
+            return True
+        first = heapq.heappop(self._order)
+        other = self.next()
+        heapq.heappush(self._order, first)
+        return other is None
+
+
+def _key(lane: LaneRecord) -> float:
+    """The smallest goes first: when the lane was served last, in seconds, earlier by what its priority is worth."""
+    return lane.since - AGEING_SECONDS * lane.priority
 
 
 class WaitingRoom:
@@ -205,11 +244,11 @@ class WaitingRoom:
     def take(self, offer: Offer, limit: Callable[[LaneRecord], int], now: float) -> list[TaskRecord]:
         """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; or none."""
         choice = self._choices[offer]
-        while lane := choice.next(now):
+        while lane := choice.next():
             room = limit(lane)
             if not room:
                 break
-            alone = choice.rounds[lane.priority].take_out(lane) and len(choice.rounds) == 1
+            alone = choice.take_out(lane)
             taken = self._pop(lane, room if alone else min(room, QUANTUM))
             if taken:
                 root = lane.session
