@@ -185,9 +185,19 @@ def test_refused_variable_names_itself(capsys: pytest.CaptureFixture[str]) -> No
         ("n = 3", "FILE [bakery]: unknown key n"),
         ("num_of_workers = 1.5", "FILE [bakery] num_of_workers: '1.5' is not a whole number"),
         ("num_of_workers = true", "FILE [bakery] num_of_workers: 'True' is not a whole number"),
-        ("num_of_workers = {a = 1}", "FILE [bakery] num_of_workers: NUM_OF_WORKERS cannot be a dict"),
-        ("paths = [1979-05-27]", "FILE [bakery] paths: PATHS cannot be a date"),
-        ("paths = [['a']]", "FILE [bakery] paths: PATHS cannot be a list"),
+        (
+            "num_of_workers = {a = 1}",
+            "FILE [bakery] num_of_workers: NUM_OF_WORKERS is a text or a number, not a table",
+        ),
+        (
+            "paths = [1979-05-27]",
+            "FILE [bakery] paths: PATHS holds texts or numbers, not a date",
+        ),
+        (
+            "paths = [['a']]",
+            "FILE [bakery] paths: PATHS holds texts or numbers, not an array",
+        ),
+        ("protected = {}", "FILE [bakery] protected: PROTECTED is true or false, not a table"),
         ("protected = 'perhaps'", "FILE [bakery] protected: 'perhaps' is neither true nor false"),
         ("oven-seconds = 1\noven_seconds = 1", "FILE [bakery] oven_seconds: given twice"),
         (

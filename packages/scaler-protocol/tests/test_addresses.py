@@ -52,6 +52,13 @@ def test_anything_else_is_refused_and_named(text: str) -> None:
     assert repr(text) in str(raised.value)
 
 
+def test_nobody_is_reached_at_port_0() -> None:
+    for text in ("tcp://127.0.0.1:1", "ipc:///tmp/x"):
+        assert Address.parse_peer(text) == Address.parse(text)
+    with pytest.raises(AddressError, match=r"'tcp://host:0': nobody can be reached at port 0; name the port"):
+        Address.parse_peer("tcp://host:0")
+
+
 def test_services_stand_beside_each_other() -> None:
     assert Address.parse("tcp://[::1]:10").beside(2) == Address("::1", 12)
     assert str(Address(path="/run/s").beside(1)) == "ipc:///run/s.1"

@@ -273,9 +273,22 @@ def test_its_own_storage_server_is_replaced_when_it_dies() -> None:
         (["--object-storage-address", "tcp://127.0.0.1:1", "--memory-limit", "5"],
          "--memory-limit is for the server at --object-storage-address: give it there"),
         (["--spill-limit", "5"], "--spill-limit needs a --spill-directory to move objects to"),
+        (["--spill-directory", "/proc"],
+         "--spill-directory /proc: No such file or directory; name a directory that can be written to"),
+        (["--segment-directory", "/dev/null"],
+         "--segment-directory /dev/null: File exists; name a directory that can be written to"),
+        (["--object-storage-address", "tcp://127.0.0.1:0"], "nobody can be reached at port 0"),
     ],
 )  # fmt: skip
 def test_options_of_a_storage_that_is_not_ours(words: list[str], complaint: str) -> None:
     command = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{free_port()}", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 2 and complaint in done.stderr
+    assert done.returncode == 2 and complaint in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("own", ["tcp://127.0.0.1", "tcp://localhost", "tcp://[::1]"])
+def test_no_storage_server_is_at_its_own_address(own: str) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{port}", "-osa", f"{own}:{port}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 2 and f"--object-storage-address {own}:{port} is this scheduler's own" in done.stderr

@@ -391,12 +391,21 @@ def test_preload(scheduler: Any, cluster: Start) -> None:
         ("os:environ", 1, "Preload target must be callable"),
         ("no.such:thing", 1, "no.such"),
         ("math:sqrt(-1)", 1, "math domain error"),
+        ("os:_exit(3)", 1, "the last one exited with code 3; each begins with the preload os:_exit(3)"),
     ],
 )
 def test_a_preload_that_fails_ends_the_agent(scheduler: Any, cluster: Start, spec: str, code: int, text: str) -> None:
-    agent = cluster("-n", "2", "--preload", spec, join=False, tracebacks=int(code == 1))
+    has_traceback = code == 1 and "_exit" not in spec
+    agent = cluster("-n", "2", "--preload", spec, join=False, tracebacks=int(has_traceback))
     assert agent.process.wait(20) == code
     assert text in agent.log()
+
+
+def test_a_scheduler_at_port_0_is_refused() -> None:
+    command = [sys.executable, "-m", "scaler_worker", "tcp://127.0.0.1:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'tcp://127.0.0.1:0': nobody can be reached at port 0; name the port of the service" in done.stderr
 
 
 def test_the_scheduler_may_end_it(scheduler: Any, cluster: Start) -> None:

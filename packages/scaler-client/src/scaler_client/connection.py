@@ -65,9 +65,9 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
 
     Object storage is where `storage_address` says, or else the scheduler.
     """
-    parsed = Address.parse(address)
+    parsed = Address.parse_peer(address)
     if storage_address:
-        Address.parse(storage_address)
+        Address.parse_peer(storage_address)
     session, key = new_session(), new_identity()
     hello = Hello(
         Role.CLIENT,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import difflib
 import os
 import re
@@ -259,9 +260,24 @@ def _from_toml(source: str, option: Option, value: object) -> Given:
     items = value if isinstance(value, list) else [value]
     for item in items:
         if not isinstance(item, str | int | float):
-            raise UsageError(f"{source}: {option.placeholder} cannot be a {type(item).__name__}")
+            raise UsageError(f"{source}: {option.placeholder} {_expected(option)}, not {_TOML_WORDS[type(item)]}")
     texts = [str(item) for item in items]
     return Given(source, texts if option.repeated else [",".join(texts)])
+
+
+_TOML_WORDS: Final[Mapping[type[object], str]] = {
+    dict: "a table",
+    list: "an array",
+    datetime.datetime: "a date with a time",
+    datetime.date: "a date",
+    datetime.time: "a time",
+}
+
+
+def _expected(option: Option) -> str:
+    if option.repeated:
+        return "holds texts or numbers"
+    return "is true or false" if option.flag else "is a text or a number"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -60,7 +61,20 @@ class ServerOptions(ServiceOptions):
         """Raises ValueError for options that mean nothing together, AddressError for a bind that is too open."""
         if self.spill_limit is not None and self.spill_directory is None:
             raise ValueError("--spill-limit needs a --spill-directory to move objects to")
+        for name, directory in (("segment", self.segment_directory), ("spill", self.spill_directory)):
+            if directory is not None:
+                _require_writable(f"--{name}-directory", directory)
         refuse_exposed(self.address, self.insecure)
+
+
+def _require_writable(option: str, directory: Path) -> None:
+    """Make the directory, and something in it for a moment: permissions alone do not say whether that is possible."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=directory).cleanup()
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"{option} {directory}: {reason}; name a directory that can be written to") from error
 
 
 def serve(

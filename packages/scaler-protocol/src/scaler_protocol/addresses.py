@@ -41,6 +41,14 @@ class Address:
             raise AddressError(f"address {text!r}: write tcp://host:port, tcp://[::1]:port or ipc:///path")
         return cls(host=match["six"] or match["host"], port=int(match["port"]))
 
+    @classmethod
+    def parse_peer(cls, text: str) -> Address:
+        """As `parse`, where to connect to: port 0, which listeners replace by a free one, is refused."""
+        address = cls.parse(text)
+        if not (address.path or address.port):
+            raise AddressError(f"address {text!r}: nobody can be reached at port 0; name the port of the service")
+        return address
+
     def __str__(self) -> str:
         if self.path:
             return f"ipc://{self.path}"

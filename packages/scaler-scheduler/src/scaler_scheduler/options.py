@@ -37,6 +37,11 @@ class SchedulerOptions(ServerOptions):
     def check(self) -> None:
         """Raises ValueError for options that mean nothing together, AddressError for a bind that is too open."""
         if self.object_storage_address is not None:
+            if _is_same_service(self.object_storage_address, self.address):
+                raise ValueError(
+                    f"--object-storage-address {self.object_storage_address} is this scheduler's own address: "
+                    "name another server, or leave it out to have one started"
+                )
             for option in STORAGE_OPTIONS:
                 if getattr(self, option.destination) is not None:
                     raise ValueError(f"{option.names[0]} is for the server at --object-storage-address: give it there")
@@ -56,6 +61,10 @@ class SchedulerOptions(ServerOptions):
         return replace(self, address=replace(self.address, port=port))
 
 
+def _is_same_service(one: Address, other: Address) -> bool:
+    return one == other or (one.is_local and other.is_local and one.port != 0 and one.port == other.port)
+
+
 COMMAND = Command(
     program="scaler_scheduler",
     description="Route tasks from clients to workers.",
@@ -66,13 +75,13 @@ COMMAND = Command(
         Option(
             ("--object-storage-address", "-osa"),
             "the object storage server; without it the next port is used, and a server started there if none comes up",
-            Address.parse,
+            Address.parse_peer,
             default=None,
         ),
         Option(
             ("--advertised-object-storage-address", "-aosa"),
             "what to tell clients and workers instead of the former",
-            Address.parse,
+            Address.parse_peer,
             default=None,
         ),
         Option(("--monitor-address", "-ma"), "where monitors subscribe; port + 2", Address.parse, default=None),

@@ -37,7 +37,7 @@ COMMAND = Command(
         Option(
             ("address", "monitor_address"),
             "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path",
-            Address.parse,
+            Address.parse_peer,
         ),
         Option(("--once",), "print one screen and end", default=False, flag=True),
         Option(("--json",), "with --once: print the fields of the screen as JSON", default=False, flag=True),

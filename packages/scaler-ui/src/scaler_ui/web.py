@@ -37,7 +37,7 @@ COMMAND = Command(
         Option(
             ("address", "monitor_address"),
             "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path",
-            Address.parse,
+            Address.parse_peer,
         ),
         Option(("--host", "--web-host"), "where to serve pages", default="127.0.0.1"),
         Option(("--port", "-p", "--web-port"), "where to serve pages", whole_number(minimum=0), default=8081),

@@ -42,7 +42,7 @@ COMMAND = Command(
         Option(
             ("address", "monitor_address"),
             "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path",
-            Address.parse,
+            Address.parse_peer,
         ),
         Option(("task",), "the id of a task, hexadecimal, as a future shows it", task_id),
         Option(("--timeout-seconds", "-t"), "how long to wait for a status", positive_seconds, default=5.0),

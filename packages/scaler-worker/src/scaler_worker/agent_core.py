@@ -79,7 +79,7 @@ class AgentCore:
     """Which run goes to which worker, and what becomes of it. `handle` is the way in, `settle` the way out."""
 
     def __init__(self, config: AgentConfig) -> None:
-        self.fleet = Fleet(config.workers, config.names)
+        self.fleet = Fleet(config.workers, config.names, config.preload)
         self.functions = FunctionTable(config.task_timeout_seconds)
         self._outbox = Outbox(config.name)
         self.flights = Flights(self.fleet, self.functions, self._outbox)

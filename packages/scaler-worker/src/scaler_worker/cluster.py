@@ -67,21 +67,11 @@ async def work(
     descriptors.tell_limit("ClusterProcess")
     host = socket.gethostname()
     name = f"{host}:{os.getpid()}"
-    core = AgentCore(
-        AgentConfig(
-            config.num_of_workers,
-            name,
-            host,
-            config.worker_names,
-            config.task_timeout_seconds,
-            config.object_retention_seconds,
-            forking.words.secret,
-        )
-    )
+    core = AgentCore(_agent_config(config, forking, name, host))
     loop = asyncio.get_running_loop()
     handed = isinstance(scheduler, InnerListener)
-    hello, patience = _hello(config, name, host), config.death_timeout_seconds
-    uplink = Uplink(hello, loop.time(), timeout_seconds=patience, handed=handed)
+    hello = _hello(config, name, host)
+    uplink = Uplink(hello, loop.time(), timeout_seconds=config.death_timeout_seconds, handed=handed)
     dialer = InnerDialer(scheduler, uplink) if isinstance(scheduler, InnerListener) else Dialer(scheduler, uplink)
     agent = Agent(core, dialer, forking, config.heartbeat_interval_seconds, is_foreign)
     running = loop.create_task(agent.run())
@@ -95,6 +85,19 @@ async def work(
     looking.cancel()
     await asyncio.to_thread(voice.close)
     return await running
+
+
+def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str) -> AgentConfig:
+    return AgentConfig(
+        config.num_of_workers,
+        name,
+        host,
+        config.worker_names,
+        config.task_timeout_seconds,
+        config.object_retention_seconds,
+        forking.words.secret,
+        config.preload or "",
+    )
 
 
 def _voice(forking: Forking, name: str) -> HostVoice:

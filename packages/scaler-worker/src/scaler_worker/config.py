@@ -75,7 +75,7 @@ COMMAND: Final = Command(
     example="scaler_cluster tcp://127.0.0.1:2345 --num-of-workers 4",
     refusals=REFUSED_BY_CLUSTER,
     options=(
-        Option(("address", "scheduler_address"), "the scheduler to work for", Address.parse),
+        Option(("address", "scheduler_address"), "the scheduler to work for", Address.parse_peer),
         Option(
             ("--num-of-workers", "-n"),
             "worker processes",
@@ -85,7 +85,7 @@ COMMAND: Final = Command(
         Option(
             ("--object-storage-address", "-osa"),
             "the object storage server, if not the one that the scheduler names",
-            Address.parse,
+            Address.parse_peer,
             default=None,
         ),
         Option(("--worker-names", "-wn"), "a name for each worker, separated by commas", comma_list, default=()),

@@ -26,7 +26,7 @@ LAST_PAUSE_SECONDS = 5.0
 class Fleet:
     """Worker records and the indexes over them. `place` is called after every change of a record."""
 
-    def __init__(self, places: int, names: Sequence[str]) -> None:
+    def __init__(self, places: int, names: Sequence[str], preload: str = "") -> None:
         self.places = places
         self.workers: dict[int, WorkerRecord] = {}
         self.idle: dict[int, WorkerRecord] = {}
@@ -37,7 +37,7 @@ class Fleet:
         """Those that are not to be followed by others, until they are gone."""
         self.deaths: list[str] = []
         """What has ended workers unbidden, in words, since the last report."""
-        self._names = names
+        self._names, self._preload = names, preload
         self._announced = 0
         self._free_numbers: list[int] = []
         self._failed = 0
@@ -113,7 +113,9 @@ class Fleet:
         self._failed += 1
         if self._failed < FAILED_STARTS or self._any_ready:
             return self._put_off(f"a worker {reason} before it was ready", now)
-        return EndAgent(1, (f"{self._failed} workers in a row ended before they were ready; the last one {reason}",))
+        preload = f"; each begins with the preload {self._preload}" if self._preload else ""
+        text = f"{self._failed} workers in a row ended before they were ready; the last one {reason}{preload}"
+        return EndAgent(1, (text,))
 
     def not_started(self, worker: WorkerRecord, reason: str, now: float) -> Log | None:
         """There is no process for this worker."""

@@ -34,6 +34,8 @@ class AgentConfig:
     object_retention_seconds: float = 3600.0
     secret: bytes = b""
     """By which objects of runs are named; empty where there is no object storage."""
+    preload: str = ""
+    """What workers run before they are ready."""
 
 
 class FunctionKind:

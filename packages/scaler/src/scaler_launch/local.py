@@ -52,7 +52,10 @@ def _run() -> int:
         storage = StorageServer(options, options.address)
         stack.callback(storage.end)
         storage.start()
-        workers = stack.enter_context(_workers(of_cluster, options.ready_fd)) if of_cluster else None
+        workers = None
+        if of_cluster:
+            words = [str(options.address), *of_cluster[1:]]  # which may have come with port 0
+            workers = stack.enter_context(_workers(words, options.ready_fd))
         descriptors.raise_limit()
         return event_loops.run(lambda: _serve(options, storage, workers), options.event_loop)
 
