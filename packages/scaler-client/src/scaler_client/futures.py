@@ -222,11 +222,9 @@ class ScalerFuture(Future[T]):
         self._end(_ERROR, (exception, exception.__traceback__))
 
     def __await__(self) -> Generator[Any, None, T]:
-        import asyncio
+        from scaler_client.async_waits import outcome_of  # asyncio takes long to import
 
-        if not self.done():  # what is to be fetched holds up the thread for callbacks, not the loop
-            self.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return asyncio.wrap_future(self).__await__()
+        return outcome_of(self).__await__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         found = collector()
@@ -238,6 +236,25 @@ class ScalerFuture(Future[T]):
             return same, (self.made(),)
         found.failed = self
         return same, (None,)
+
+    def add_waiter(self, waiter: object) -> bool:
+        """Tell this, as concurrent.futures tells its waiters, when the future is done; False where it is."""
+        watch = self._watching()
+        with watch.lock:
+            if self._status != _PENDING:
+                return False
+            watch.waiters.append(waiter)
+            return True
+
+    def remove_waiter(self, waiter: object) -> None:
+        """It waits no longer."""
+        watch = self._watching()
+        with watch.lock:
+            watch.waiters.remove(waiter)
+
+    def is_stored(self) -> bool:
+        """Whether the outcome is in object storage, and is fetched when it is asked for."""
+        return self._status < _CANCELLED and type(self._outcome) is StoredPayload
 
     def is_stored_for(self, owner: FutureOwner, load: Callable[[Any], Any]) -> bool:
         """Whether the result is in object storage, where calls of this owner can take it from and load it so."""
@@ -295,17 +312,14 @@ class ScalerFuture(Future[T]):
 
     def _wait(self, timeout: float | None) -> None:
         with self.owner.waiting:
-            watch, waiter = self._watching(), ThreadWaiter()
-            with watch.lock:
-                if self._status != _PENDING:
-                    return
-                watch.waiters.append(waiter)
+            waiter = ThreadWaiter()
+            if not self.add_waiter(waiter):
+                return
             try:
                 if not waiter.wait(timeout):
                     raise WaitTimeoutError(f"{self!r} was not done within {timeout} s")
             finally:
-                with watch.lock:
-                    watch.waiters.remove(waiter)
+                self.remove_waiter(waiter)
 
     def _finish(self, timeout: float | None) -> None:
         """Wait, and make the value or the exception of the bytes; threads that do so at once end up with the same."""
