@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaler_io import hubs
-from scaler_io.links import Hub, LinkDown, LinkLost, LinkRefused, LinkState, LinkUp, Patience, PeerJoined
+from scaler_io.links import Hub, LinkDown, LinkLost, LinkRefused, LinkState, LinkUp, Patience, PeerJoined, PeerLost
 from scaler_io.streams import ACK_SECONDS, HEADER
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
@@ -286,7 +286,8 @@ def test_a_silent_service_is_left_for_a_new_connection(rig: Rig) -> None:
 
 def test_a_slow_peer_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     client, other = rig.client(A), rig.client(B)
-    monkeypatch.setattr(hubs, "KEPT_LIMIT", 50_000)
+    monkeypatch.setattr(hubs, "KEPT_LIMIT", 25_000)
+    monkeypatch.setattr(hubs, "KEPT_MOST", 50_000)
     client.pause()
     rig.service.say(A, *range(2000))
     rig.service.say(B, 1)
@@ -294,6 +295,53 @@ def test_a_slow_peer_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> No
     assert lost(rig, client)[0].startswith("too slow: ")
     rig.until(lambda: other.numbers == [1])
     assert lost(rig, other) == []
+
+
+def test_big_messages_are_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is to get them has asked for none of them, and cannot have acknowledged any yet."""
+    client = rig.client()
+    monkeypatch.setattr(hubs, "KEPT_LIMIT", 50_000)
+    client.pause()
+    for _ in range(2):
+        rig.service.core.outbox.append((client.identity, Cancel(range(200_000))))
+    rig.service.say(client.identity, 1)
+    rig.run(SILENCE / 4)
+    client.resume()
+    rig.until(lambda: len(client.numbers) == 400_001)
+    rig.until(lambda: rig.service.hub._peers[client.identity].stream.kept_bytes == 0)
+    assert lost(rig, client) == []
+
+
+def welcomed_hub() -> Hub:
+    """One that has welcomed A at time 0."""
+    hub = Hub(5, admit=lambda hello: Welcome(5), patience=lambda hello: Patience(60, 60))
+    hub.receive(b"route", [HEADER.pack(0, 0), *encode(Hello(Role.CLIENT, A, 1, epoch=1))], 0.0)
+    return hub
+
+
+def test_a_peer_that_is_behind_must_acknowledge_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "KEPT_LIMIT", 5000)
+    hub = welcomed_hub()
+    for _ in range(4):
+        hub.send(A, Cancel(range(500)))
+    for now in range(1, 11):
+        assert hub.tick(now) == []
+    hub.receive(b"route", [HEADER.pack(0, 1), *encode(Heartbeat(1, echo=True))], 10.5)
+    for now in range(11, 21):
+        assert hub.tick(now) == []
+    ((peer, event),) = hub.tick(21)
+    assert peer == A and isinstance(event, PeerLost) and event.reason.startswith("too slow: ")
+
+
+def test_a_peer_that_catches_up_is_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "KEPT_LIMIT", 5000)
+    hub = welcomed_hub()
+    for _ in range(2):
+        hub.send(A, Cancel(range(500)))
+    assert hub.tick(1.0) == []
+    hub.receive(b"route", [HEADER.pack(0, 1), *encode(Heartbeat(1, echo=True))], 2.0)
+    for now in range(2, 30):
+        assert hub.tick(now) == []
 
 
 def test_sending_to_nobody_is_no_error(rig: Rig) -> None:

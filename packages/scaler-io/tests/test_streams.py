@@ -147,3 +147,14 @@ def test_epochs_lose_and_repeat_nothing(steps: list[tuple[bool, int]]) -> None:
             sent += number
     got += deliver(len(wire))
     assert got == sent == other.received
+
+
+def test_the_largest_message_is_no_backlog() -> None:
+    stream = Stream()
+    sizes = [sum(map(len, stream.write(Cancel(range(count)))[1:])) for count in (1, 300_000, 200_000, 2, 200_000)]
+    assert stream.kept_bytes == sum(sizes)
+    tiny, _, large, small, _ = sizes
+    backlogs = [tiny + large + small + large, large + small + large, large + small, small, 0, 0]
+    for acknowledged, backlog in enumerate(backlogs):
+        stream.acknowledge(acknowledged)
+        assert (stream.oldest, stream.backlog) == (acknowledged + 1, backlog)

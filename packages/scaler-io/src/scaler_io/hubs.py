@@ -12,6 +12,8 @@ from scaler_io.streams import (
     ACK_MESSAGES,
     HEADER,
     KEPT_LIMIT,
+    KEPT_MOST,
+    STUCK_SECONDS,
     Frames,
     Stream,
     StreamGapError,
@@ -40,7 +42,7 @@ class _Peer:
 
     __slots__ = (
         "beaten", "broken_at", "confirmed", "fault", "heard", "hello", "identity", "patience", "round_trip", "route",
-        "stream",
+        "stream", "stuck",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +58,8 @@ class _Peer:
         One that had an earlier stream with us may have missed the Welcome that began this one, until it speaks in it.
         """
         self.round_trip = 0.0
+        self.stuck: tuple[int, float] | None = None
+        """The oldest message that it has not acknowledged, and since when, while too much waits behind that."""
         self.fault = ""
         """The malformed message that ended the link."""
 
@@ -161,7 +165,7 @@ class Hub:
         self._forgive(now)
         lost: list[tuple[bytes, HubEvent]] = []
         for peer in list(self._suspects):
-            if peer.broken_at is None and peer.stream.kept_bytes <= KEPT_LIMIT:
+            if peer.broken_at is None and not self._is_behind(peer, now):
                 del self._suspects[peer]
             else:
                 self._judge(peer, now, lost)
@@ -184,7 +188,12 @@ class Hub:
         times = [self._beats[0].beaten + self._heartbeat] if self._beats else []
         times += [at for peer in self._owing if (at := peer.stream.acknowledgement_due()) is not None]
         for peer in self._suspects:
-            times.append(-math.inf if peer.broken_at is None else peer.broken_at + peer.patience.grace)
+            if peer.stream.backlog > KEPT_MOST:
+                times.append(-math.inf)
+            elif peer.broken_at is not None:
+                times.append(peer.broken_at + peer.patience.grace)
+            elif peer.stuck is not None:
+                times.append(peer.stuck[1] + STUCK_SECONDS)
         return min(times, default=None)
 
     def _forgive(self, now: float) -> None:
@@ -195,6 +204,8 @@ class Hub:
                 peer.heard += missed
                 if peer.broken_at is not None:
                     peer.broken_at += missed
+                if peer.stuck is not None:
+                    peer.stuck = peer.stuck[0], peer.stuck[1] + missed
         self._ticked = now
 
     def _judge(self, peer: _Peer, now: float, lost: list[tuple[bytes, HubEvent]]) -> bool:
@@ -204,7 +215,7 @@ class Hub:
             reason = peer.fault or "its connection is gone"
         elif now >= peer.heard + peer.patience.silence:
             reason = f"silent for {peer.patience.silence:g} s"
-        elif peer.stream.kept_bytes > KEPT_LIMIT:
+        elif self._is_too_slow(peer, now):
             reason = f"too slow: {peer.stream.kept_bytes:,} bytes wait for it"
         if reason:
             if peer.broken_at is None:
@@ -212,6 +223,20 @@ class Hub:
             self._forget(peer)
             lost.append((peer.identity, PeerLost(reason)))
         return bool(reason)
+
+    @staticmethod
+    def _is_behind(peer: _Peer, now: float) -> bool:
+        """Whether too much waits for the peer; since when it has acknowledged nothing is noted."""
+        if peer.stream.backlog <= KEPT_LIMIT:
+            peer.stuck = None
+        elif peer.stuck is None or peer.stuck[0] != peer.stream.oldest:
+            peer.stuck = peer.stream.oldest, now
+        return peer.stuck is not None
+
+    def _is_too_slow(self, peer: _Peer, now: float) -> bool:
+        if not self._is_behind(peer, now) or peer.stuck is None:
+            return False
+        return peer.stream.backlog > KEPT_MOST or now >= peer.stuck[1] + STUCK_SECONDS
 
     def _about_link(self, peer: _Peer, message: Message, now: float) -> tuple[bytes, HubEvent] | None:
         if isinstance(message, Heartbeat):

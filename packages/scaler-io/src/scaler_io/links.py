@@ -12,7 +12,8 @@ lost, the new one is not resumed either.
              GREETING --Refused--> REFUSED (final); DOWN for longer than the timeout --> LinkLost, once
 
 Both sides beat once per heartbeat interval; anything received is a sign of life. A peer whose route is gone is lost
-after its *grace*, a silent one after its *patience*, one that lets KEPT_LIMIT bytes pile up at once.
+after its *grace*, a silent one after its *patience*, one that lets more than KEPT_LIMIT bytes pile up after
+STUCK_SECONDS without an acknowledgement. The largest message does not count: who gets it may not have asked for it.
 """
 
 from scaler_io.hubs import Hub, Patience

@@ -17,7 +17,7 @@ from typing import Any
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
-from scaler_protocol.messages import Message
+from scaler_protocol.messages import MESSAGE_LIMIT, Message
 
 Frames = Sequence[Any]
 """The header of a message, columns and, where there is one, payload; or header and message, if it was *handed over*.
@@ -31,7 +31,11 @@ _HEAD = _COLUMNS_SIZE.size + HEADER.size
 ACK_SECONDS = 0.05
 ACK_MESSAGES = 256
 KEPT_LIMIT = 64 * 1024 * 1024
-"""Bytes sent to a peer and not acknowledged, after which it is cut off as too slow."""
+"""Bytes sent to a peer and not acknowledged, beside the largest message, after which it must acknowledge some."""
+KEPT_MOST = 4 * KEPT_LIMIT
+"""After which it is cut off as too slow at once."""
+STUCK_SECONDS = 10.0
+"""How long a peer may acknowledge nothing while more than KEPT_LIMIT waits for it."""
 
 
 def join(frames: Frames) -> bytes:
@@ -84,7 +88,7 @@ class StreamMismatchError(ProtocolError):
 class Stream:
     """Both directions of one numbered stream, whose messages are written or handed over."""
 
-    __slots__ = ("_kept", "_owed_since", "handed", "kept_bytes", "owed", "received", "sent")
+    __slots__ = ("_kept", "_largest", "_owed_since", "handed", "kept_bytes", "owed", "received", "sent")
 
     def __init__(self, *, handed: bool = False) -> None:
         self.handed = handed
@@ -94,6 +98,8 @@ class Stream:
         self.owed = 0
         """Messages received since the last acknowledgement."""
         self._kept: deque[tuple[int, int, Frames]] = deque()
+        self._largest: deque[tuple[int, int]] = deque()
+        """Sequence and size of the largest kept message, the largest behind that, and so on, but for usual ones."""
         self._owed_since = 0.0
 
     def write(self, message: Message) -> Frames:
@@ -106,6 +112,10 @@ class Stream:
             size = 0 if self.handed else sum(map(len, body))
             self._kept.append((sequence, size, body))
             self.kept_bytes += size
+            if size > MESSAGE_LIMIT:
+                while self._largest and self._largest[-1][1] <= size:
+                    self._largest.pop()
+                self._largest.append((sequence, size))
         self.owed = 0
         return [HEADER.pack(sequence, self.received), *body]
 
@@ -138,6 +148,18 @@ class Stream:
         kept = self._kept
         while kept and kept[0][0] <= acknowledged:
             self.kept_bytes -= kept.popleft()[1]
+        while self._largest and self._largest[0][0] <= acknowledged:
+            self._largest.popleft()
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that are kept beside the largest message: whose size says nothing about who reads it."""
+        return self.kept_bytes - (self._largest[0][1] if self._largest else 0)
+
+    @property
+    def oldest(self) -> int:
+        """The sequence of the first message that is not acknowledged, or will be sent next."""
+        return self._kept[0][0] if self._kept else self.sent + 1
 
     def owes_acknowledgement(self, now: float) -> bool:
         """Whether an acknowledgement has waited long enough to be sent alone."""

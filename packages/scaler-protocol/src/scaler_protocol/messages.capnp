@@ -1,6 +1,6 @@
 @0xd3f0a6b1c2e94785;
-# The wire of Scaler. One Message is one frame of columns; bytes that belong to a `…Lengths` column travel, joined in the
-# order of the fields, in one further frame. docs/protocol.md says who sends what, when, and what is answered.
+# The wire of Scaler. A Message is the columns; bytes that belong to a `…Lengths` column travel behind it in the same
+# ZeroMQ frame, joined in the order of the fields. docs/protocol.md says who sends what, when, and what is answered.
 
 struct Group {
   # What the tasks of a batch share.
