@@ -315,7 +315,7 @@ def test_big_messages_are_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
 def welcomed_hub() -> Hub:
     """One that has welcomed A at time 0."""
     hub = Hub(5, admit=lambda hello: Welcome(5), patience=lambda hello: Patience(60, 60))
-    hub.receive(b"route", [HEADER.pack(0, 0), *encode(Hello(Role.CLIENT, A, 1, epoch=1))], 0.0)
+    hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(Hello(Role.CLIENT, A, 1, epoch=1)))], 0.0)
     return hub
 
 
@@ -326,7 +326,7 @@ def test_a_peer_that_is_behind_must_acknowledge_something(monkeypatch: pytest.Mo
         hub.send(A, Cancel(range(500)))
     for now in range(1, 11):
         assert hub.tick(now) == []
-    hub.receive(b"route", [HEADER.pack(0, 1), *encode(Heartbeat(1, echo=True))], 10.5)
+    hub.receive(b"route", [HEADER.pack(0, 1), *map(bytes, encode(Heartbeat(1, echo=True)))], 10.5)
     for now in range(11, 21):
         assert hub.tick(now) == []
     ((peer, event),) = hub.tick(21)
@@ -339,7 +339,7 @@ def test_a_peer_that_catches_up_is_not_behind(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(2):
         hub.send(A, Cancel(range(500)))
     assert hub.tick(1.0) == []
-    hub.receive(b"route", [HEADER.pack(0, 1), *encode(Heartbeat(1, echo=True))], 2.0)
+    hub.receive(b"route", [HEADER.pack(0, 1), *map(bytes, encode(Heartbeat(1, echo=True)))], 2.0)
     for now in range(2, 30):
         assert hub.tick(now) == []
 
