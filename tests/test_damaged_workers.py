@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from scaler import Client
 from support.clusters import LocalCluster
 from support.fault_tasks import (
     LeavingError,
-    break_module,
+    become_nobody,
+    forbid,
     keep_descriptors,
     leave_alarm,
     leave_closed_output,
@@ -21,6 +24,7 @@ from support.fault_tasks import (
     lower_limit,
     open_files,
     print_a_while,
+    refuse_negative,
     root_of,
     use_up_task_ids,
 )
@@ -75,12 +79,34 @@ def test_what_a_task_leaves_behind_does_not_meet_the_next_one(own: LocalCluster,
         assert {future.profiling_info().attempt for future in futures} == {1}
 
 
-def test_a_worker_that_fails_unlike_the_other_is_replaced_and_said(own: LocalCluster) -> None:
+@pytest.mark.parametrize("limit", ["NOFILE", "AS", "DATA", "FSIZE", "NPROC", "STACK"])
+def test_a_worker_whose_limit_is_0_is_replaced_and_spoils_no_task(own: LocalCluster, limit: str) -> None:
     with Client(own.address) as client:
-        client.submit(break_module).result(SECONDS)
-        outcomes: list[bool] = []
-        while not outcomes or "is replaced: its last" not in own.log.read_text("utf-8"):
-            futures = [client.submit(root_of, number) for number in range(TASKS)]
-            outcomes += [future.exception(SECONDS) is None for future in futures]
-            assert len(outcomes) < 50 * TASKS
-        assert all(client.submit(root_of, number).exception(SECONDS) is None for number in range(TASKS))
+        client.map(root_of, range(TASKS))
+        assert client.submit(forbid, getattr(resource, f"RLIMIT_{limit}")).result(SECONDS) == "done"
+        futures = [client.submit(open_files, number) for number in range(TASKS)]
+        assert [future.result(SECONDS) for future in futures] == list(range(TASKS))
+    assert "ended itself (its limit of " in own.log.read_text("utf-8")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_worker_of_another_user_is_replaced_and_spoils_no_task(own: LocalCluster, tmp_path: Path) -> None:
+    with Client(own.address) as client:
+        client.map(root_of, range(TASKS))
+        assert client.submit(become_nobody).result(SECONDS) == "done"
+        futures = [client.submit(os.listdir, tmp_path) for _ in range(TASKS)]  # which is ours alone
+        assert all("log" in future.result(SECONDS) for future in futures)
+    assert "ended itself (its user and group were changed" in own.log.read_text("utf-8")
+
+
+def test_data_that_makes_half_of_the_workers_fail_harms_none(own: LocalCluster, tmp_path: Path) -> None:
+    path, numbers = str(tmp_path / "runs"), range(-100, 100)
+    workers: set[int] = set()
+    with Client(own.address) as client:
+        for _ in range(8):
+            futures = [client.submit(refuse_negative, number, path) for number in numbers]
+            failed = [future.exception(SECONDS) for future in futures]
+            assert [type(error) is ValueError for error in failed] == [number < 0 for number in numbers]
+            workers.update(future.result(SECONDS) for future in futures[100:])
+    assert len(Path(path).read_text("ascii").split()) == 8 * len(numbers), "none begins twice"
+    assert len(workers) <= 2 and "ended" not in own.log.read_text("utf-8")

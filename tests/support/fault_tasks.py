@@ -179,9 +179,25 @@ def open_files(number: int) -> int:
     return number
 
 
-def break_module() -> None:
-    """What later tasks of this worker call is no function any more."""
-    math.sqrt = None  # type: ignore[assignment]
+def forbid(limit: int) -> str:
+    """Set one of the limits of this process to 0."""
+    resource.setrlimit(limit, (0, resource.getrlimit(limit)[1]))
+    return "done"
+
+
+def become_nobody() -> str:
+    """Give up all rights, for good."""
+    os.setgid(65534)
+    os.setuid(65534)
+    return "done"
+
+
+def refuse_negative(number: int, path: str) -> int:
+    """Fail for half of all numbers; the process that ran it. Each run leaves a line in a file."""
+    note(path, str(number))
+    if number < 0:
+        raise ValueError(number)
+    return os.getpid()
 
 
 def root_of(number: int) -> float:

@@ -71,7 +71,6 @@ from scaler_worker.functions import FunctionTable
 from scaler_worker.inputs import with_inputs
 from scaler_worker.nesting import Nesting
 from scaler_worker.outcomes import Outbox
-from scaler_worker.outliers import Outliers
 from scaler_worker.records import AgentConfig, Entry, WorkerRecord
 
 
@@ -86,7 +85,6 @@ class AgentCore:
         self._deaths = Deaths(self.fleet, self.flights, config.host, config.secret)
         self._nesting = Nesting(self.fleet, self.flights)
         self._failed = FailedEffects(self.fleet, self.flights)
-        self._outliers = Outliers(self.fleet, self.flights)
         self._draining = Draining(self.fleet, self.flights, self.functions)
         self._retention = config.object_retention_seconds
         self._effects = self.flights.effects
@@ -123,7 +121,7 @@ class AgentCore:
     def _worker_handlers(self) -> dict[type, Callable[[WorkerRecord, Any, float], None]]:
         flights, nesting = self.flights, self._nesting
         return {
-            channel.RunsEnded: self._outliers.ended,
+            channel.RunsEnded: flights.ended,
             channel.OutputWritten: self._written,
             channel.RunUnfed: lambda worker, event, now: flights.unfed(worker, event.run, now),
             channel.FunctionMissed: lambda worker, event, now: flights.missed(worker, event.run, now),
@@ -287,7 +285,6 @@ class AgentCore:
         if worker.parting:
             event = replace(event, reason=f"ended itself ({worker.parting})")
         self._deaths.died(worker, event, now)
-        self._outliers.gone(worker.number)
         if effect := self.fleet.gone(worker, event.reason, now):
             self._effects.append(effect)
 
