@@ -546,7 +546,7 @@ def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientSt
     callee = callees.find(big)
     group = callees.group(callee)
     (body,) = group.bodies
-    assert type(body.body) is StoredPayload and body.id == function_id(body.body) == group.wire.function
+    assert type(body.body) is StoredPayload and body.id == function_id(body.body, stored=True) == group.wire.function
     assert callees.group_with(callees.write(big), priority=1).bodies == (body,)
     assert len(shelf.objects) == 1
     twin = callees.find(lambda: None)

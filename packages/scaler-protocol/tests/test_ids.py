@@ -16,6 +16,7 @@ from scaler_protocol.ids import (
     first_run,
     first_task,
     function_id,
+    named_function_id,
     new_identity,
     new_incarnation,
     new_session,
@@ -50,4 +51,12 @@ def test_random_ids() -> None:
 
 
 def test_a_function_is_known_by_its_bytes() -> None:
-    assert function_id(b"f") == blake2b(b"f", digest_size=16).digest() != function_id(b"g")
+    assert function_id(b"f") == blake2b(b"\0f", digest_size=16).digest() != function_id(b"g")
+
+
+def test_a_body_a_name_and_a_reference_of_the_same_bytes_are_three_functions() -> None:
+    same = "operator:neg"
+    ids = {function_id(same.encode()), function_id(same.encode(), stored=True), named_function_id(same)}
+    assert len(ids) == 3 and all(len(each) == 16 for each in ids)
+    for head in ("\0", "\1", "\2"):
+        assert not ids & {function_id((head + same).encode()), named_function_id(head + same)}

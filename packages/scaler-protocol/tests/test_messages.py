@@ -11,7 +11,7 @@ import pytest
 
 from scaler_protocol import codec, handshake, messages
 from scaler_protocol.handshake import Hello
-from scaler_protocol.ids import first_task, function_id
+from scaler_protocol.ids import first_task, named_function_id
 from scaler_protocol.limits import DATA, DEFAULTS, ENTRIES, KEPT_BY_TYPE, PART, SECONDS, WORDS, limit_of
 from scaler_protocol.messages import Cancel, Done, Encoding, Group, Message, Status, WorkerState
 from scaler_protocol.monitoring import TaskStep
@@ -126,7 +126,7 @@ def example(name: str) -> list[bytes]:
 
 def test_the_worked_example_is_what_the_code_writes(wire: Wire) -> None:
     name = "math:sqrt"
-    function, first = function_id(name.encode()), first_task(0x0A0B0C0D)
+    function, first = named_function_id(name), first_task(0x0A0B0C0D)
     submit = messages.Submit(
         [Group(function, encoding=Encoding.JSON)],
         [first + 1, first + 2],

@@ -15,7 +15,7 @@ from scaler_protocol import messages
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import ProtocolError, ScalerError, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
-from scaler_protocol.ids import first_task, function_id
+from scaler_protocol.ids import first_task, function_id, named_function_id
 from scaler_protocol.limits import HELD_FUNCTIONS
 from scaler_protocol.messages import Done, Group, Status, Submit
 from scaler_protocol.operations import Resized
@@ -380,6 +380,18 @@ def test_needs_may_stand_in_any_order(driver: SchedulerDriver) -> None:
     while runs := driver.runs(agent):
         driver.done(agent, runs)
     assert driver.outcomes(client).keys() == {FIRST + 1, FIRST + 2, FIRST + 3}
+
+
+@pytest.mark.parametrize(
+    "theft",
+    [
+        messages.Functions((named_function_id("operator:neg"),), ("harmless",), Payloads([b"operator:neg"])),
+        messages.Functions((function_id(bytes(24), stored=True),), ("harmless",), Payloads([bytes(24)])),
+    ],
+)
+def test_what_is_known_by_name_or_reference_is_nobodys_body(driver: SchedulerDriver, theft: messages.Functions) -> None:
+    with pytest.raises(ProtocolError, match="is not the BLAKE2b-128 of the body of 'harmless'"):
+        driver.feed(driver.client(b"t"), theft)
 
 
 def test_a_function_belongs_to_its_id(driver: SchedulerDriver) -> None:

@@ -14,7 +14,7 @@ from scaler_protocol import messages
 from scaler_protocol.codec import encode
 from scaler_protocol.errors import ProtocolError, ScalerError
 from scaler_protocol.handshake import Hello, LinkMessage, Role, Welcome
-from scaler_protocol.ids import first_run, first_task, function_id
+from scaler_protocol.ids import first_run, first_task, function_id, named_function_id
 from scaler_protocol.limits import RELATIONS
 from scaler_protocol.messages import Group, Status
 from scaler_protocol.operations import Resized
@@ -33,7 +33,8 @@ REFERENCE = b"y" * 24
 CODES = [
     *[(FUNCTION, "n", b"body")] * 3,
     (function_id(REFERENCE), "n", REFERENCE),
-    (function_id(b"n"), "n", b""),
+    (function_id(REFERENCE, stored=True), "n", REFERENCE),
+    (named_function_id("n"), "n", b""),
     (FUNCTION, "n", b"another"),
 ]
 """Functions as they are sent, the last one with an id that is not its own."""

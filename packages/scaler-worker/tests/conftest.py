@@ -22,7 +22,7 @@ from scaler_io.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import restore
 from scaler_protocol.handshake import Welcome
-from scaler_protocol.ids import first_run, first_task, function_id, new_incarnation, new_session
+from scaler_protocol.ids import first_run, first_task, function_id, named_function_id, new_incarnation, new_session
 from scaler_protocol.messages import AgentStatus, Done, Functions, Group, NeedFunctions, Run, Status
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import Profile, profile_at
@@ -67,7 +67,7 @@ class FakeScheduler:
 
     def named(self, name: str) -> bytes:
         """Make `module:name` known; returns its id."""
-        identity = function_id(name.encode())
+        identity = named_function_id(name)
         self.bodies[identity] = (name, b"")
         return identity
 

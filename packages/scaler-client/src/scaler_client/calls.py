@@ -143,7 +143,9 @@ class PartCalls:
         self.dump = self.dump_object = serializer.serialize
         body = place(DefaultSerializer.serialize(serializer))
         kind = serializer if isinstance(serializer, type) else type(serializer)
-        self.serializer: FunctionBody | None = FunctionBody(function_id(body), name_of(kind), body)
+        self.serializer: FunctionBody | None = FunctionBody(
+            function_id(body, stored=type(body) is StoredPayload), name_of(kind), body
+        )
 
     def write(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None = None
@@ -344,5 +346,5 @@ class Callees:
             if type(placed) is not StoredPayload:
                 return FunctionBody(identity, name, written)
             placed.kept.made_of(source_of(fn, self._writer.dump, checksum(written)))
-            body = self._placed[identity] = FunctionBody(function_id(placed), name, placed)
+            body = self._placed[identity] = FunctionBody(function_id(placed, stored=True), name, placed)
         return body

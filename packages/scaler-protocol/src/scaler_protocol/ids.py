@@ -47,6 +47,17 @@ def first_run(incarnation: int) -> int:
     return incarnation << COUNTER_BITS
 
 
-def function_id(body: bytes) -> bytes:
-    """A function is known by the BLAKE2b-128 of its bytes, so equal functions travel and are kept once."""
-    return blake2b(body, digest_size=16).digest()
+def function_id(body: bytes, *, stored: bool = False) -> bytes:
+    """A function is known by the BLAKE2b-128 of its bytes, so equal functions travel and are kept once.
+
+    `stored`: the body is a reference. A byte in front says what is hashed: nobody can write a body, a reference and a
+    name of the same id.
+    """
+    digest = blake2b(b"\2" if stored else b"\0", digest_size=16)
+    digest.update(body)
+    return digest.digest()
+
+
+def named_function_id(name: str) -> bytes:
+    """Of a function that is imported by its name where it runs."""
+    return blake2b(b"\1" + name.encode(), digest_size=16).digest()

@@ -4,7 +4,7 @@
 
 struct Group {
   # What the tasks of a batch share.
-  function @0 :Data;          # BLAKE2b-128 of the function's bytes, or of its name
+  function @0 :Data;          # BLAKE2b-128 of a byte that says what, and the body or the name
   capabilityNames @1 :List(Text);
   capabilityValues @2 :List(Int64);
   priority @3 :Int32;
