@@ -175,6 +175,9 @@ UNFED: Final = 8
 RETIRED: Final = 9
 """The payload says why the worker can run no more tasks; it ends."""
 
+CUT_OFF: Final = 74
+"""The exit code (EX_IOERR) of a worker that can say nothing more, since a task closed or overwrote its descriptors."""
+
 RECORD: Final = struct.Struct("<BBxxIQQQQIII")
 """Kind, status, length of the payload, run; then a PROFILE: duration, CPU, peak memory, pid, worker, attempt."""
 _SEEN: Final = struct.Struct("<BBxxIQQ")

@@ -11,6 +11,7 @@ from typing import Final
 
 from scaler_io.lifecycle import cpu_seconds, resident_bytes
 from scaler_protocol.messages import AgentStatus
+from scaler_worker.channel import CUT_OFF
 from scaler_worker.fleet import Fleet
 
 END_SECONDS: Final = 2.0
@@ -86,6 +87,8 @@ class HostFigures:
 def ending_of(status: int) -> str:
     """How a process with this wait status ended, in words."""
     code = os.waitstatus_to_exitcode(status)
+    if code == CUT_OFF:
+        return "ended because a task closed or overwrote its descriptors"
     if code >= 0:
         return f"exited with code {code}"
     try:

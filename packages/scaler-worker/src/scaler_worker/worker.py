@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -26,7 +26,7 @@ from scaler_io.host_cache import HostCache
 from scaler_protocol.buffers import Buffer
 from scaler_worker.agent_transport import AgentTransport
 from scaler_worker.answers import Answers
-from scaler_worker.channel import DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
+from scaler_worker.channel import CUT_OFF, DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
 from scaler_worker.config import WorkerConfig
 from scaler_worker.coroutines import run_coroutine
 from scaler_worker.damage import Damage
@@ -58,6 +58,25 @@ class WorkerEnds:
     results: int
     messages: int
     faults: int
+    _files: list[tuple[int, int] | None] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._files.extend(self._now())
+
+    def are_lost(self) -> bool:
+        """Whether tasks or results, which are open until the worker ends, are not what they were."""
+        return self._now() != self._files
+
+    def _now(self) -> list[tuple[int, int] | None]:
+        return [_file_of(number) for number in (self.tasks, self.results)]
+
+
+def _file_of(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class WorkerRuntime:
@@ -160,14 +179,22 @@ def run_worker(
             _work(core, storage, ends, config)
         answers.finish()
         code = 0
-    except BrokenPipeError:
-        code = 0  # the agent is gone
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        code = _exit_code(error, ends)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         os._exit(code)
+
+
+def _exit_code(error: BaseException, ends: WorkerEnds) -> int:
+    """How a worker ends that can not go on; a fault of ours leaves its traceback."""
+    if ends.are_lost():
+        return CUT_OFF
+    if isinstance(error, BrokenPipeError):  # the agent is gone
+        return 0
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 1
 
 
 def _end_fork() -> NoReturn:
