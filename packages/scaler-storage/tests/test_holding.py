@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scaler_io.effects import Send
-from scaler_io.links import HubEvent, PeerJoined, PeerLost
+from scaler_io.links import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import objects
+from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.messages import Message
+from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import (
     BringObject,
@@ -38,6 +40,7 @@ from scaler_storage.pool import OVERHEAD_BYTES
 from scaler_storage.segments import MemorySegments
 
 PART, SIZE = 4, 7
+SIZE_MOST = 2**63 - 1
 CLIENT, WORKER = b"c" * 16, b"w" * 16
 HOSTS = (b"H" * 32, b"K" * 32)
 VOICES = {b"1" * 16: HOSTS[0], b"2" * 16: HOSTS[0], b"3" * 16: HOSTS[1]}
@@ -253,6 +256,21 @@ def test_only_agents_speak_for_hosts_and_only_hosts_with_agents_hold() -> None:
     assert "another" not in server.hold(NAMES[0], 77).error
     [(_, answer)] = server.tell(CLIENT, HoldObject(NAMES[1], SIZE, 2, 5, HOSTS[0]))
     assert "session 2 is another client's" in str(refusal(answer))
+
+
+def test_what_others_say_they_hold_can_be_told_of() -> None:
+    """Nobody sees the bytes of it, and their sum may be more than a status can hold."""
+    server, voice, operator = Server(), b"1" * 16, b"o" * 16
+    server.join(voice)
+    server.tell(operator, PeerJoined(Hello(Role.OPERATOR, operator, 1), False))
+    for name in NAMES:
+        [(_, answer)] = server.tell(voice, HoldObject(name, SIZE_MOST, 1, 5, HOSTS[0]))
+        assert isinstance(answer, ObjectStored) and answer.edition == 5
+    [(_, status)] = server.tell(operator, NeedStorageStatus())
+    assert isinstance(status, StorageStatus) and status.held == 3
+    told = decode([bytes(frame) for frame in encode(status)])
+    assert isinstance(told, StorageStatus) and told.held_bytes == 2**64 - 1
+    assert server.tell(operator, SendFailed(status, "no memory")) == []
 
 
 # --- the state machine ----------------------------------------------------------------------------------------------

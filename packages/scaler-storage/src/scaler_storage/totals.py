@@ -10,6 +10,8 @@ from scaler_protocol.monitoring import StorageStatus
 from scaler_storage.state import StorageState
 
 _BIGGEST = 10
+_MOST = 2**64 - 1
+"""That a status can hold: nobody sees the bytes that others say they hold."""
 _BIGGEST_AMONG = 20_000
 """Objects, the newest ones, that the biggest are looked for among: nobody waits long for whoever wants to know."""
 
@@ -45,6 +47,6 @@ def status_of(state: StorageState) -> StorageStatus:
         biggest_held=[bool(record.host) for _, record in biggest],
         hosts=len(state.voices),
         held=state.held,
-        held_bytes=state.held_bytes,
+        held_bytes=min(state.held_bytes, _MOST),
         brought_ever=state.brought_ever,
     )
