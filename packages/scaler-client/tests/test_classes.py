@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from scaler_client import classes
@@ -74,7 +75,8 @@ def elsewhere() -> Iterator[None]:
     """In another process: nothing that was defined here is known, and no task has begun."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classes.scope, "defined", {})
-        patch.setattr(classes.scope, "loaded", {})
+        patch.setattr(classes.scope, "loaded", None)
+        patch.setattr("cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID", weakref.WeakValueDictionary())
         yield
 
 
@@ -168,6 +170,23 @@ def test_nested_tasks_give_their_caller_its_own_class(script: dict[str, Any]) ->
             result = dumps(make())
         assert is_config[0](pickle.loads(result))
     assert script["is_config"](pickle.loads(result))
+
+
+def test_what_tasks_write_with_cloudpickle_is_of_the_same_class_everywhere(script: dict[str, Any]) -> None:
+    written = dumps(script["is_config"])
+    with elsewhere():
+        functions = [loaded(written) for _ in range(2)]
+        is_config, own = functions[0]
+        begin(own)
+        answer = cloudpickle.dumps(is_config.__globals__["Config"]())
+        for function, own in functions:
+            begin(own)
+            assert function(pickle.loads(answer))
+    with elsewhere():
+        is_config, own = loaded(written)
+        begin(own)
+        assert is_config(pickle.loads(answer))
+    assert type(pickle.loads(answer)) is script["Config"]
 
 
 def test_functions_and_methods_share_globals_whatever_was_loaded_before(script: dict[str, Any]) -> None:

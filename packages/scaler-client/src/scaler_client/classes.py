@@ -7,7 +7,8 @@ globals of its own. What a task loads besides (arguments, results of other tasks
 classes that the function does not have it uses those that were loaded first since the task began. So a task never sees
 the state of another call, and an instance that it is given is one of the class that its function knows.
 
-A class that is complete is never given another state.
+A class that is complete is never given another state. The ids are those of cloudpickle, which is told of every class
+that is loaded, as users may call it themselves.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _BY_NAME: Final = (__name__, cloudpickle.Pickler.__module__)
 _REDUCED: Final = 6
 """Parts of what cloudpickle makes of what it writes by value; the last sets the state."""
 
-_ids: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
-"""Of the classes that were loaded here."""
+_tracker: Final[Any] = vars(cloudpickle)["cloudpickle"]
+"""The module with the tables of classes and their ids."""
+_loaded: weakref.WeakSet[type] = weakref.WeakSet()
 _incomplete: weakref.WeakSet[type] = weakref.WeakSet()
 _defined: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 """Classes of this process that were written, by id."""
@@ -41,7 +43,8 @@ class _Scope:
 
     def __init__(self) -> None:
         self.defined: Mapping[str, type] = _defined
-        self.loaded: MutableMapping[str, type] = weakref.WeakValueDictionary()
+        self.loaded: MutableMapping[str, type] | None = None
+        """None outside of workers, where all is that cloudpickle knows."""
 
 
 scope: Final = _Scope()
@@ -62,6 +65,8 @@ def defining() -> Iterator[Mapping[str, type]]:
 def begin(classes: Mapping[str, type]) -> None:
     """A task begins, whose function has these classes. Nothing need be said where neither it nor the last had any."""
     scope.loaded = dict(classes)
+    for identity, made in classes.items():
+        _track(identity, made)
 
 
 class Pickler(cloudpickle.Pickler):
@@ -74,11 +79,9 @@ class Pickler(cloudpickle.Pickler):
         if type(reduced) is not tuple or len(reduced) != _REDUCED or not issubclass(type(obj), type):
             return reduced
         make, (*args, written_id, extra), state, _, _, set_state = reduced
-        identity = _ids.get(obj)
-        if identity is None:
-            identity = written_id
-            _defined[identity] = obj
-        return make_class, (identity, make, (*args, None, extra)), (set_state, state), None, None, complete_class
+        if obj not in _loaded:
+            _defined[written_id] = obj
+        return make_class, (written_id, make, (*args, None, extra)), (set_state, state), None, None, complete_class
 
 
 def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
@@ -90,14 +93,23 @@ def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], bool] | N
 
 def make_class(identity: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
     """The class with this id, which is made, without its state, where there is none."""
-    for known in (scope.loaded, scope.defined):
+    loaded = _tracker._DYNAMIC_CLASS_TRACKER_BY_ID if scope.loaded is None else scope.loaded
+    for known in (loaded, scope.defined):
         if (found := known.get(identity)) is not None:
             return found
     made = make(*args)
-    _ids[made] = identity
+    _loaded.add(made)
     _incomplete.add(made)
-    scope.loaded[identity] = made
+    loaded[identity] = made
+    _track(identity, made)
     return made
+
+
+def _track(identity: str, made: type) -> None:
+    """Have cloudpickle, where somebody calls it, write this class with this id, and load it for this id."""
+    with _tracker._DYNAMIC_CLASS_TRACKER_LOCK:
+        _tracker._DYNAMIC_CLASS_TRACKER_BY_CLASS[made] = identity
+        _tracker._DYNAMIC_CLASS_TRACKER_BY_ID[identity] = made
 
 
 def complete_class(made: type, state: tuple[Callable[[type, Any], object], Any]) -> None:
