@@ -38,7 +38,9 @@ ENTRIES: Final = 2**24
 ID: Final = Bytes(16, 16)
 """Of a function, an object or a process."""
 NAME: Final = Text(4096)
-"""Of a function, a worker or a host."""
+"""Of a function, a client, an agent or a host."""
+WORKER_NAME: Final = Text(256)
+"""Of a worker, of which an agent reports many."""
 WORDS: Final = Text(65_536)
 """What people read; see `shortened`."""
 KEYWORD: Final = Text(4096)
@@ -136,7 +138,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "Output": {"streams": Column(AnyOf(frozenset({1, 2})), ENTRIES)},
     "AgentStatus": {
         "cpu": Real(0.0, 1e9),
-        "names": Column(NAME, WORKERS.most),
+        "names": Column(WORKER_NAME, WORKERS.most),
         "states": _STATES,
         "cpus": Column(Real(0.0, 1e9), ENTRIES),
     },
@@ -164,7 +166,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "agent_names": _NAMES,
         "agent_hosts": _NAMES,
         "agent_capabilities": Column(_FIGURES, ENTRIES),
-        "worker_names": _NAMES,
+        "worker_names": Column(WORKER_NAME, ENTRIES),
         "worker_states": _STATES,
         "function_names": _NAMES,
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 from scaler_protocol.messages import AgentStatus, Status
@@ -16,6 +16,8 @@ from scaler_scheduler.state import SchedulerState
 
 FUNCTIONS = 256
 """Functions told of: those that were used last."""
+WORKERS = 10_000
+"""Workers told of, so that what agents claim to have does not hold up the scheduler."""
 _NO_STATUS = AgentStatus()
 
 
@@ -101,6 +103,10 @@ def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float
 
 def _workers(agents: list[AgentRecord]) -> dict[str, Any]:
     told = [(agent.number, agent.status) for agent in agents if agent.status is not None]
+    if sum(len(status.names) for _, status in told) > WORKERS:
+        told.sort(key=lambda report: len(report[1].names))
+        ends = accumulate(len(status.names) for _, status in told)
+        told = [report for report, end in zip(told, ends, strict=True) if end <= WORKERS]
     return {
         "worker_agents": [number for number, status in told for _ in status.names],
         "worker_names": [name for _, status in told for name in status.names],

@@ -25,6 +25,8 @@ SNAPSHOT_TASKS = 50_000
 """Waiting tasks that a new listener is told of, so that its coming does not hold up the others."""
 TEXT = Text(1000)
 """A line of words for monitors."""
+TEXTS = 1000
+"""Texts between two looks: what comes beyond is not told, for nobody could read it."""
 TRACEBACK_LIMIT = 4000
 """Characters of a traceback that monitors get: its end."""
 _STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD}
@@ -97,7 +99,7 @@ class Chronicle:
 
     def say(self, level: int, text: str, task: int = 0) -> None:
         """Something in words, where possible about a task."""
-        if self.listening:
+        if self.listening and len(self._texts) < TEXTS:
             self._texts.append((self.now, level, task, shortened(text, TEXT)))
 
     def fault(self, task: int, status: int, payload: bytes, stored: bool) -> None:
@@ -108,7 +110,7 @@ class Chronicle:
             self.say(logging.ERROR, "what went wrong is too long to be told: its client knows", task)
         elif status == Status.FAILED:
             self.say(logging.WARNING, str(restore(payload)), task)
-        elif text := traceback_text(payload):
+        elif len(self._texts) < TEXTS and (text := traceback_text(payload)):
             told = text if len(text) <= TRACEBACK_LIMIT else f"Traceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
             self._texts.append((self.now, logging.ERROR, task, told))
 

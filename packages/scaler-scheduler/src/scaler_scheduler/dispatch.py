@@ -57,7 +57,7 @@ class Dispatch:
         self._rooms: dict[Offer, list[tuple[float, int, int, AgentRecord]]] = {}
         self._members: dict[Offer, int] = {}
         self._pushes = 0
-        self._told: set[Requirement] = set()
+        self._offers_changed = False
         self._rebalance_at = 0.0
         self._wanting = False
 
@@ -68,6 +68,7 @@ class Dispatch:
         if offer not in self._rooms:
             self._rooms[offer] = []
             self._state.waiting.add_offer(offer)
+            self._offers_changed = True
         agent.window = agent.workers
         self._state.locality.joined(agent)
         self._state.freed[agent] = None
@@ -83,6 +84,7 @@ class Dispatch:
         if not self._members[offer]:
             del self._members[offer], self._rooms[offer]
             self._state.waiting.remove_offer(offer)
+            self._offers_changed = True
 
     def defined(self, functions: Iterable[FunctionRecord], now: float) -> None:
         """The bytes of these functions have come: tasks that were held for them wait again."""
@@ -103,8 +105,11 @@ class Dispatch:
             for task in [*lane.tasks, *(entry[-1] for entry in lane.ready)]:
                 if task.state == WAITING:
                     self._outcomes.fail(task, error, now)
-        elif requirement not in self._told:
-            self._told.add(requirement)
+        else:
+            self._tell_unserved(requirement)
+
+    def _tell_unserved(self, requirement: Requirement) -> None:
+        if self._state.waiting.is_news(requirement):
             nearest = min((requirement.lacking(offer) for offer in self._members), key=len)
             self._state.log(
                 f"no connected worker offers {', '.join(nearest)}: tasks that need it wait", logging.WARNING
@@ -112,6 +117,10 @@ class Dispatch:
 
     def assign(self, now: float) -> None:
         """Give waiting tasks to agents with room."""
+        if self._offers_changed and self._members:
+            self._offers_changed = False
+            for requirement in self._state.waiting.unserved():
+                self._tell_unserved(requirement)
         for agent in self._state.freed:
             if agent.workers and not agent.resuming:
                 self._offer_room(agent)

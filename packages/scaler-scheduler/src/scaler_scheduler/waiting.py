@@ -26,6 +26,8 @@ from scaler_scheduler.records import WAITING, LaneRecord, Offer, Requirement, Se
 AGEING_SECONDS = 60.0
 QUANTUM = 32
 """Tasks taken from one lane while others wait too."""
+TOLD = 100
+"""Requirements at a time of which it is said that nobody meets them."""
 _VOID_ENTRIES = 64
 
 
@@ -144,6 +146,8 @@ class WaitingRoom:
         self._lanes: dict[Requirement, dict[LaneRecord, None]] = {}
         self._requirements: dict[Requirement, list[_Choice]] = {}
         self._choices: dict[Offer, _Choice] = {}
+        self._told: set[Requirement] = set()
+        """Requirements that no offer meets, as has been said: until one does, or no session has them."""
         self._round = 0
 
     def lane(self, session: SessionRecord, priority: int, depth: int, requirement: Requirement) -> LaneRecord:
@@ -168,6 +172,7 @@ class WaitingRoom:
         for requirement, choices in self._requirements.items():
             if not requirement.lacking(offer):
                 choices.append(choice)
+                self._told.discard(requirement)
                 for lane in self._lanes[requirement]:
                     if lane.listed:
                         choice.add(lane)
@@ -182,6 +187,21 @@ class WaitingRoom:
     def can_be_served(self, requirement: Requirement) -> bool:
         """Whether some class of agents can take such a task."""
         return bool(self._requirements.get(requirement))
+
+    def unserved(self) -> list[Requirement]:
+        """What tasks wait for that no class of agents can take."""
+        return [
+            requirement
+            for requirement, choices in self._requirements.items()
+            if not choices and any(lane.size > lane.tombstones for lane in self._lanes[requirement])
+        ]
+
+    def is_news(self, requirement: Requirement) -> bool:
+        """Whether it is still to be said that nobody can take such tasks; from now on that has been said."""
+        if requirement in self._told or len(self._told) >= TOLD:
+            return False
+        self._told.add(requirement)
+        return True
 
     def add(
         self, tasks: Sequence[TaskRecord], lane: LaneRecord, now: float, *, first: bool = False, soon: bool = False
@@ -294,4 +314,5 @@ class WaitingRoom:
             del lanes[lane]
             if not lanes:
                 del self._lanes[lane.requirement], self._requirements[lane.requirement]
+                self._told.discard(lane.requirement)
         session.lanes.clear()

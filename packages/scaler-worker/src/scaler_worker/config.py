@@ -19,7 +19,7 @@ from scaler_io.options import (
 from scaler_io.services import SERVICE_OPTIONS, ServiceOptions
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
-from scaler_protocol.limits import QUEUE_SIZE
+from scaler_protocol.limits import QUEUE_SIZE, WORKER_NAME
 
 WORKERS_LIMIT: Final = 4096
 
@@ -65,6 +65,9 @@ class ClusterConfig(ServiceOptions):
             raise UsageError(
                 f"--worker-names: {len(self.worker_names)} names for {self.num_of_workers} workers; give one for each"
             )
+        for name in self.worker_names:
+            if fault := WORKER_NAME.fault(name):
+                raise UsageError(f"--worker-names: a name {fault}")
 
 
 COMMAND: Final = Command(
