@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME, OTHER = b"n" * 16, b"o" * 16
 REFERENCE = Reference(NAME, 100_000).pack()
-FUNCTION = function_id(REFERENCE)
+FUNCTION = function_id(REFERENCE, stored=True)
 
 
 def submit(driver: SchedulerDriver, client: bytes, **group: int) -> int:
