@@ -8,19 +8,23 @@ import errno
 import pickle
 import random
 import signal
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import nullcontext
+from itertools import count
 from typing import Any, ClassVar
 
 import pytest
 
+from scaler_client import futures, waiters
 from scaler_client.deliveries import deliver
 from scaler_client.dependencies import Collector
 from scaler_client.futures import ScalerFuture, finished_future
 from scaler_client.records import CallGroup, Deliver, RunReports
+from scaler_client.waiters import ThreadWaiter, due_callbacks
 from scaler_protocol.errors import DeserializeError, WorkerDiedError, describe
 from scaler_protocol.messages import Encoding, Group, Status
 from scaler_protocol.profiles import PROFILE
@@ -399,6 +403,72 @@ def test_callbacks_run_in_order_once_and_errors_are_logged(desk: FutureDesk, cap
     assert order == [1, 2]
     future.add_done_callback(lambda done: 1 / 0)
     assert caplog.text.count("ZeroDivisionError") == 2
+
+
+class _AlarmError(Exception):
+    """What a signal handler raises."""
+
+
+class Alarm:
+    """Raises once, at the n-th place in the code of futures where signal handlers run: a call begins or has ended."""
+
+    FILES = (futures.__file__, waiters.__file__)
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def __call__(self, frame: Any, event: str, argument: object) -> None:
+        if frame.f_code.co_filename in self.FILES and event != "c_call":
+            self._left -= 1
+            if self._left < 0:
+                sys.setprofile(None)
+                raise _AlarmError
+
+
+def end_with_an_alarm(future: ScalerFuture[Any], end: Callable[[ScalerFuture[Any]], object], after: int) -> bool:
+    """Whether it ends before the alarm."""
+    sys.setprofile(Alarm(after))
+    try:
+        end(future)
+    except _AlarmError:
+        return False
+    finally:
+        sys.setprofile(None)
+    return True
+
+
+@pytest.mark.parametrize(
+    "end",
+    [lambda it: it.cancel(), lambda it: it.set_result(1), lambda it: it.set_exception(OSError())],
+    ids=["cancel", "set_result", "set_exception"],
+)
+def test_a_signal_handler_that_raises_loses_no_callback_and_no_waiter(
+    desk: FutureDesk, end: Callable[[ScalerFuture[Any]], object]
+) -> None:
+    """Wherever it does. An end of the interpreter that waits for callbacks that nobody calls would hang."""
+    ended = False
+    for after in count():
+        if ended:
+            break
+        future, called = make(desk, after), list[int]()
+        waiting = [ThreadWaiter() for _ in range(2)]
+        for waiter in waiting:
+            future.add_waiter(waiter)
+        for number in range(3):
+            future.add_done_callback(lambda done, number=number, called=called: called.append(number))  # type: ignore[misc]
+        ended = end_with_an_alarm(future, end, after)
+        for thread in desk.callback_threads:
+            thread.join()
+        if future.done():
+            assert all(waiter.wait(0.0) for waiter in waiting), after
+            assert after in desk.cancelled, after
+            assert len(called) >= 2 and called == sorted(set(called)), after  # one may be the place of the alarm
+        else:
+            assert not called
+            future.cancel()
+        assert future not in due_callbacks._futures, after
+        assert not future._watching().lock._is_owned()  # type: ignore[attr-defined]
+    assert ended and after > 20
 
 
 # --- futures in calls -----------------------------------------------------------------------------------------------

@@ -108,16 +108,14 @@ class ScalerFuture(Future[T]):
         with watch.lock:
             if self._status != _PENDING:
                 return False
-            self._outcome, self._reports, self.call, self.needs = outcome, reports, b"", ()
-            self._status = status
-            failed = status in (Status.RAISED, Status.FAILED, _ERROR)
-            for waiter in watch.waiters:
-                if status == Status.CANCELLED:
-                    waiter.add_cancelled(self)
-                elif failed:
-                    waiter.add_exception(self)
-                else:
-                    waiter.add_result(self)
+            untold = watch.waiters[::-1]
+            try:
+                self._outcome, self._reports, self.call, self.needs = outcome, reports, b"", ()
+                self._status = status
+                watch.tell(untold, self)
+            finally:  # whatever a signal handler has raised, they wait for this alone
+                if self._status == status:
+                    watch.tell(untold, self)
         return True
 
     def end_like(self, other: ScalerFuture[Any]) -> None:
@@ -128,11 +126,7 @@ class ScalerFuture(Future[T]):
 
     def cancel(self, timeout: float | None = None) -> bool:
         """Give the call up, queued or running; False if it is done. Never blocks, so that `timeout` has no effect."""
-        if not self.settle(Status.CANCELLED, None):
-            return self._status == Status.CANCELLED
-        self.owner.cancel((self.task_id,))
-        self.invoke_callbacks()
-        return True
+        return self._end(Status.CANCELLED, None) or self._status == Status.CANCELLED
 
     def cancelled(self) -> bool:
         """Whether it was cancelled."""
@@ -198,8 +192,8 @@ class ScalerFuture(Future[T]):
             logging.getLogger("scaler").exception("exception calling callback for %r", self)
 
     def invoke_callbacks(self) -> None:
-        """Call back whoever asked for it before the future was done."""
-        if self._watch is not None and self._watch.callbacks:
+        """Call back whoever asked for it before the future was done, and was not called yet."""
+        if self._watch is not None:
             due_callbacks.call(self, self._watch.callbacks)
 
     def profiling_info(self) -> ProfilingInfo:
@@ -214,12 +208,14 @@ class ScalerFuture(Future[T]):
 
     def set_result(self, result: T) -> None:
         """End it with a value of one's own; raises InvalidStateError if it had ended."""
-        self._end(_VALUE, result)
+        if not self._end(_VALUE, result):
+            raise InvalidStateError(f"{self!r}")
 
     def set_exception(self, exception: BaseException | None) -> None:
         """End it with an exception of one's own; raises InvalidStateError if it had ended."""
         assert exception is not None
-        self._end(_ERROR, (exception, exception.__traceback__))
+        if not self._end(_ERROR, (exception, exception.__traceback__)):
+            raise InvalidStateError(f"{self!r}")
 
     def __await__(self) -> Generator[Any, None, T]:
         from scaler_client.async_waits import outcome_of  # asyncio takes long to import
@@ -297,11 +293,22 @@ class ScalerFuture(Future[T]):
             return "cancelled"
         return "finished" if self._status in (Status.VALUE, _VALUE) else "failed"
 
-    def _end(self, status: int, outcome: Any) -> None:
-        if not self.settle(status, outcome):
-            raise InvalidStateError(f"{self!r}")
-        self.owner.cancel((self.task_id,))
-        self.invoke_callbacks()
+    def _end(self, status: int, outcome: Any) -> bool:
+        """End it so, and call back; False if it had ended before.
+
+        Where a signal handler raises on the way, threads of the client do what is left.
+        """
+        try:
+            if not self.settle(status, outcome):
+                return False
+            self.owner.cancel((self.task_id,))
+            self.invoke_callbacks()
+            return True
+        except BaseException:
+            if self.done():
+                self.owner.cancel((self.task_id,))
+                self.owner.call_soon(self.invoke_callbacks)
+            raise
 
     def _watching(self) -> Watch:
         if self._watch is None:

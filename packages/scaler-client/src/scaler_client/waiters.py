@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scaler_protocol.ranges import shown
+
+if TYPE_CHECKING:
+    from scaler_client.futures import ScalerFuture
 
 WaitTimeoutError: type[Exception] = TimeoutError
 if sys.version_info < (3, 11):  # there are two; callers catch either
@@ -75,7 +78,8 @@ class ThreadWaiter:
         return self._gate.acquire(timeout=float(min(max(timeout, 0.0), threading.TIMEOUT_MAX)))
 
     def add_result(self, future: object) -> None:
-        self._gate.release()
+        with contextlib.suppress(RuntimeError):  # it was told before
+            self._gate.release()
 
     add_exception = add_cancelled = add_result
 
@@ -121,17 +125,19 @@ class DueCallbacks:
     def call(self, future: Future[Any], callbacks: list[Any]) -> None:
         """Call the callbacks of a future that is done, all of them; then raise the last exception that is no Exception.
 
-        Exceptions are logged.
+        Exceptions are logged. Where a signal handler raises between two of them, those that are left stay in the list.
+        They do not stay once they are called: they may lead back to the future, whose result goes with its last user.
         """
         raised: BaseException | None = None
-        for callback in callbacks:
+        while callbacks:
+            callback = callbacks[0]
+            del callbacks[0]  # not pop: handlers run when a call has ended, and this one would be lost
             try:
                 callback(future)
             except Exception:
                 logging.getLogger("scaler").exception("exception calling callback for %r", future)
             except BaseException as error:
                 raised = error
-        callbacks.clear()  # they may lead back to the future, whose result is to go with its last user
         self._futures.pop(future, None)
         self._called.ring()
         if raised is not None:
@@ -190,3 +196,16 @@ class Watch:
         self.lock = threading.RLock()
         self.waiters = _Waiters(owner)
         self.callbacks: list[Callable[[Future[Any]], object]] = []
+
+    @staticmethod
+    def tell(waiters: list[Any], future: ScalerFuture[Any]) -> None:
+        """Tell these that a future is done, the last one first, and take out of the list whoever was told."""
+        while waiters:
+            waiter = waiters[-1]
+            if future.cancelled():
+                waiter.add_cancelled(future)
+            elif future.failed():
+                waiter.add_exception(future)
+            else:
+                waiter.add_result(future)
+            waiters.pop()
