@@ -349,12 +349,35 @@ def test_the_template_may_be_killed(scheduler: Any, cluster: Start, tmp_path: Pa
     assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
 
 
+def test_processes_of_a_task_end_with_it_in_whatever_sessions(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
+    cluster("-n", "1")
+    started = tmp_path / "started"
+
+    def descend(path: str) -> None:
+        for _ in range(2):
+            if os.fork():
+                break
+            os.setsid()
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+        while True:
+            signal.pause()
+
+    [task] = scheduler.run(descend, (str(started),))
+    scheduler.until(lambda: started.exists() and started.read_text("utf-8").count("\n") == 3)
+    pids = set(map(int, started.read_text("utf-8").split()))
+    scheduler.send(Withdraw([scheduler.runs[task]]))
+    scheduler.until(lambda: task in scheduler.done)
+    assert survivors(pids) == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nothing_survives_the_agent(scheduler: Any, cluster: Start, tmp_path: Path, number: signal.Signals) -> None:
     agent = cluster("-n", "3")
     started = tmp_path / "started"
 
     def spin(path: str) -> None:
+        os.fork()
         Path(path).write_text("x", encoding="utf-8")
         signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 60))
         while True:
@@ -364,7 +387,7 @@ def test_nothing_survives_the_agent(scheduler: Any, cluster: Start, tmp_path: Pa
     wait_for(started)
     scheduler.until(lambda: "Worker[2] started" in agent.log())
     family = agent.family()
-    assert len(family) == 5
+    assert len(family) == 6
     agent.process.send_signal(number)
     code = agent.process.wait(10)
     assert code == (-9 if number == signal.SIGKILL else 0)

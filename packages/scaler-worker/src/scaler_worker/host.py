@@ -111,7 +111,7 @@ def end_children(is_foreign: Callable[[int], bool]) -> None:
     """
     deadline = time.monotonic() + END_SECONDS
     while time.monotonic() < deadline:
-        children = [pid for pid in _children() if not is_foreign(pid)]
+        children = [pid for pid in _children(os.getpid()) if not is_foreign(pid)]
         if not children:
             return
         for pid in children:
@@ -122,9 +122,27 @@ def end_children(is_foreign: Callable[[int], bool]) -> None:
         time.sleep(0.002)
 
 
-def _children() -> list[int]:
+def kill_descendants(pid: int) -> None:
+    """Kill what a stopped process has started, in whatever sessions; those are left whose parents have ended."""
+    killed: set[int] = set()
+    # Who is killed starts nothing more; what was started meanwhile is seen the next time.
+    while found := set(_descendants(pid)) - killed:
+        for each in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGKILL)
+        killed |= found
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in _children(pid):
+        yield from _descendants(child)
+        yield child
+
+
+def _children(pid: int) -> list[int]:
     found: list[int] = []
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children", "rb") as file:
-            found += map(int, file.read().split())
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
     return found

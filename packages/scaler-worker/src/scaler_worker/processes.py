@@ -95,8 +95,11 @@ class WorkerProcesses:
         ]
 
     def kill(self, number: int) -> None:
-        """Kill a worker and its process group; raises PermissionError where it runs as another user by now."""
+        """Kill a worker, its descendants and its group; raises PermissionError where it runs as another user by now."""
         if pid := self.channels[number].pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)  # it starts nothing more
+            host.kill_descendants(pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):

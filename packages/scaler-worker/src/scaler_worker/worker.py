@@ -232,13 +232,15 @@ def _become_worker(ends: WorkerEnds, lifeline: int) -> None:
 def _die_with(lifeline: int) -> None:
     """Have the kernel send SIGKILL when the last writer of a pipe is gone: the agent holds the only one.
 
-    PR_SET_PDEATHSIG would do that at the death of the template, which workers are to outlive.
+    It is sent to this process and to all of its group, which it leads. PR_SET_PDEATHSIG would do that at the death of
+    the template, which workers are to outlive.
     """
-    # A file description of our own, since its owner is who gets the signal.
-    descriptor = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
-    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    for owner in (os.getpid(), -os.getpid()):
+        # A file description of our own, since its owner is who gets the signal.
+        descriptor = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, owner)
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):
         if not os.read(descriptor, 1):
             os._exit(1)
