@@ -100,7 +100,7 @@ def test_causes_come_along() -> None:
     assert type(loaded) is KeyError
 
 
-@pytest.mark.parametrize(("fn", "args"), [(chained, (3000,)), (caused, ())])
+@pytest.mark.parametrize(("fn", "args"), [(chained, (20_000,)), (caused, ())])
 def test_an_exception_whose_causes_can_not_be_sent_comes_alone(fn: Any, args: tuple[Any, ...]) -> None:
     error, loaded = raised(fn, *args)
     assert type(loaded) is ValueError and loaded.args == error.args
