@@ -22,6 +22,7 @@ from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.functions import RECORDS_LIMIT
+from scaler_scheduler.intake import GROUPS_LIMIT
 from scaler_scheduler.records import Offer
 from scaler_scheduler.waiting import WaitingRoom
 
@@ -194,6 +195,34 @@ def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None
     assert len(state.agents[agent].functions) <= HELD_FUNCTIONS
     assert len(state.sessions[ord("c")].groups) < RECORDS_LIMIT
     assert sum(map(len, driver.core._dispatch._rooms.values())) < 100, "void entries of agents with room pile up"
+
+
+def test_lanes_go_with_their_groups(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c"), driver.agent(workers=20)
+    session, waiting = driver.core.state.sessions[ord("c")], driver.core.state.waiting
+    kept = []
+    for number in range(2 * GROUPS_LIMIT):
+        unserved, task = number % 2, FIRST + 1 + number
+        group = Group(FUNCTION, (f"c{number % 3}",) * unserved, (-1,) * unserved, priority=number)
+        driver.core.handle(client, replace(submit(task), groups=(group,)), driver.now)
+        driver.core.settle(driver.now)
+        if unserved:
+            driver.core.handle(client, messages.Cancel((task,)), driver.now)
+        elif number < 10:
+            kept.append(task)
+        else:
+            driver.core.handle(agent, done(task, driver.core.state.sessions[ord("c")].tasks[task].run), driver.now)
+            driver.core.handle(client, messages.Release((task,)), driver.now)
+    driver.settle()
+    assert len(session.lanes) <= GROUPS_LIMIT
+    driver.feed(agent, PeerLost("gone", True))  # what it ran waits again, in lanes that were forgotten
+    other = driver.agent(b"other", workers=20)
+    runs = driver.runs(other)
+    assert sorted(runs) == kept
+    driver.done(other, runs)
+    assert driver.outcomes(client).keys() >= set(kept)
+    driver.feed(client, PeerLost("left"))
+    assert not waiting._lanes and not waiting._requirements and not session.lanes
 
 
 def test_a_function_that_is_used_again_after_many_others(driver: SchedulerDriver) -> None:

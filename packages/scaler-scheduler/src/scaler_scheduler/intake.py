@@ -185,11 +185,13 @@ class Intake:
                 functions.use(group.serializer) if group.serializer else None,
                 replace(group, capability_names=(), capability_values=(), depth=depth),
             )
+            lane.groups += 1
             record.function.sessions.add(session.number)
             if record.serializer is not None:
                 record.serializer.sessions.add(session.number)
             if len(session.groups) > GROUPS_LIMIT:
-                session.groups.popitem(last=False)
+                _, oldest = session.groups.popitem(last=False)
+                self._state.waiting.let_go(oldest.lane)
         return record
 
 

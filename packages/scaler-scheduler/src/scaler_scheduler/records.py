@@ -186,6 +186,10 @@ class LaneRecord:
     tombstones: int = 0
     since: float = 0.0
     listed: bool = False
+    groups: int = 0
+    """Groups that a session remembers whose tasks wait here."""
+    known: bool = False
+    """Whether the waiting room has it: as long as it has groups, or tasks."""
     unseen: bool = False
     """For tasks known by their ids alone, after a restart: their calls must be submitted again before they can run."""
 

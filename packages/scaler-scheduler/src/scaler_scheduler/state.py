@@ -153,4 +153,5 @@ class SchedulerState:
             session = self.sessions.get(number)
             if session is not None and session.nested and not session.tasks and not session.resuming:
                 del self.sessions[number]
+                self.waiting.drop_session(session)
                 session.end()

@@ -12,6 +12,8 @@ O(log lanes), however many priorities, sessions and requirements there are. A ke
 noticed in one place: where a session is served elsewhere, and the one that follows it in a round has waited longer,
 the round has that longer wait counted once it comes up, or is served.
 
+A lane is known as long as a session remembers a group of it, or a task waits in it.
+
 Invariants: a lane with tasks is in the round of every offer that fits it; `count` is the number of WAITING tasks.
 """
 
@@ -162,7 +164,30 @@ class WaitingRoom:
                 ]
                 self._lanes[requirement] = {}
             self._lanes[requirement][lane] = None
+            lane.known = True
         return lane
+
+    def let_go(self, lane: LaneRecord) -> None:
+        """A group of the lane is remembered no more: the lane goes with the last one, or with its last task."""
+        lane.groups -= 1
+        self._tidy(lane)
+
+    def _tidy(self, lane: LaneRecord) -> None:
+        """Forget the lane, should nobody need it any more."""
+        if lane.known and lane.groups <= 0 and lane.size <= lane.tombstones:
+            del lane.session.lanes[lane.priority, lane.depth, lane.requirement]
+            lane.tasks.clear()
+            lane.ready.clear()
+            lane.tombstones, lane.listed = 0, False
+            self._forget(lane)
+
+    def _forget(self, lane: LaneRecord) -> None:
+        lane.known = False
+        lanes = self._lanes[lane.requirement]
+        del lanes[lane]
+        if not lanes:
+            del self._lanes[lane.requirement], self._requirements[lane.requirement]
+            self._told.discard(lane.requirement)
 
     def add_offer(self, offer: Offer) -> None:
         """Agents of this class exist from now on."""
@@ -208,6 +233,10 @@ class WaitingRoom:
     ) -> None:
         """Tasks begin to wait in their lane: at its end; `first`, before all others, where they had been dispatched
         before; or `soon`, where the lane has ready tasks, and its turn is what it was."""
+        if not lane.known:  # nobody waited in it, and its groups were forgotten, but not what they had dispatched
+            lane = self.lane(lane.session, lane.priority, lane.depth, lane.requirement)
+            for task in tasks:
+                task.group.lane = lane
         queue, before = lane.tasks, lane.size
         if first:
             queue.extendleft(tasks)
@@ -226,11 +255,14 @@ class WaitingRoom:
             root.served = max(root.served, self._round)
         root.waiting += added
         if first or not lane.listed:
-            if not lane.listed:
-                lane.since = now
-            lane.listed = True
-            for choice in self._requirements[lane.requirement]:
-                choice.add(lane)
+            self._list(lane, now)
+
+    def _list(self, lane: LaneRecord, now: float) -> None:
+        if not lane.listed:
+            lane.since = now
+        lane.listed = True
+        for choice in self._requirements[lane.requirement]:
+            choice.add(lane)
 
     def forget(self, task: TaskRecord) -> None:
         """A waiting task does not wait any more: the caller changes its state, its place is passed over later."""
@@ -248,6 +280,7 @@ class WaitingRoom:
             lane.tasks.extend(alive)
             lane.ready = ready
             heapq.heapify(lane.ready)
+        self._tidy(lane)
 
     def take_out(self, task: TaskRecord) -> None:
         """A waiting task runs already: its place goes with it, for it may wait again."""
@@ -260,6 +293,7 @@ class WaitingRoom:
             lane.ready = [entry for entry in lane.ready if entry[-1] is not task]
             heapq.heapify(lane.ready)
         lane.listed = lane.listed and bool(lane.size)
+        self._tidy(lane)
 
     def take(self, offer: Offer, limit: Callable[[LaneRecord], int], now: float) -> list[TaskRecord]:
         """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; or none."""
@@ -281,6 +315,7 @@ class WaitingRoom:
                 choice.add(lane)
             else:
                 lane.listed = False
+                self._tidy(lane)
             if taken:
                 return taken
         return []
@@ -307,12 +342,10 @@ class WaitingRoom:
 
     def drop_session(self, session: SessionRecord) -> None:
         """A root session is over: its lanes have no wanted tasks left. Costs what its own lanes cost."""
+        for group in session.groups.values():
+            self.let_go(group.lane)
         for lane in session.lanes.values():
             lane.tasks.clear()
             lane.ready.clear()
-            lanes = self._lanes[lane.requirement]
-            del lanes[lane]
-            if not lanes:
-                del self._lanes[lane.requirement], self._requirements[lane.requirement]
-                self._told.discard(lane.requirement)
+            self._forget(lane)
         session.lanes.clear()
