@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 
 from scaler import Client, ObjectReference, Serializer
@@ -48,6 +49,23 @@ def test_big_objects(client: Client) -> None:
     reference = client.send_object(bytes(3_000_000))
     assert reference.size >= 3_000_000
     assert client.map(lambda value, index: len(value) + index, [reference] * 20, range(20))[-1] == 3_000_019
+
+
+def _reused(size: int) -> Iterator[Any]:
+    """One array again and again, with other numbers each time."""
+    array = np.zeros(size)
+    for value in range(30):
+        array[:] = value
+        yield array
+
+
+@pytest.mark.parametrize("size", [10, 4_000, 100_000])
+def test_a_map_over_an_array_that_is_filled_again_and_again(client: Client, size: int) -> None:
+    """Small ones travel in their calls; others are objects, which are put soon, or waited for."""
+    expected = [float(value * size) for value in range(30)]
+    assert client.map(np.sum, _reused(size)) == expected
+    assert client.starmap(np.sum, ((array,) for array in _reused(size))) == expected
+    assert client.map(lambda held: held[0].sum(), ([array] for array in _reused(size))) == expected
 
 
 def test_a_reference_of_another_client(client: Client, cluster: LocalCluster) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 from scaler_client import maps
+from scaler_client.client import Client
 from scaler_client.records import CallBlock, CallGroup
 from scaler_client.storage import ClientStorage, StorageDoor
 from scaler_client.stored import StoredPayload
 from scaler_protocol.errors import StorageLostError
-from scaler_protocol.messages import Group, Status
+from scaler_protocol.messages import Group, Status, Submit
 from scaler_protocol.objects import Reference
 
 BIG = bytes(100_000)
@@ -76,3 +79,61 @@ def test_a_server_that_stays_away_is_said_in_bounded_time(server: AbsentServer) 
     server.away = 2**62
     with pytest.raises(StorageLostError, match="no answer"):
         maps._load(block, 0.05)
+
+
+def reused(kind: Callable[[int], Any], count: int = 40) -> Iterator[Any]:
+    """One object again and again, with another content each time."""
+    thing = kind(0)
+    for value in range(count):
+        thing[:] = kind(value)
+        yield thing
+
+
+def as_list(value: int) -> list[int]:
+    return [value]
+
+
+def as_numbers(value: int) -> Any:
+    return np.full(3, value)
+
+
+def first_of(thing: Any) -> int:
+    return int(thing[0])
+
+
+def first_of_rest(nothing: int, things: list[Any]) -> int:
+    return int(things[0][0])
+
+
+@pytest.mark.parametrize("kind", [as_list, as_numbers])
+def test_what_an_iterator_yields_is_what_arrives(client: Client, kind: Callable[[int], Any]) -> None:
+    expected = list(range(40))
+    assert client.map(first_of, reused(kind)) == expected
+    assert client.map(first_of, (thing for thing in reused(kind))) == expected
+    assert client.map(first_of_rest, [0] * 40, ([thing] for thing in reused(kind))) == expected
+    assert client.starmap(first_of, ((thing,) for thing in reused(kind))) == expected
+    assert client.starmap(first_of, ([thing] for thing in reused(kind))) == expected
+    assert client.starmap(first_of_rest, ((0, [thing]) for thing in reused(kind))) == expected
+    assert list(client.executor().map(first_of, reused(kind))) == expected
+
+
+def test_rows_of_a_list_may_be_iterators_too(client: Client) -> None:
+    shared = [0]
+
+    def row(value: int) -> Iterator[list[int]]:
+        shared[0] = value
+        yield shared
+
+    assert client.starmap(first_of, [row(value) for value in range(20)]) == list(range(20))
+
+
+def test_each_arity_is_checked_before_anything_of_its_block_is_sent(client: Client, cluster: Any) -> None:
+    for rows in [(0,), (1, 2)], iter([(0,), (1, 2)]):
+        with pytest.raises(TypeError, match="as_list"):
+            client.starmap(as_list, rows)
+    assert not cluster.of(Submit)
+    assert client.starmap(divmod, iter([(5, 2)] * 100)) == [(2, 1)] * 100
+
+
+def test_an_iterator_without_items_makes_no_calls(client: Client) -> None:
+    assert client.map(as_list, iter([])) == client.starmap(as_list, iter([])) == []

@@ -14,7 +14,7 @@ from scaler_client.lifetimes import ClientLife
 from scaler_client.notebook import html_table
 from scaler_client.objects import ObjectReference, SentObjects
 from scaler_client.old_map import is_old_form, run_items, run_old_form
-from scaler_client.parameters import check, check_client, flag, items, keywords, rows
+from scaler_client.parameters import are_steady, check, check_client, flag, items, keywords, rows
 from scaler_client.records import CallGroup
 from scaler_client.serializers import DefaultSerializer
 from scaler_client.sources import source_of
@@ -139,8 +139,7 @@ class Client:
         task_timeout_seconds: float | None = None,
     ) -> ScalerFuture[T]:
         """One call with wishes: what a worker must have, urgency (higher first), how often to try again after an
-        exception, seconds from the start of the run. `reserialize` writes function and
-        arguments anew."""
+        exception, seconds from the start of the run. `reserialize` writes function and arguments anew."""
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         args, kwargs = tuple(items("args", args)), keywords("kwargs", kwargs)
         callee = self._find(fn, wishes.reserialize)
@@ -170,11 +169,11 @@ class Client:
         progress = flag("progress", progress)
         callee = self._find(fn, wishes.reserialize)
         columns = [items(f"iterable {at} of map()", column) for at, column in enumerate(iterables, 1)]
+        run = partial(self._run, callee, wishes=wishes, steady=are_steady(iterables))
         if len(iterables) > 1:
-            return self._run(callee, zip(*columns, strict=False), wishes, progress)
+            return run(zip(*columns, strict=False), progress=progress)
         if not is_old_form(iterables[0]):
-            return run_items(partial(self._run, callee, wishes=wishes, progress=progress), callee.check, columns[0])
-        run = partial(self._run, callee, wishes=wishes)
+            return run_items(partial(run, progress=progress), callee.check, columns[0])
         return run_old_form(run, partial(run, progress=progress), callee.check, iterables[0])
 
     def starmap(
@@ -191,7 +190,8 @@ class Client:
         """The results of `itertools.starmap(fn, iterable)`, in order. The first failure is raised, the rest
         cancelled."""
         wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        return self._run(self._find(fn, wishes.reserialize), rows("starmap()", iterable), wishes)
+        arguments, steady = rows("starmap()", iterable), are_steady((iterable,)) and are_steady(iterable)
+        return self._run(self._find(fn, wishes.reserialize), arguments, wishes, steady=steady)
 
     def get(
         self,
@@ -359,7 +359,7 @@ class Client:
         return future
 
     def _run(
-        self, callee: Callee, rows: Iterable[tuple[Any, ...]], wishes: Wishes, progress: bool = False
+        self, callee: Callee, rows: Iterable[tuple[Any, ...]], wishes: Wishes, progress: bool = False, *, steady: bool
     ) -> list[Any]:
         from scaler_client.maps import Gathering
 
@@ -368,7 +368,7 @@ class Client:
         group, patience = self._group(callee, wishes), float(self._timeout_seconds)
         gathering = Gathering(self._io, self._writer, group, callee.check, patience)
         with _bar(gathering.progress) if progress else nullcontext():
-            return gathering.run(rows, renewed)
+            return gathering.run(rows, renewed, steady=steady)
 
     def _value(self, node: Any) -> Any:
         if isinstance(node, ScalerFuture):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Final
 
 from scaler_client.calls import CallWriter, FailedArgumentError
 from scaler_client.io_thread import IoThread
@@ -22,6 +23,7 @@ from scaler_protocol.errors import StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import MESSAGE_LIMIT, Status
 
+_NO_KEYWORDS: Final[dict[str, Any]] = {}
 FIRST_TASKS = 16
 BLOCK_TASKS = 4096
 BLOCK_BYTES = 16 * 1024 * 1024
@@ -29,8 +31,18 @@ BLOCK_BYTES = 16 * 1024 * 1024
 AHEAD_BYTES = 128 * 1024 * 1024
 """Bytes of calls without results after which no more are written for the time being."""
 
+
 AGAIN_SECONDS = 0.1
 """How often a storage server that is away is asked for a result."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """Calls that can be sent, their needs by position, and how many bytes both have."""
+
+    calls: list[bytes]
+    needs: dict[int, Sequence[Dependency]]
+    size: int
 
 
 class Gathering:
@@ -50,17 +62,19 @@ class Gathering:
         total = sum(len(block.calls) for block in blocks)
         return total - sum(block.missing for block in blocks), total
 
-    def run(self, rows: Iterable[tuple[Any, ...]], renewed: set[int] | None = None) -> list[Any]:
-        """The results of all rows; where one fails, or the thread is interrupted, the others are cancelled."""
+    def run(
+        self, rows: Iterable[tuple[Any, ...]], renewed: set[int] | None = None, *, steady: bool = False
+    ) -> list[Any]:
+        """The results of all rows; where one fails, or the thread is interrupted, the others are cancelled.
+
+        Each row is written before the next is drawn, which may be the same object, changed, unless rows are `steady`.
+        """
         rows, count = iter(rows), FIRST_TASKS
+        write = self._write_together if steady else self._write_one_by_one
         try:
-            while chunk := list(islice(rows, count)):
-                for arity in set(map(len, chunk)):
-                    self._check.check(*(None,) * arity)
-                calls, needs = self._writer.write_rows(chunk, renewed)
-                size = sum(map(len, calls)) + kept_bytes(needs.values()) or 1  # a call without parts has no bytes
-                count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(calls) // size))
-                self._submit(calls, needs)
+            while written := write(islice(rows, count), renewed):
+                count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(written.calls) // (written.size or 1)))
+                self._submit(written.calls, written.needs)
                 self._hold_back()
             results: list[Any] = []
             for block in self._blocks:
@@ -75,8 +89,37 @@ class Gathering:
             self._cancel()
             raise
 
-    def _submit(self, written: Sequence[Payload], needs: Mapping[int, Sequence[Dependency]]) -> None:
-        calls = list(map(bytes, written)) if max(map(len, written)) <= INLINE_LIMIT else self._place(written)
+    def _write_together(self, rows: Iterable[tuple[Any, ...]], renewed: set[int] | None) -> _Written | None:
+        chunk = list(rows)
+        if not chunk:
+            return None
+        for arity in set(map(len, chunk)):
+            self._check.check(*(None,) * arity)
+        calls, needs = self._writer.write_rows(chunk, renewed)
+        size = sum(map(len, calls)) + kept_bytes(needs.values())
+        if max(map(len, calls)) <= INLINE_LIMIT:
+            return _Written(list(map(bytes, calls)), needs, size)
+        return _Written(list(map(self._place, calls)), needs, size)
+
+    def _write_one_by_one(self, rows: Iterable[tuple[Any, ...]], renewed: set[int] | None) -> _Written | None:
+        written, write, arities = _Written([], {}, 0), self._writer.write, set[int]()
+        for position, row in enumerate(rows):
+            if len(row) not in arities:
+                self._check.check(*(None,) * len(row))
+                arities.add(len(row))
+            call, needs = write(row, _NO_KEYWORDS, renewed)
+            written.size += len(call)
+            written.calls.append(call if type(call) is bytes and len(call) <= INLINE_LIMIT else self._place(call))
+            if needs:
+                written.needs[position] = needs
+        written.size += kept_bytes(written.needs.values())
+        return written if written.calls else None
+
+    def _place(self, call: Payload) -> bytes:
+        """What stands for a call, or its bytes: from here on nothing that its arguments become is seen."""
+        return self._io.storage.place(call, soon=True)
+
+    def _submit(self, calls: list[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
         for kept in pending_puts(chain.from_iterable(needs.values()), *(calls if stored_positions(calls) else ())):
             wait_put(kept)
         for at, end in _pieces(calls):
@@ -85,10 +128,6 @@ class Gathering:
             block = CallBlock(first, self._group, calls[at:end], self._changed.ring, needed)
             self._blocks.append(block)
             self._io.handoff.put(block)
-
-    def _place(self, written: Sequence[Payload]) -> list[bytes]:
-        place = self._io.storage.place
-        return [place(call, soon=True) for call in written]
 
     def _hold_back(self) -> None:
         """Wait while too much is under way already."""

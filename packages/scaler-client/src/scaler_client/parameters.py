@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
@@ -12,6 +12,7 @@ from scaler_protocol.outputs import StreamOutput
 from scaler_protocol.ranges import Limit, shown
 
 T = TypeVar("T")
+_STEADY: Final = frozenset({list, tuple, range, str, bytes, set, frozenset, dict})
 
 
 def check(name: str, value: object, limit: Limit) -> None:
@@ -56,6 +57,11 @@ def items(name: str, value: Iterable[T]) -> Iterator[T]:
         return iter(value)
     except TypeError as error:
         raise TypeError(f"{name} is {shown(value)}, which is not iterable: {error}") from error
+
+
+def are_steady(iterables: Iterable[object]) -> bool:
+    """Whether items can be drawn ahead: no code of anybody's runs for the next one, so that none changes the last."""
+    return _STEADY.issuperset(map(type, iterables))
 
 
 def keywords(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
