@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import math
@@ -677,3 +678,71 @@ def test_an_argument_may_submit_to_the_executor_that_is_submitting_it(client: Cl
     with client.executor() as executor:
         assert executor.submit(math.sqrt, Submitting()).result(10) == 3.0
     assert [future.result(10) for future in inner] == [4.0] * len(inner) and inner
+
+
+LOCK = threading.Lock()
+
+
+CLOSES_OVER = (lambda lock: lambda: lock.locked())(LOCK)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (
+            lambda client: client.submit(print, 1, {"deep": [LOCK]}, end=""),
+            "argument 2 of the call was to be sent: {'d",
+        ),
+        (lambda client: client.submit(print, bytes(100_000), [LOCK]), "argument 2 of the call was to be sent: [<unl"),
+        (lambda client: client.submit(print, 1, end=LOCK), "argument end of the call was to be sent: <unlocked"),
+        (lambda client: client.map(print, [1, LOCK]), "argument 1 of the call was to be sent: <unlocked"),
+        (lambda client: client.map(print, iter([1, LOCK])), "argument 1 of the call was to be sent: <unlocked"),
+        (lambda client: client.submit(CLOSES_OVER), "test_client:<lambda>.<locals>.<lambda>"),
+        (
+            lambda client: client.get({"a": (abs, 1), "b": (max, "a", LOCK)}, ["b"]),
+            "node 'b' of the graph was to be se",
+        ),
+        (lambda client: client.get({"a": LOCK, "b": (max, "a", 1)}, ["b"]), "node 'b' of the graph was to be sent"),
+    ],
+    ids=["deep", "big", "keyword", "map", "iterator", "function", "node", "data"],
+)
+def test_what_can_not_be_sent_is_named(client: Client, call: Callable[[Client], object], named: str) -> None:
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object") as caught:
+        call(client)
+    assert named in "\n".join(caught.value.__dict__["__notes__"])
+
+
+class OwnPickles(Serializer):
+    @staticmethod
+    def serialize(obj: Any) -> bytes:
+        return cloudpickle.dumps(obj)
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        return pickle.loads(payload)
+
+
+def test_an_argument_that_a_serializer_refuses_is_named(cluster: Any) -> None:
+    with Client(cluster.address, serializer=OwnPickles) as client, pytest.raises(TypeError) as caught:
+        client.submit(print, 1, end=LOCK)
+    assert "argument end of the call" in caught.value.__dict__["__notes__"][0]
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda client: client.send_object([1]), "an ObjectReference"),
+        (lambda client: client.submit(abs, -1), "a ScalerFuture"),
+    ],
+)
+def test_what_only_arguments_may_hold_is_refused_elsewhere(
+    client: Client, make: Callable[[Client], Any], what: str
+) -> None:
+    held = make(client)
+    for use in (
+        lambda: client.submit(functools.partial(max, held), 1),
+        lambda: client.submit(lambda: held),
+        lambda: client.send_object([held]),
+    ):
+        with pytest.raises(TypeError, match=f"{what} can not be pickled, .*give it to the call itself"):
+            use()

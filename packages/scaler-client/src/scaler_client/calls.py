@@ -22,9 +22,11 @@ from scaler_client.sources import checksum, source_of
 from scaler_client.stored import Place, StoredPayload
 from scaler_client.task_context import load_object
 from scaler_client.uploads import Uploads
+from scaler_client.user_exceptions import add_note
 from scaler_client.waiters import FutureOwner
 from scaler_protocol.buffers import Payload
 from scaler_protocol.capabilities import Capabilities
+from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import function_id
 from scaler_protocol.limits import NAME, shortened
@@ -41,6 +43,7 @@ _GROUPS_KEPT = 1024
 _CALLEES_KEPT = 4096
 
 Needs = Sequence[Dependency]
+_Call = tuple[Payload, Needs]
 Written = TypeVar("Written", Payload, bytes | None)
 
 
@@ -58,6 +61,10 @@ def is_plain(value: object) -> bool:
     if kind in PLAIN:
         return not pickles.is_long(value)
     return kind is tuple and len(value) <= _SMALL and all(map(is_plain, value))  # type: ignore[arg-type,call-overload]
+
+
+def _note_argument(error: Exception, name: int | str, value: object) -> None:
+    add_note(error, f"it was raised when argument {name} of the call was to be sent: {shown(value)}")
 
 
 class _Named:
@@ -101,6 +108,19 @@ class WholeCalls:
         else:
             if not kwargs or all(map(is_plain, kwargs.values())):
                 return pickle.dumps((args, kwargs), 5), ()
+        try:
+            return self._write_others(args, kwargs, renewed)
+        except (FailedArgumentError, ScalerError):
+            raise
+        except Exception as error:
+            given: list[tuple[int | str, Any]] = [*enumerate(args, 1), *kwargs.items()]
+            for name, value in given:
+                if not self._can_be_written(value):
+                    _note_argument(error, name, value)
+                    break
+            raise
+
+    def _write_others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None) -> _Call:
         values = (*args, *kwargs.values())
         if not any(map(self._uploads.knows, values)):
             call, needs = self._dump(pickles.dump_short, (args, kwargs))
@@ -113,6 +133,14 @@ class WholeCalls:
         args = tuple([named.get(id(value), value) for value in args])
         kwargs = {keyword: named.get(id(value), value) for keyword, value in kwargs.items()}
         return self._dump(pickles.dump, (args, kwargs))
+
+    def _can_be_written(self, value: object) -> bool:
+        try:
+            with Collector(self.owner):
+                pickles.dump(value)
+        except Exception:
+            return False
+        return True
 
     def _dump(self, dump: Callable[[Any], Written], call: Any) -> tuple[Written, Needs]:
         with Collector(self.owner) as found:
@@ -154,8 +182,14 @@ class PartCalls:
         names: list[str] = []
         parts: list[bytes] = []
         with Collector(self.owner) as found:
-            for keyword, value in chain((("", value) for value in args), kwargs.items()):
-                name, part = self._part(found, keyword, value)
+            for at, (keyword, value) in enumerate(chain((("", value) for value in args), kwargs.items()), 1):
+                try:
+                    name, part = self._part(found, keyword, value)
+                except (FailedArgumentError, ScalerError):
+                    raise
+                except Exception as error:
+                    _note_argument(error, keyword or at, value)
+                    raise
                 names.append(name)
                 parts.append(part)
         return join_parts(names, parts), found.found
@@ -264,7 +298,11 @@ class Callees:
             raise TypeError(f"the first argument is to be called, and {shown(fn)} can not be")
         # Before it is written: what changes meanwhile is noticed the next time.
         check, unchanged = check_for(fn), watch(fn)
-        written = self._writer.dump(fn)
+        try:
+            written = self._writer.dump(fn)
+        except Exception as error:
+            add_note(error, f"it was raised when the function was to be sent: {name_of(fn)}")
+            raise
         identity = function_id(written)
         known = self._callees.get(id(fn))
         if known is not None and known.content == identity:

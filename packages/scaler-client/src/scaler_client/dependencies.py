@@ -107,10 +107,13 @@ class Collector:
         return payload.kept.reference
 
 
-def collector() -> Collector:
-    """The one that is open in this thread; raises TypeError where no call is being pickled."""
+def collector(what: str = "a ScalerFuture") -> Collector:
+    """The one that is open in this thread; raises TypeError, which says `what` wants it, where no call is pickled."""
     if _open.collector is None:
-        raise TypeError("a ScalerFuture can not be pickled, but for as an argument of a call of its own client")
+        raise TypeError(
+            f"{what} can not be pickled, but for as an argument of a call of its own client: give it to the call "
+            "itself, not in a function (a partial, a closure), in an object that is sent, or in a result"
+        )
     return _open.collector
 
 

@@ -19,9 +19,11 @@ from scaler_client.records import CallGroup, Dependency
 from scaler_client.storage import wait_put
 from scaler_client.stored import StoredPayload, pending_puts
 from scaler_client.task_context import load_object
+from scaler_client.user_exceptions import add_note
 from scaler_protocol.buffers import Payload
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import MESSAGE_LIMIT, Group
+from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import join_parts, split_parts
 
 PIECE_NODES: Final = 4096
@@ -167,6 +169,9 @@ class GraphSubmission:
             return self._placed(written), found
         except FailedArgumentError as failed:  # the scheduler is told when it asks, and the node ends so
             return b"", [failed.argument.lend()]
+        except Exception as error:
+            add_note(error, f"it was raised when node {shown(self._plan.keys[place])} of the graph was to be sent")
+            raise
 
     def _placed(self, payload: Payload) -> bytes:
         """The bytes, or what stands for them where they are too big to travel."""

@@ -80,7 +80,7 @@ class ObjectReference(Generic[T]):
         return placed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        found, placed = collector(), self.placed()  # only calls resolve it
+        found, placed = collector("an ObjectReference"), self.placed()  # only calls resolve it
         if type(placed) is StoredPayload:
             return load_object, (found.keep(placed), self.load)
         return self.load, (placed,)
