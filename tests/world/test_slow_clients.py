@@ -15,7 +15,8 @@ BOUND = 1024 * 1024
 @pytest.fixture
 def low_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that little is too much already."""
-    monkeypatch.setattr(hubs, "KEPT_LIMIT", BOUND)
+    monkeypatch.setattr(hubs, "KEPT_LIMIT", BOUND // 4)
+    monkeypatch.setattr(hubs, "KEPT_MOST", BOUND)
 
 
 def test_it_pins_its_own_results_and_no_others() -> None:
