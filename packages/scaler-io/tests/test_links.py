@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from scaler_io import hubs
 from scaler_io.links import Hub, LinkDown, LinkLost, LinkRefused, LinkState, LinkUp, Patience, PeerJoined, PeerLost
-from scaler_io.streams import ACK_SECONDS, HEADER
+from scaler_io.streams import ACK_SECONDS, HEADER, StreamGapError
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.handshake import Goodbye, Heartbeat, Hello, NeedHello, RefusalCode, Refused, Role, Welcome
@@ -342,6 +343,52 @@ def test_a_peer_that_catches_up_is_not_behind(monkeypatch: pytest.MonkeyPatch) -
     hub.receive(b"route", [HEADER.pack(0, 1), *map(bytes, encode(Heartbeat(1, echo=True)))], 2.0)
     for now in range(2, 30):
         assert hub.tick(now) == []
+
+
+def test_a_peer_that_reads_nothing_is_given_up() -> None:
+    """What answers its heartbeats is not kept, but stands somewhere until it reads."""
+    hub, answers = welcomed_hub(), 0
+    beat = [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(1)))]
+    while not (lost := hub.tick(1.0)):
+        hub.receive(b"route", beat, 1.0)
+        answers += len(hub.outgoing())
+        assert answers < 20_000
+    assert lost == [(A, PeerLost("it reads nothing of what it is sent"))]
+    assert hub.cuts() == [b"route"]
+
+
+def test_a_peer_that_returns_heartbeats_reads() -> None:
+    hub = welcomed_hub()
+    for now in range(1, 60):
+        assert hub.tick(now) == []
+        beats = [decode([bytes(frames[1])]) for _, frames in hub.outgoing()]
+        for _ in range(1000):
+            hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(1)))], now)
+        echo = Heartbeat(next(beat.sent for beat in beats if isinstance(beat, Heartbeat) and not beat.echo), True)
+        hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(echo))], now)
+    assert hub.cuts() == []
+
+
+@pytest.mark.parametrize("said", [Heartbeat(1), Hello(Role.CLIENT, B, 1, protocol=0)], ids=["unasked", "refused"])
+def test_a_stranger_that_reads_nothing_is_cut_off(said: Message) -> None:
+    hub = Hub(5, admit=lambda hello: Refused(["no"]), patience=lambda hello: Patience(60, 60))
+    answers = 0
+    while not (cuts := hub.cuts()):
+        hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(said))], 1.0)
+        answers += len(hub.outgoing())
+        assert answers < 20_000
+    assert cuts == [b"route"] and answers > 1000
+
+
+@pytest.mark.parametrize("end", [Goodbye(), Shutdown()], ids=["goodbye", "gap"])
+def test_who_leaves_much_unread_begins_with_another_connection(end: Message) -> None:
+    """Or what it leaves would pile up with each of its identities."""
+    hub = welcomed_hub()
+    hub.send(A, Cancel(range(200_000)))
+    sequence = 1 if isinstance(end, Goodbye) else 9
+    with contextlib.suppress(StreamGapError):
+        hub.receive(b"route", [HEADER.pack(sequence, 0), *map(bytes, encode(end))], 1.0)
+    assert hub.cuts() == [b"route"]
 
 
 def test_sending_to_nobody_is_no_error(rig: Rig) -> None:

@@ -210,6 +210,9 @@ class EdgeListener:
         self.calls.append("send")
         return True
 
+    def cut(self, route: bytes) -> None:
+        raise AssertionError("nobody is to be cut off")
+
     def readable(self) -> bool:
         self.calls.append("readable")
         return bool(self.arriving)
@@ -330,6 +333,7 @@ class Deaf:
 
     def __init__(self, broken: Sequence[bytes] = ()) -> None:
         self.sent: list[tuple[bytes, Message]] = []
+        self.cuts: list[bytes] = []
         self._broken = broken
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
@@ -340,6 +344,9 @@ class Deaf:
             raise OSError("the transport fails")
         self.sent.append((route, decode([bytes(frame) for frame in frames[1:]])))
         return True
+
+    def cut(self, route: bytes) -> None:
+        self.cuts.append(route)
 
     def readable(self) -> bool:
         return False
@@ -393,6 +400,7 @@ def test_an_effect_that_fails_costs_no_other(fault: Effect, broken: Sequence[byt
     hub.receive(b"z", [HEADER.pack(0, 0), *map(bytes, encode(again))], 0.0)
     turn.turn(0.0)
     assert listener.numbers(b"z") == [1, 2], "numbers have no gap"
+    assert listener.cuts == [b"x"], "one connection each"
 
 
 def test_beats_and_acknowledgements_keep_coming(loop_kind: str, peers: Callable[[Address], PlainPeer]) -> None:

@@ -403,3 +403,26 @@ def test_the_answer_to_a_stranger_can_be_read() -> None:
         until(lambda: bool(dealer.poll(0)), turn_of_hub(listener, served, heard))
         header, *frames = cut(dealer.recv())
         assert header == bytes(16) and decode(frames) == NeedHello()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc"])
+def test_a_connection_that_is_cut_takes_no_other_with_it(tmp_path: Path, transport: str) -> None:
+    address = LOOPBACK if transport == "tcp" else Address(path=str(tmp_path / "service"))
+    with listening(address) as listener, dialing(listener.address) as one, dialing(listener.address) as other:
+        events: list[UplinkEvent] = []
+        others: list[UplinkEvent] = []
+        routes: list[bytes] = []
+
+        def take() -> None:
+            routes.extend(route for route, _ in listener.receive())
+
+        until(lambda: len(routes) == 1, turn_of(one, events), take)
+        until(lambda: len(routes) == 2, turn_of(other, others), take)
+        listener.cut(b"unknown")
+        listener.cut(routes[0])
+        until(lambda: LinkDown("connection closed") in events, turn_of(one, events))
+        until(lambda: not listener.send(routes[0], [bytes(16), b"x"]))
+        listener.cut(routes[0])  # its descriptor may be somebody else's by now
+        assert listener.send(routes[1], [HEADER.pack(0, 0), *map(bytes, encode(NeedHello()))])
+        until(lambda: bool(others), turn_of(other, others))
+        assert others == [LinkDown("the peer does not know this connection")]

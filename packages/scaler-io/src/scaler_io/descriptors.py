@@ -85,17 +85,36 @@ def require(count: int) -> None:
 
 
 class ConnectionCap:
-    """Closes connections that have taken a descriptor from the reserve, and says so, at most once a minute."""
+    """Closes connections: those that have taken a descriptor from the reserve, which it says at most once a minute."""
 
     def __init__(self, address: str) -> None:
+        self.descriptors: dict[bytes, int] = {}
+        """Of the connections of routes that a message has come by."""
+        self._routes: dict[int, bytes] = {}
         self._address = address
         self._refused = 0
         self._told_at = -_TELL_SECONDS
 
     def accepted(self, descriptor: int) -> None:
         """A connection was accepted."""
+        self.gone(descriptor)
         if descriptor >= connection_limit():
             self._tell()
+            _shut_down(descriptor)
+
+    def gone(self, descriptor: int) -> None:
+        """A connection is no more."""
+        if (route := self._routes.pop(descriptor, None)) is not None:
+            del self.descriptors[route]
+
+    def heard(self, descriptor: int, route: bytes) -> None:
+        """The first message has come by a route."""
+        self.gone(descriptor)
+        self.descriptors[route], self._routes[descriptor] = descriptor, route
+
+    def cut(self, route: bytes) -> None:
+        """Close the connection of a route, if there is one."""
+        if (descriptor := self.descriptors.get(route)) is not None:
             _shut_down(descriptor)
 
     def _tell(self) -> None:

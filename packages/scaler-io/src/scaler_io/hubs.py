@@ -34,6 +34,16 @@ from scaler_protocol.handshake import (
 )
 from scaler_protocol.messages import Message
 
+UNREAD_LIMIT = 1024 * 1024
+"""Bytes of answers that are not kept, and that nobody may have read, after which a connection is closed.
+
+Who reads them says so about once per heartbeat interval, and has asked for a handful by then.
+"""
+_BEATS = 16
+_UNKEPT_BYTES = 128
+"""What ZeroMQ keeps of a small answer, about."""
+_ROUTES_LIMIT = 65_536
+"""Routes without a peer of which it is known how much they may have unread: there are no more connections."""
 _LINK_MESSAGES = frozenset({Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge, Goodbye})
 
 
@@ -41,8 +51,8 @@ class _Peer:
     """One peer as the Hub sees it."""
 
     __slots__ = (
-        "beaten", "broken_at", "confirmed", "fault", "heard", "hello", "identity", "patience", "round_trip", "route",
-        "stream", "stuck",
+        "beaten", "beats", "broken_at", "confirmed", "fault", "heard", "hello", "identity", "patience", "round_trip",
+        "route", "stream", "stuck", "unread",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +61,8 @@ class _Peer:
         self.identity, self.hello, self.route, self.patience = hello.identity, hello, route, patience
         self.stream = Stream(handed=handed)
         self.heard = self.beaten = now
+        self.beats: deque[int] = deque(maxlen=_BEATS)
+        """What the last heartbeats said: who returns one reads. Nobody knows our clock to the nanosecond."""
         self.broken_at: float | None = None
         self.confirmed = confirmed
         """Whether it will know this stream when it names us again.
@@ -60,6 +72,8 @@ class _Peer:
         self.round_trip = 0.0
         self.stuck: tuple[int, float] | None = None
         """The oldest message that it has not acknowledged, and since when, while too much waits behind that."""
+        self.unread = 0
+        """Bytes of answers without a number since it last showed that it reads what we send."""
         self.fault = ""
         """The malformed message that ended the link."""
 
@@ -97,6 +111,9 @@ class Hub:
         self._peers: dict[bytes, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
         self._out: list[tuple[bytes, Frames]] = []
+        self._cuts: list[bytes] = []
+        self._unread: dict[bytes, int] = {}
+        """Bytes that may stand unread on routes without a peer."""
         self._beats: deque[_Peer] = deque()
         """Peers in the order of their last beat; forgotten ones are passed over."""
         self._owing: dict[_Peer, None] = {}
@@ -121,12 +138,12 @@ class Hub:
             peer.confirmed = isinstance(error, StreamGapError)
             self._ask_hello(route, stream.handed)
             self.unreachable(route, now)
-            del self._routes[route]
+            self._leave_route(peer)
             raise
         if stream.owed == 1:
             self._owing[peer] = None
         elif stream.owed >= ACK_MESSAGES:
-            self._write(peer, Acknowledge())
+            self._write_unkept(peer, Acknowledge())
         message = self._open(peer, frames)
         self.received[type(message).__name__] += 1
         if type(message) in _LINK_MESSAGES:
@@ -148,6 +165,11 @@ class Hub:
         out, self._out = self._out, []
         return out
 
+    def cuts(self) -> list[bytes]:
+        """Take the routes whose connections are to be closed, whatever of `outgoing` is still on its way there."""
+        cuts, self._cuts = self._cuts, []
+        return cuts
+
     def unreachable(self, route: bytes, now: float) -> None:
         """Nothing can be written to this route any more; what the peer said last may still be unread."""
         peer = self._routes.get(route)
@@ -165,7 +187,7 @@ class Hub:
         self._forgive(now)
         lost: list[tuple[bytes, HubEvent]] = []
         for peer in list(self._suspects):
-            if peer.broken_at is None and not self._is_behind(peer, now):
+            if peer.broken_at is None and peer.unread <= UNREAD_LIMIT and not self._is_behind(peer, now):
                 del self._suspects[peer]
             else:
                 self._judge(peer, now, lost)
@@ -174,11 +196,12 @@ class Hub:
             if self._peers.get(peer.identity) is peer and not self._judge(peer, now, lost):
                 peer.beaten = now
                 self._beats.append(peer)
-                self._write(peer, Heartbeat(sent=int(now * 1e9)))
+                peer.beats.append(int(now * 1e9))
+                self._write_unkept(peer, Heartbeat(sent=peer.beats[-1]))
         for peer in list(self._owing):
             due = peer.stream.owes_acknowledgement(now)
             if due and peer.broken_at is None:
-                self._write(peer, Acknowledge())
+                self._write_unkept(peer, Acknowledge())
             if due or not peer.stream.owed:
                 del self._owing[peer]
         return lost
@@ -188,7 +211,7 @@ class Hub:
         times = [self._beats[0].beaten + self._heartbeat] if self._beats else []
         times += [at for peer in self._owing if (at := peer.stream.acknowledgement_due()) is not None]
         for peer in self._suspects:
-            if peer.stream.backlog > KEPT_MOST:
+            if peer.stream.backlog > KEPT_MOST or peer.unread > UNREAD_LIMIT:
                 times.append(-math.inf)
             elif peer.broken_at is not None:
                 times.append(peer.broken_at + peer.patience.grace)
@@ -217,6 +240,8 @@ class Hub:
             reason = f"silent for {peer.patience.silence:g} s"
         elif self._is_too_slow(peer, now):
             reason = f"too slow: {peer.stream.kept_bytes:,} bytes wait for it"
+        elif peer.unread > UNREAD_LIMIT:
+            reason = "it reads nothing of what it is sent"
         if reason:
             if peer.broken_at is None:
                 self._ask_hello(peer.route, peer.stream.handed)
@@ -240,10 +265,12 @@ class Hub:
 
     def _about_link(self, peer: _Peer, message: Message, now: float) -> tuple[bytes, HubEvent] | None:
         if isinstance(message, Heartbeat):
-            if message.echo:
-                peer.round_trip = now - message.sent / 1e9
-            else:
-                self._write(peer, replace(message, echo=True))
+            if not message.echo:
+                self._write_unkept(peer, replace(message, echo=True))
+                return None
+            peer.round_trip = now - message.sent / 1e9
+            if message.sent in peer.beats:
+                peer.unread = 0
             return None
         if isinstance(message, Acknowledge):
             return None
@@ -261,8 +288,7 @@ class Hub:
             hello = opened(frames)
         except MalformedMessageError as error:
             if str(error.details.get("field", "")).startswith("Hello."):  # its sender can be told what is wrong
-                refused = Refused([str(error)], [RefusalCode.MALFORMED])
-                self._out.append((route, Stream(handed=handed).write(refused)))
+                self._answer(route, Refused([str(error)], [RefusalCode.MALFORMED]), handed)
             raise
         self.received[type(hello).__name__] += 1
         if not isinstance(hello, Hello):
@@ -275,18 +301,20 @@ class Hub:
             return None  # a stale Hello of an epoch that is over
         answer = self._admit(hello)
         if isinstance(answer, Refused):
-            self._out.append((route, Stream(handed=handed).write(answer)))
+            self._answer(route, answer, handed)
             return None
         names_us = hello.peer_incarnation == self._incarnation
         known = same and names_us and peer is not None and peer.confirmed and hello.received <= peer.stream.sent
         if peer is not None and known:
             self._routes.pop(peer.route, None)
+            self._cuts.append(peer.route)
             peer.route, peer.hello, peer.broken_at, peer.heard = route, hello, None, now
             peer.patience = self._patience(hello)
             peer.stream.acknowledge(hello.received)
         else:
             if peer is not None:
                 self._forget(peer)
+                self._cuts.append(peer.route)
             peer = _Peer(hello, route, self._patience(hello), now, confirmed=not names_us, handed=handed)
             self._peers[hello.identity] = peer
             self._beats.append(peer)
@@ -313,13 +341,37 @@ class Hub:
             if is_numbered(frames[0]):
                 peer.fault = f"malformed message: {error}"
                 self._write(peer, Refused([peer.fault], [RefusalCode.MALFORMED]))
-                self._routes.pop(peer.route, None)
+                self._leave_route(peer)
                 peer.broken_at, peer.confirmed = -math.inf, False
                 self._suspects[peer] = None
             raise
 
     def _ask_hello(self, route: bytes, handed: bool) -> None:
-        self._out.append((route, Stream(handed=handed).write(NeedHello())))
+        self._answer(route, NeedHello(), handed)
+
+    def _answer(self, route: bytes, message: Message, handed: bool) -> None:
+        """Write to a route without a peer, unless too much stands unread there."""
+        frames = Stream(handed=handed).write(message)
+        if self._pile_up(route, 0 if handed else _UNKEPT_BYTES + sum(map(len, frames))):
+            self._out.append((route, frames))
+
+    def _pile_up(self, route: bytes, size: int) -> bool:
+        """Note what may stay unread on a route without a peer; False where its connection is closed for that."""
+        unread = self._unread.pop(route, 0) + size
+        if unread > UNREAD_LIMIT:
+            self._cuts.append(route)
+            return False
+        self._unread[route] = unread
+        if len(self._unread) > _ROUTES_LIMIT:
+            del self._unread[next(iter(self._unread))]
+        return True
+
+    def _write_unkept(self, peer: _Peer, message: Message) -> None:
+        """Write an answer that nobody will acknowledge."""
+        self._write(peer, message)
+        peer.unread += _UNKEPT_BYTES
+        if peer.unread > UNREAD_LIMIT:
+            self._suspects[peer] = None
 
     def _write(self, peer: _Peer, message: Message) -> None:
         stream = peer.stream
@@ -330,9 +382,14 @@ class Hub:
         if stream.kept_bytes > KEPT_LIMIT:
             self._suspects[peer] = None
 
-    def _forget(self, peer: _Peer) -> None:
+    def _leave_route(self, peer: _Peer) -> None:
+        """The peer has no route any more; what it was sent by that may stand unread there."""
         if self._routes.get(peer.route) is peer:
             del self._routes[peer.route]
+            self._pile_up(peer.route, peer.stream.kept_bytes + peer.unread)
+
+    def _forget(self, peer: _Peer) -> None:
+        self._leave_route(peer)
         if self._peers.get(peer.identity) is peer:
             del self._peers[peer.identity]
         self._suspects.pop(peer, None)

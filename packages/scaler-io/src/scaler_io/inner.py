@@ -84,6 +84,11 @@ class InnerListener(Listener):
         connection.inbox.put(list(frames))
         return True
 
+    def cut(self, route: bytes) -> None:
+        """Close a connection from outside, whatever is on its way; those from within have nothing unread for long."""
+        if route not in self.connections:
+            super().cut(route)
+
     def close(self) -> None:
         """Free the address."""
         self._either.close()

@@ -14,6 +14,8 @@ lost, the new one is not resumed either.
 Both sides beat once per heartbeat interval; anything received is a sign of life. A peer whose route is gone is lost
 after its *grace*, a silent one after its *patience*, one that lets more than KEPT_LIMIT bytes pile up after
 STUCK_SECONDS without an acknowledgement. The largest message does not count: who gets it may not have asked for it.
+Answers that are not kept are counted until the peer returns a heartbeat, and a connection by which too much of anything
+stands unread is closed (`Hub.cuts`): what it would leave in the transport is bounded by nothing else.
 """
 
 from scaler_io.hubs import Hub, Patience

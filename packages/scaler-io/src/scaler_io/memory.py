@@ -206,6 +206,11 @@ class MemoryListener(MemoryEndpoint):
             return False
         return True
 
+    def cut(self, route: bytes) -> None:
+        """Close a connection, whatever is on its way."""
+        if connection := self._connections.pop(route, None):
+            connection.cut()
+
     def readable(self) -> bool:
         """Whether a message is there."""
         return bool(self._inbox)

@@ -1,17 +1,23 @@
-"""Free ports for a scheduler: its own, object storage's behind it, and the monitors' behind that.
+"""Addresses that are free. A scheduler takes its own port, the one behind it for object storage, the next for monitors.
 
 Imports little, as a local cluster starts with it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import secrets
 import socket
+import stat
+import sys
 from typing import Final
 
 _PORTS: Final = 3
 _PRIVATE_PORTS: Final = range(20_000, 32_000)
 _TRIES: Final = 100
+_PROBE_SECONDS: Final = 1.0
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -39,6 +45,21 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     except (OSError, OverflowError):
         return False
     return True
+
+
+def path_trouble(path: str) -> str:
+    """Why nobody may listen at a path that exists, as it is no socket or a living service answers there; "": may."""
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        return "the path exists and is no socket"
+    if sys.platform == "win32":
+        return ""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+        probe.settimeout(_PROBE_SECONDS)
+        problem = probe.connect_ex(path)
+    # Only a refusal proves that nobody is there: a service too busy to accept is alive.
+    if problem in (errno.ECONNREFUSED, errno.ENOENT):
+        return ""
+    return os.strerror(problem if problem == errno.EACCES else errno.EADDRINUSE)
 
 
 def _try(host: str, port: int) -> None:

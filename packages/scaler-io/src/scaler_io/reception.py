@@ -47,6 +47,9 @@ class RouteListener(Protocol):
     def send(self, route: bytes, frames: Frames) -> bool:
         """Whether the message was taken; False means there is no such route any more."""
 
+    def cut(self, route: bytes) -> None:
+        """Close a connection, whatever is on its way; nothing where there is none any more."""
+
     def readable(self) -> bool:
         """Whether a message is there."""
 
@@ -175,6 +178,8 @@ class ServiceTurn:
             if not self._is_sent(route, written):
                 self._hub.unreachable(route, now)
                 self._tick_at = min(self._tick_at, now + ACK_SECONDS)
+        for route in self._hub.cuts():
+            self._listener.cut(route)
 
     def _is_sent(self, route: bytes, written: Frames) -> bool:
         """Whether the transport took the message; what it did not take is sent again in the peer's next epoch."""

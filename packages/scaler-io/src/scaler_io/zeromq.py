@@ -8,13 +8,9 @@ A message travels as one ZeroMQ frame, and is cut into its parts here: each fram
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import selectors
-import socket
-import stat
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,6 +22,7 @@ from scaler_io import descriptors
 from scaler_io.descriptors import TOPIC_BYTES, ConnectionCap, TopicCap
 from scaler_io.dialing import LINGER_SECONDS, TURN_MESSAGES, EpochDialer
 from scaler_io.links import Uplink
+from scaler_io.ports import path_trouble
 from scaler_io.streams import Frames, cut, join
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
@@ -51,7 +48,6 @@ _LOST = (
 _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
 # With -1 ("do not reconnect") ZeroMQ drops what has arrived and was not read when the peer closes.
 _NEVER_MS = 24 * 3600 * 1000
-_PROBE_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 3600.0
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow listener, on either side of a connection."""
@@ -93,11 +89,12 @@ def _send(through: zmq.Socket[bytes], frames: Frames, route: bytes | None = None
 
 
 def _read(through: zmq.Socket[bytes]) -> list[bytes]:
-    """The header, the columns and, where there is one, the payload of a message that has arrived; raises zmq.Again.
+    """The header, the columns and, where there is one, the payload of a message that has arrived; raises zmq.Again."""
+    return _parts(through, _raw.recv(through, _NOWAIT, False))
 
-    Nothing for what can be no message.
-    """
-    frame = _raw.recv(through, _NOWAIT, False)
+
+def _parts(through: zmq.Socket[bytes], frame: Any) -> list[bytes]:
+    """Those of the message that begins with a frame; nothing for what can be no message."""
     more = frame.more
     while more:  # no message of ours, but its rest must not be taken for the next one
         more, frame = _raw.recv(through, _NOWAIT, False).more, None
@@ -106,9 +103,12 @@ def _read(through: zmq.Socket[bytes]) -> list[bytes]:
     return cut(frame.bytes if len(frame) < _COPY_BELOW else frame.buffer)
 
 
-def _read_routed(through: zmq.Socket[bytes]) -> tuple[bytes, list[bytes]]:
-    """The route of a message that has arrived at an accepting socket, and its parts."""
-    return _raw.recv(through, _NOWAIT), _read(through)
+def _descriptor(frame: Any) -> int | None:
+    """Of the connection that a frame has come by; None for what ZeroMQ says itself."""
+    try:
+        return int(frame.get("__fd"))
+    except zmq.ZMQError:
+        return None
 
 
 def _receive(through: zmq.Socket[bytes], limit: int, read: Callable[[zmq.Socket[bytes]], Read]) -> list[Read]:
@@ -132,7 +132,8 @@ class _Entrance:
     def __init__(self, accepting: zmq.Socket[bytes], cap: ConnectionCap) -> None:
         self._cap = cap
         path = f"inproc://entrance-{id(self)}"
-        accepting.monitor(path, zmq.EVENT_ACCEPTED)  # of failures it tells without end where descriptors are lacking
+        # Of failures to accept it tells without end where descriptors are lacking.
+        accepting.monitor(path, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._monitor = accepting.context.socket(zmq.PAIR)
         self._monitor.set_hwm(0)  # or the thread that accepts would wait for us
         self._monitor.linger = 0
@@ -146,7 +147,9 @@ class _Entrance:
     def look(self) -> None:
         """Refuse what was accepted beyond the limit."""
         while _is_readable(self._monitor):
-            self._cap.accepted(recv_monitor_message(self._monitor, zmq.NOBLOCK)["value"])
+            told = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            accepted = told["event"] == zmq.EVENT_ACCEPTED
+            (self._cap.accepted if accepted else self._cap.gone)(told["value"])
 
 
 class Listener:
@@ -155,12 +158,13 @@ class Listener:
     def __init__(self, address: Address) -> None:
         self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.ROUTER)
-        self.entrance = _Entrance(self._socket, ConnectionCap(str(address)))
+        self._cap = ConnectionCap(str(address))
+        self.entrance = _Entrance(self._socket, self._cap)
         self._socket.router_mandatory = 1
         self._many = False
         self._path = address.path
-        if address.path and os.path.exists(address.path):
-            self._claim(address)
+        if address.path and os.path.exists(address.path) and (trouble := path_trouble(address.path)):
+            raise self._refusal(address, trouble)
         mask = os.umask(0o077)  # an ipc socket is for its owner alone
         try:
             self._socket.bind(str(address) if address.path or address.port else f"{str(address).removesuffix('0')}*")
@@ -170,19 +174,6 @@ class Listener:
             os.umask(mask)
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = address if address.path or address.port else Address(address.host, int(bound.rpartition(":")[2]))
-
-    def _claim(self, address: Address) -> None:
-        """Refuse a path that is no socket, or that a living service answers at."""
-        if not stat.S_ISSOCK(os.stat(address.path).st_mode):
-            raise self._refusal(address, "the path exists and is no socket")
-        if sys.platform == "win32":
-            return
-        with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
-            probe.settimeout(_PROBE_SECONDS)
-            problem = probe.connect_ex(address.path)
-        # Only a refusal proves that nobody is there: a service too busy to accept is alive.
-        if problem not in (errno.ECONNREFUSED, errno.ENOENT):
-            raise self._refusal(address, os.strerror(problem if problem == errno.EACCES else errno.EADDRINUSE))
 
     def _refusal(self, address: Address, why: str) -> AddressError:
         self._context.destroy(linger=0)
@@ -202,11 +193,23 @@ class Listener:
 
         Mostly one comes at a time, and to hear that there is no other takes longer than to take it.
         """
-        return _receive(self._socket, limit if self._many else 1, _read_routed)
+        return _receive(self._socket, limit if self._many else 1, self._read)
+
+    def _read(self, through: zmq.Socket[bytes]) -> tuple[bytes, list[bytes]]:
+        route, frame = _raw.recv(through, _NOWAIT), _raw.recv(through, _NOWAIT, False)
+        if route not in self._cap.descriptors and (descriptor := _descriptor(frame)) is not None:
+            self.entrance.look()  # that it was accepted is told before anything comes by it
+            self._cap.heard(descriptor, route)
+        return route, _parts(through, frame)
 
     def send(self, route: bytes, frames: Frames) -> bool:
         """Whether the message was taken; False means there is no such route any more."""
         return _send(self._socket, frames, route)
+
+    def cut(self, route: bytes) -> None:
+        """Close a connection, whatever is on its way; nothing where there is none any more."""
+        self.entrance.look()  # the kernel may have given its descriptor to another one
+        self._cap.cut(route)
 
     def close(self) -> None:
         """Free the address; what was written last has LINGER_SECONDS to go."""
@@ -344,11 +347,7 @@ class Publisher:
         came = False
         while _is_readable(self._socket):
             frame = _raw.recv(self._socket, _NOWAIT, False)
-            try:
-                descriptor = int(frame.get("__fd"))
-            except zmq.ZMQError:
-                descriptor = None
-            came = self._cap.told(descriptor, frame.bytes) or came
+            came = self._cap.told(_descriptor(frame), frame.bytes) or came
         return came and self.has_listeners
 
     @property
