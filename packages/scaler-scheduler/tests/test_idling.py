@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from scaler_scheduler.chronicle import Chronicle
-from scaler_scheduler.idling import WORTH_TASKS, give_back_when_idle
+from scaler_scheduler.idling import WORTH_BYTES, WORTH_TASKS, give_back_when_idle
 
 SECONDS = 20.0
 
@@ -35,3 +35,23 @@ def test_memory_is_given_back_once_for_each_burst() -> None:
         return await rest(Chronicle(), asyncio.Event())
 
     assert asyncio.run(main()) == [WORTH_TASKS, 2 * WORTH_TASKS]
+
+
+def test_memory_that_peers_without_tasks_have_taken_is_given_back_once() -> None:
+    async def main() -> list[int]:
+        looked, given, enough = list[int](), list[int](), asyncio.Event()
+
+        def taken() -> int:
+            looked.append(WORTH_BYTES * (len(looked) > 5))
+            if len(looked) > 20:
+                enough.set()
+            return looked[-1]
+
+        idling = asyncio.ensure_future(give_back_when_idle(Chronicle(), 0.01, lambda: given.append(looked[-1]), taken))
+        await asyncio.wait_for(enough.wait(), SECONDS)
+        idling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await idling
+        return given
+
+    assert len(asyncio.run(main())) == 1
