@@ -137,7 +137,7 @@ def test_whatever_a_task_raises_is_raised(error: BaseException, expected: type[B
         with pytest.raises(expected) as caught:
             awaited(Status.RAISED, payload)
         if isinstance(error, StopIteration):
-            assert isinstance(caught.value.__cause__, StopIteration) and caught.value.__cause__.value == 3
+            assert isinstance(caught.value.__cause__, StopIteration) and caught.value.__cause__.args == (3,)
 
 
 @pytest.mark.parametrize(
