@@ -20,9 +20,9 @@ from scaler import Client, SchedulerClusterCombo
 
 SUBSCRIBER = """
 import sys
-from scaler_io.zeromq import Subscriber
+from scaler_io.transport.zeromq import Subscriber
 from scaler_protocol.addresses import Address
-from scaler_ui.feed import Feed
+from scaler_ui.model.feed import Feed
 
 subscriber = Subscriber(Address.parse(sys.argv[1]))
 feed = Feed(subscriber)

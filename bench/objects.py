@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from scaler_io import traffic
-from scaler_io.objects import ObjectConnection
+from scaler_io.objects import connection_thread
+from scaler_io.objects.connection import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.objects import Reference
 
@@ -30,7 +30,7 @@ def _median(action: Callable[[], object], rounds: int) -> float:
 
 def _connect(address: str, far: bool) -> ObjectConnection:
     if far:
-        traffic.read_token = lambda directory: b""
+        connection_thread.read_token = lambda directory: b""
     connection = ObjectConnection(Address.parse(address), session=1)
     connection.open()
     return connection

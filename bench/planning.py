@@ -68,8 +68,8 @@ def milliseconds(work: Callable[[], Any]) -> tuple[int, Any]:
 
 def measure(name: str) -> str:
     """A row of the table: reading, ordering, heights by a walk and by algebra, culling by both."""
-    from scaler_client.graph_order import depth_first, plain_heights
-    from scaler_client.graphs import plan
+    from scaler_client.graphs.ordering import depth_first, plain_heights
+    from scaler_client.graphs.planner import plan
 
     needs = SHAPES[name]()
     graph = {("n", call): (max, *[("n", need) for need in each]) for call, each in enumerate(needs)}
@@ -96,7 +96,7 @@ def measure(name: str) -> str:
 
 def load_algebra() -> Callable[..., Any]:
     """The import, and what the library puts off until it is first used."""
-    from scaler_client.graph_algebra import algebraic_heights
+    from scaler_client.graphs.ordering_graphblas import algebraic_heights
 
     algebraic_heights([[], [0]])
     return algebraic_heights

@@ -9,8 +9,8 @@ import sys
 import time
 from itertools import count, islice
 
-from scaler_io.streams import HEADER
-from scaler_io.zeromq import Publisher
+from scaler_io.links.streams import HEADER
+from scaler_io.transport.zeromq import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status, WorkerState

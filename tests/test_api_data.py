@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from scaler import Client, ObjectReference, Serializer
-from scaler_client.futures import ScalerFuture
+from scaler_client.futures.futures import ScalerFuture
 from scaler_protocol import errors
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at

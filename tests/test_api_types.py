@@ -157,7 +157,7 @@ def test_deep_paths_lead_to_the_same_names() -> None:
 
 
 def test_the_front_door() -> None:
-    assert Client.__module__ == "scaler_client.client"
+    assert Client.__module__ == "scaler_client.api.client"
     assert scaler.__version__ == importlib.import_module("importlib.metadata").version("scaler-client")
     names = {"Client", "ScalerFuture", "ObjectReference", "Serializer", "SchedulerClusterCombo", "__version__"}
     assert names <= set(scaler.__all__)

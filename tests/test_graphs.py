@@ -307,7 +307,7 @@ def test_a_future_that_is_out_of_time_wherever_it_is_taken(client: Client, gate:
 
 def test_progress_inside_a_task(client: Client) -> None:
     def counted(inside: Client) -> list[tuple[int, int]]:
-        from scaler_client import progress
+        from scaler_client.api import progress
 
         seen: list[tuple[int, int]] = []
 
@@ -340,7 +340,7 @@ def test_retries_and_threads(client: Client) -> None:
 
 
 def test_progress_counts_inner_nodes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scaler_client import progress
+    from scaler_client.api import progress
 
     counted: list[tuple[int, int]] = []
 

@@ -9,7 +9,7 @@ from concurrent.futures import wait
 import pytest
 
 from scaler import Client
-from scaler_io.objects import ObjectConnection
+from scaler_io.objects.connection import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import HandshakeRefusedError, ObjectNotFoundError, ObjectRefusedError
 from scaler_protocol.ids import new_session

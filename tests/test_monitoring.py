@@ -25,8 +25,8 @@ from scaler import Client
 from scaler_protocol.addresses import Address
 from scaler_protocol.messages import Status
 from scaler_ui.listening import Listening
-from scaler_ui.model import MonitorModel
-from scaler_ui.operating import Operating
+from scaler_ui.model.model import MonitorModel
+from scaler_ui.web.operating import Operating
 from support.clusters import LocalCluster
 from support.fault_tasks import kill_itself
 from support.gates import SECONDS, Gate, wait_at

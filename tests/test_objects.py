@@ -20,7 +20,7 @@ import pytest
 from scaler import Client, ScalerFuture
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_storage.pool import RECYCLE_SECONDS
+from scaler_storage.engine.pool import RECYCLE_SECONDS
 from support.clusters import listening_to
 from support.faults import TESTS, Service, Services, resident, wait_until
 from support.gates import SECONDS, Gate, wait_at

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from scaler import Client
-from scaler_client.futures import ScalerFuture
-from scaler_io.objects import ObjectConnection
+from scaler_client.futures.futures import ScalerFuture
+from scaler_io.objects.connection import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Role

@@ -23,7 +23,7 @@ expected = sorted(sys.argv[1:])
 installed = sorted(d.name for d in distributions() if d.name == "scaler" or d.name.startswith("scaler-"))
 assert installed == expected, installed
 assert {version(name) for name in expected} == {scaler.__version__}
-assert scaler.Client.__module__ == "scaler_client.client", scaler.Client.__module__
+assert scaler.Client.__module__ == "scaler_client.api.client", scaler.Client.__module__
 assert scaler.__file__.startswith(sys.prefix), scaler.__file__
 """
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from scaler_io.streams import HEADER, join
+from scaler_io.links.streams import HEADER, join
 from scaler_protocol.codec import encode
 from scaler_protocol.handshake import Acknowledge, Goodbye, Heartbeat, Hello, NeedHello, Refused, Role, Welcome
 from scaler_protocol.ids import new_identity, new_incarnation

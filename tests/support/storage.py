@@ -11,19 +11,20 @@ from collections import Counter
 from types import TracebackType
 from typing import TypeVar
 
-from scaler_io.directories import OwnDirectory
-from scaler_io.links import Hub, HubEvent, Patience
-from scaler_io.operating import OperatorLink
-from scaler_io.places import MEMORY
-from scaler_io.reception import Reception
-from scaler_io.zeromq import Listener
+from scaler_io.links.events import HubEvent
+from scaler_io.links.hub import Hub, Patience
+from scaler_io.service.memory_limits import MEMORY
+from scaler_io.service.operator_link import OperatorLink
+from scaler_io.service.runtime_dirs import OwnDirectory
+from scaler_io.service.server_loop import Reception
+from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.storage import AllocateObject, GetObject, MapObject, PutObject
-from scaler_storage.core import StorageCore
+from scaler_storage.engine.engine import StorageCore
 from scaler_storage.files import FileSegments
 from support.faults import wait_until
 from support.gates import SECONDS

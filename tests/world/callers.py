@@ -8,12 +8,13 @@ from random import Random
 
 import cloudpickle
 
-from scaler_client.client_effects import AnswerShutdown, Call, Connected, Mend, Print, Sweep, TakeStock, Transmit
-from scaler_client.core import ClientCore
-from scaler_client.graph_records import GraphPiece, GraphTasks
-from scaler_client.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
-from scaler_io.links import Uplink, UplinkEvent
-from scaler_io.memory import MemoryDialer, MemoryNetwork
+from scaler_client.core.core import ClientCore
+from scaler_client.core.effects import AnswerShutdown, Call, Connected, Mend, Print, Sweep, TakeStock, Transmit
+from scaler_client.core.graph_state import GraphPiece, GraphTasks
+from scaler_client.core.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
+from scaler_io.links.events import UplinkEvent
+from scaler_io.links.uplink import Uplink
+from scaler_io.simulation.network import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError, restore
 from scaler_protocol.handshake import Goodbye, Hello, Role

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from scaler_io.effects import Effect
-from scaler_io.links import Hub, HubEvent, Patience
-from scaler_io.memory import MemoryConnection, MemoryDialer, MemoryListener, MemoryNetwork, MemoryShell
-from scaler_io.reception import ServiceTurn
+from scaler_io.links.effects import Effect
+from scaler_io.links.events import HubEvent
+from scaler_io.links.hub import Hub, Patience
+from scaler_io.service.server_loop import ServiceTurn
+from scaler_io.simulation.network import MemoryConnection, MemoryDialer, MemoryListener, MemoryNetwork, MemoryShell
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.messages import Status
-from scaler_scheduler.config import SchedulerConfig
-from scaler_scheduler.core import SchedulerCore
-from scaler_scheduler.records import DONE, HELD, SessionRecord, TaskRecord
+from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.records import DONE, HELD, SessionRecord, TaskRecord
 from world.callers import Caller, WorldClient, WorldFuture
 from world.hosts import SimulatedHost
 from world.plans import Execution, Plan

@@ -9,18 +9,19 @@ from typing import Any
 
 import cloudpickle
 
-from scaler_io.effects import Log
-from scaler_io.links import LinkState, Uplink, UplinkEvent
-from scaler_io.memory import MemoryDialer, MemoryNetwork
+from scaler_io.links.effects import Log
+from scaler_io.links.events import UplinkEvent
+from scaler_io.links.uplink import LinkState, Uplink
+from scaler_io.simulation.network import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.messages import AgentStatus, Blocked, Submit
-from scaler_worker import events
-from scaler_worker.agent import REVOCATION_SECONDS, UNSENT_LIMIT
-from scaler_worker.agent_core import AgentCore
-from scaler_worker.events import SCHEDULER
-from scaler_worker.flights import SWEEP_SECONDS
-from scaler_worker.records import AgentConfig
+from scaler_worker.agent.core import events
+from scaler_worker.agent.core.core import AgentCore
+from scaler_worker.agent.core.events import SCHEDULER
+from scaler_worker.agent.core.in_flight import SWEEP_SECONDS
+from scaler_worker.agent.core.records import AgentConfig
+from scaler_worker.agent.shell import REVOCATION_SECONDS, UNSENT_LIMIT
 from world.plans import Execution
 from world.workers import PIPE_SECONDS, SimulatedWorker
 

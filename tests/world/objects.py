@@ -13,25 +13,27 @@ import math
 import shutil
 from pathlib import Path
 
-from scaler_io.conveyor import Conveyor
-from scaler_io.effects import Effect
-from scaler_io.held_files import HeldFiles, HeldObject
-from scaler_io.holder import Holder
-from scaler_io.host_cache import HostCache
-from scaler_io.links import Hub, HubEvent, Patience, Uplink
-from scaler_io.locks import Lives
-from scaler_io.mappings import Mappings
-from scaler_io.memory import MemoryDialer, MemoryListener, MemoryNetwork
-from scaler_io.reception import ServiceTurn
-from scaler_io.segments import read_token
-from scaler_io.transfers import Deletion, Download, Hold, Listing, Transfer, Upload
+from scaler_io.links.effects import Effect
+from scaler_io.links.events import HubEvent
+from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.uplink import Uplink
+from scaler_io.objects.file_locks import Lives
+from scaler_io.objects.host_cache import HostCache
+from scaler_io.objects.mmaps import Mappings
+from scaler_io.objects.multiplexer import Conveyor
+from scaler_io.objects.operations import Deletion, Download, Hold, Listing, Transfer, Upload
+from scaler_io.objects.replica_server import Holder
+from scaler_io.objects.replicas import HeldFiles, HeldObject
+from scaler_io.objects.segments import read_token
+from scaler_io.service.server_loop import ServiceTurn
+from scaler_io.simulation.network import MemoryDialer, MemoryListener, MemoryNetwork
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.objects import Reference
-from scaler_storage.core import HEARTBEAT_SECONDS, StorageCore
+from scaler_storage.engine.engine import HEARTBEAT_SECONDS, StorageCore
+from scaler_storage.engine.pool import RECYCLE_SECONDS
 from scaler_storage.files import FileSegments
-from scaler_storage.pool import RECYCLE_SECONDS
 from scaler_storage.service import AGENT_GRACE_SECONDS
 
 ADDRESS = Address(path="/world/storage")
@@ -41,7 +43,7 @@ CLIENT_GRACE_SECONDS = 20.0
 RETENTION_SECONDS = 20.0
 """How long objects of a client that has not come, as after a restart of the server, are kept."""
 BEATS_SECONDS = 12.0
-"""After which ZeroMQ knows that nobody is there (scaler_io.zeromq)."""
+"""After which ZeroMQ knows that nobody is there (scaler_io.transport.zeromq)."""
 BOUND_SECONDS = 60.0
 """Whatever happened once: so long after it every transfer has ended."""
 

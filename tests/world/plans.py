@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from scaler_client.repeats import REPEATS_LIMIT
+from scaler_client.core.resubmissions import REPEATS_LIMIT
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Status
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaler_client.repeats import REPEATS_LIMIT
+from scaler_client.core.resubmissions import REPEATS_LIMIT
 from scaler_protocol.errors import ObjectNotFoundError
 from scaler_protocol.messages import Status
 from world.callers import WorldFuture

@@ -8,14 +8,14 @@ from collections import Counter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scaler_io.streams import HEADER
+from scaler_io.links.streams import HEADER
 from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.monitoring import TaskStep
-from scaler_scheduler.census import ProcessFigures, census
-from scaler_scheduler.records import ASSIGNED, DONE, HELD, WAITING
-from scaler_ui.feed import Feed
-from scaler_ui.model import MonitorModel
+from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
+from scaler_scheduler.core.snapshot import ProcessFigures, census
+from scaler_ui.model.feed import Feed
+from scaler_ui.model.model import MonitorModel
 from world.callers import WorldFuture
 from world.cluster import World, plans
 from world.plans import Plan

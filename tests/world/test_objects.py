@@ -13,17 +13,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from scaler_io.effects import Effect, Log, Send, Stop
-from scaler_io.reception import ServiceTurn
-from scaler_io.transfers import Download, Transfer, Upload
+from scaler_io.links.effects import Effect, Log, Send, Stop
+from scaler_io.objects.operations import Download, Transfer, Upload
+from scaler_io.service.server_loop import ServiceTurn
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Role
 from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference
 from scaler_protocol.storage import DropObjects, StorageMessage
-from scaler_storage.core import StorageCore
-from scaler_storage.processes import GRACE_SECONDS
-from scaler_storage.segments import MemorySegments
+from scaler_storage.engine.engine import StorageCore
+from scaler_storage.engine.processes import GRACE_SECONDS
+from scaler_storage.engine.segments import MemorySegments
 from scaler_storage.service import AGENT_GRACE_SECONDS
 from world.objects import CLIENT_GRACE_SECONDS, TIMEOUT_SECONDS, ObjectProcess, ObjectWorld
 

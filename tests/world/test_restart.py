@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler_protocol.messages import Group, Status
-from scaler_worker import functions
+from scaler_worker.agent.core import functions
 from world.cluster import World, plans
 from world.plans import FUNCTION, LOST_RUNS, OTHER_FUNCTION, Plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler_io import hubs
+from scaler_io.links import hub
 from scaler_protocol.ids import session_of
 from world.cluster import World, plans
 from world.plans import Plan
@@ -15,8 +15,8 @@ BOUND = 1024 * 1024
 @pytest.fixture
 def low_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that little is too much already."""
-    monkeypatch.setattr(hubs, "KEPT_LIMIT", BOUND // 4)
-    monkeypatch.setattr(hubs, "KEPT_MOST", BOUND)
+    monkeypatch.setattr(hub, "KEPT_LIMIT", BOUND // 4)
+    monkeypatch.setattr(hub, "KEPT_MOST", BOUND)
 
 
 def test_it_pins_its_own_results_and_no_others() -> None:

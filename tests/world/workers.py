@@ -7,17 +7,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from scaler_io.links import LinkUp
-from scaler_io.memory import MemoryNetwork
+from scaler_io.links.events import LinkUp
+from scaler_io.simulation.network import MemoryNetwork
 from scaler_protocol.errors import ObjectNotFoundError, describe
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.profiles import PROFILE
-from scaler_worker import channel
-from scaler_worker.events import Define, GiveTasks
-from scaler_worker.flights import LONGEST_SWEEP_SECONDS
-from scaler_worker.inputs import split_inputs
-from scaler_worker.records import NO_RUN, SEPARATE, Entry
+from scaler_worker.agent.core.events import Define, GiveTasks
+from scaler_worker.agent.core.in_flight import LONGEST_SWEEP_SECONDS
+from scaler_worker.agent.core.records import NO_RUN, SEPARATE, Entry
+from scaler_worker.ipc import frames
+from scaler_worker.ipc.inputs import split_inputs
 from world.callers import Caller, WorldFuture
 from world.plans import Execution, Plan, plan_of
 
@@ -45,7 +45,7 @@ class SimulatedWorker:
     def __init__(self, host: WorkersHost, number: int) -> None:
         self.number = number
         self.unread: deque[Define | GiveTasks] = deque()
-        self.pipe: deque[channel.RecordEvent] = deque()
+        self.pipe: deque[frames.RecordEvent] = deque()
         self.said: deque[Message] = deque()
         self.word, self.revoked = NO_RUN, 0
         self.alive, self.ready = True, False
@@ -121,13 +121,13 @@ class SimulatedWorker:
         working = max(0.0, self._network.now - self._worked_since)
         return round((self._cpu + working) * 1e9)
 
-    def read(self) -> list[channel.RecordEvent]:
+    def read(self) -> list[frames.RecordEvent]:
         """What it wrote; results that stand together come together."""
-        events: list[channel.RecordEvent] = []
+        events: list[frames.RecordEvent] = []
         while self.pipe:
             event = self.pipe.popleft()
             last = events[-1] if events else None
-            if isinstance(event, channel.RunsEnded) and isinstance(last, channel.RunsEnded):
+            if isinstance(event, frames.RunsEnded) and isinstance(last, frames.RunsEnded):
                 last.runs.extend(event.runs)
                 last.statuses.extend(event.statuses)
                 last.durations.extend(event.durations)
@@ -150,7 +150,7 @@ class SimulatedWorker:
 
         self._network.at(self._network.now + seconds, when_possible)
 
-    def _write(self, event: channel.RecordEvent) -> None:
+    def _write(self, event: frames.RecordEvent) -> None:
         self.pipe.append(event)
         # Pipes of workers with chunks are swept, others are read at once.
         now = self._network.now
@@ -162,7 +162,7 @@ class SimulatedWorker:
 
     def _become_ready(self) -> None:
         self.ready = True
-        self._write(channel.WorkerReady(1000 + self.number))
+        self._write(frames.WorkerReady(1000 + self.number))
 
     def _go_on(self) -> None:
         """Start the next run, unless one is under way."""
@@ -185,22 +185,22 @@ class SimulatedWorker:
         self.word = entry[0]
         if self.revoked >= datagram.sequence:
             self._datagram = None
-            self._write(channel.DatagramReturned(entry[0]))
+            self._write(frames.DatagramReturned(entry[0]))
             return
         self._at += 1
         if self._at == len(datagram.entries):
             self._datagram = None
         if entry[2].kind.handle not in self._knows:
-            self._write(channel.FunctionMissed(entry[0]))
+            self._write(frames.FunctionMissed(entry[0]))
             return
         call, inputs, made = entry[3], [], self._made
         self._made = {}
-        if entry[5] & channel.WITH_INPUTS:
+        if entry[5] & frames.WITH_INPUTS:
             call, found = split_inputs(call)
-            if any(given.kind == channel.FOLLOWS and given.task not in made for given in found):
-                self._write(channel.RunUnfed(entry[0]))
+            if any(given.kind == frames.FOLLOWS and given.task not in made for given in found):
+                self._write(frames.RunUnfed(entry[0]))
                 return
-            inputs = [made[given.task] if given.kind == channel.FOLLOWS else given.result for given in found]
+            inputs = [made[given.task] if given.kind == frames.FOLLOWS else given.result for given in found]
         plan = plan_of(call)
         now = self._network.now
         self.now = Execution(entry[1], entry[0], entry[4], self._host.name, self.number, now, plan)
@@ -245,7 +245,7 @@ class SimulatedWorker:
         self.now, self._children = None, []
         if not raised:
             self._made = {execution.task: payload}
-        self._write(channel.RunsEnded([execution.run], [status], [micros], [profile], [payload], []))
+        self._write(frames.RunsEnded([execution.run], [status], [micros], [profile], [payload], []))
         self._go_on()
 
     # --- the client inside its task ---------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from scaler_client import task_context
-from scaler_client.client import Client
-from scaler_client.parts import read_parts
-from scaler_client.storage import StorageDoor
+from scaler_client.api.client import Client
+from scaler_client.calls.part_encoding import read_parts
+from scaler_client.objects.store import StorageDoor
 from scaler_client.task_context import CurrentTask, Transport
-from scaler_io.links import Hub, HubEvent, Patience, PeerJoined, PeerLost, SendFailed
-from scaler_io.objects import ObjectConnection
-from scaler_io.zeromq import Listener
+from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
+from scaler_io.links.hub import Hub, Patience
+from scaler_io.objects.connection import ObjectConnection
+from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Refused, Welcome
 from scaler_protocol.messages import (

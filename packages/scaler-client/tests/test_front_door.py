@@ -14,7 +14,7 @@ import scaler
 
 
 def test_the_public_names() -> None:
-    assert scaler.Client.__module__ == "scaler_client.client"
+    assert scaler.Client.__module__ == "scaler_client.api.client"
     for name in scaler.__all__:
         assert getattr(scaler, name) is not None
     assert scaler.__version__ == importlib.metadata.version("scaler-client")

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scaler_client.client import Client
-from scaler_client.futures import ScalerFuture
-from scaler_client.io_thread import IoThread
+from scaler_client.api.client import Client
+from scaler_client.futures.futures import ScalerFuture
+from scaler_client.runtime.io_thread import IoThread
 from scaler_protocol.errors import AddressError, SchedulerLostError
 
 SECONDS = 10.0

@@ -14,13 +14,15 @@ from dataclasses import replace
 
 import pytest
 
-from scaler_io.dialing import EpochConnection, EpochDialer
-from scaler_io.effects import Effect, Send
-from scaler_io.links import Hub, HubEvent, LinkUp, Patience, PeerJoined, PeerLost, Uplink, UplinkEvent
-from scaler_io.memory import MemoryConnection, MemoryDialer, MemoryListener, MemoryNetwork, MemoryShell
-from scaler_io.reception import ServiceTurn
-from scaler_io.streams import HEADER, Frames
-from scaler_io.zeromq import Dialer, Listener
+from scaler_io.links.effects import Effect, Send
+from scaler_io.links.events import HubEvent, LinkUp, PeerJoined, PeerLost, UplinkEvent
+from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.streams import HEADER, Frames
+from scaler_io.links.uplink import Uplink
+from scaler_io.service.server_loop import ServiceTurn
+from scaler_io.simulation.network import MemoryConnection, MemoryDialer, MemoryListener, MemoryNetwork, MemoryShell
+from scaler_io.transport.endpoint import EpochConnection, EpochDialer
+from scaler_io.transport.zeromq import Dialer, Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome

@@ -55,7 +55,7 @@ def test_what_is_needed_is_there_or_not() -> None:
 def test_zeromq_without_descriptors_raises_an_os_error() -> None:
     said = run("""
         import os, resource
-        from scaler_io.zeromq import Dialer, Publisher
+        from scaler_io.transport.zeromq import Dialer, Publisher
         from scaler_protocol.addresses import Address
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         try:
@@ -75,8 +75,8 @@ def test_zeromq_without_descriptors_raises_an_os_error() -> None:
 def test_whoever_has_none_to_connect_says_so_once() -> None:
     said = run("""
         import logging, resource, sys
-        from scaler_io.links import Uplink
-        from scaler_io.zeromq import Dialer
+        from scaler_io.links.uplink import Uplink
+        from scaler_io.transport.zeromq import Dialer
         from scaler_protocol.addresses import Address
         from scaler_protocol.handshake import Hello, Role
         logging.basicConfig(stream=sys.stdout, format="%(message)s")

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from scaler_io.effects import Effect, Log, Send
-from scaler_io.links import HubEvent, PeerJoined, PeerLost, SendFailed
+from scaler_io.links.effects import Effect, Log, Send
+from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Role
@@ -19,11 +19,11 @@ from scaler_protocol.messages import Done, Group, Run, Status, Submit
 from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
 from scaler_protocol.payloads import NONE, Payloads
 from scaler_protocol.profiles import PROFILE
-from scaler_scheduler.census import ProcessFigures, census
-from scaler_scheduler.config import SchedulerConfig
-from scaler_scheduler.core import SchedulerCore
-from scaler_scheduler.records import ASSIGNED, DONE, HELD, WAITING
-from scaler_scheduler.state import SchedulerState
+from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
+from scaler_scheduler.core.snapshot import ProcessFigures, census
+from scaler_scheduler.core.state import SchedulerState
 
 M = TypeVar("M")
 FUNCTION = function_id(b"body")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io.locks import PEERS
+from scaler_io.objects.file_locks import PEERS
 from scaler_protocol.errors import ObjectRefusedError, StorageFullError
 from scaler_protocol.objects import SHARED_BYTES
+from scaler_storage.engine.segments import Moved, Segment
 from scaler_storage.files import FileSegments
-from scaler_storage.segments import Moved, Segment
 
 DEADLINE = 30
 MIB = 1024 * 1024

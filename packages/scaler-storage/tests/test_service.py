@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io.links import Hub, Patience
-from scaler_io.objects import ObjectConnection
-from scaler_io.zeromq import Listener
+from scaler_io.links.hub import Hub, Patience
+from scaler_io.objects.connection import ObjectConnection
+from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, StorageFullError
 from scaler_protocol.handshake import Refused

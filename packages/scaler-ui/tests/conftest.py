@@ -11,7 +11,7 @@ import pytest
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import PACKED_BATCH, MonitorMessage, MonitorStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE
-from scaler_ui.model import MonitorModel
+from scaler_ui.model.model import MonitorModel
 
 RUNTIME = "Python 3.11 with cloudpickle 3.1"
 PROFILE_BYTES = PROFILE.pack(1500, 900, 2_000_000, 77, 0, 1)

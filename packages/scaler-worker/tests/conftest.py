@@ -16,9 +16,10 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from scaler_client import pickles
-from scaler_io.links import Hub, Patience, PeerJoined, PeerLost
-from scaler_io.zeromq import Listener
+from scaler_client.payloads import pickles
+from scaler_io.links.events import PeerJoined, PeerLost
+from scaler_io.links.hub import Hub, Patience
+from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import restore
 from scaler_protocol.handshake import Welcome

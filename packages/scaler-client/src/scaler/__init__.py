@@ -2,10 +2,10 @@
 
 import logging
 
-from scaler_client.client import Client
-from scaler_client.combo import SchedulerClusterCombo
-from scaler_client.futures import ScalerFuture
-from scaler_client.objects import ObjectReference
+from scaler_client.api.client import Client
+from scaler_client.api.local_cluster import SchedulerClusterCombo
+from scaler_client.calls.object_reference import ObjectReference
+from scaler_client.futures.futures import ScalerFuture
 from scaler_client.task_context import current_task
 from scaler_protocol.serializer import Serializer
 

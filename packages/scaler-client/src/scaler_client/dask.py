@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from scaler_client.graphs import is_call
+from scaler_client.graphs.planner import is_call
 
 if TYPE_CHECKING:
-    from scaler_client.client import Client
+    from scaler_client.api.client import Client
 
 
 class _DaskTask:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scaler_client.pickles import load as load_payload
-from scaler_client.pickles import load_with
+from scaler_client.payloads.pickles import load as load_payload
+from scaler_client.payloads.pickles import load_with
 from scaler_protocol.buffers import Buffer
 
 if TYPE_CHECKING:
-    from scaler_client.storage import StorageDoor
-    from scaler_io.links import UplinkEvent
+    from scaler_client.objects.store import StorageDoor
+    from scaler_io.links.events import UplinkEvent
     from scaler_protocol.messages import Message
 
 

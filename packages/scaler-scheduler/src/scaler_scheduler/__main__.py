@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from scaler_io.lifecycle import main_guard
+from scaler_io.service.process import main_guard
 
 
 def main() -> int:
@@ -13,15 +13,15 @@ def main() -> int:
 
 
 def _main() -> None:
-    from scaler_scheduler.options import COMMAND
+    from scaler_scheduler.service.options import COMMAND
 
     options = COMMAND.read()
     options.check()
     options = options.with_port()
-    from scaler_io.services import serve
-    from scaler_io.zeromq import Listener
-    from scaler_scheduler.service import SchedulerService
-    from scaler_scheduler.storage_server import StorageServer
+    from scaler_io.service.base import serve
+    from scaler_io.transport.zeromq import Listener
+    from scaler_scheduler.service.shell import SchedulerService
+    from scaler_scheduler.service.storage_server import StorageServer
 
     options.begin_log()
     listener = Listener(options.address)

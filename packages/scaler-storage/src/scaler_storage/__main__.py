@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from scaler_io.lifecycle import main_guard
+from scaler_io.service.process import main_guard
 
 
 def main() -> int:
@@ -17,7 +17,7 @@ def _main() -> None:
 
     options = COMMAND.read()
     options.check()
-    from scaler_io.services import serve
+    from scaler_io.service.base import serve
     from scaler_storage.service import StorageService
 
     options.begin_log()

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import SimpleQueue
 
-from scaler_io.locks import PEERS, is_unlocked
+from scaler_io.objects.file_locks import PEERS, is_unlocked
 from scaler_protocol.errors import ObjectRefusedError, StorageFullError
 from scaler_protocol.objects import SHARED_BYTES
-from scaler_storage.segments import Moved, Segment, size_class
+from scaler_storage.engine.segments import Moved, Segment, size_class
 
 LOGGER = logging.getLogger("scaler")
 _TOKEN_BYTES = 32

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scaler_io.command_line import Command
-from scaler_io.options import REFUSED, Option, positive_seconds
-from scaler_io.services import SERVER_OPTIONS, ServerOptions
+from scaler_io.service.base import SERVER_OPTIONS, ServerOptions
+from scaler_io.service.cli import Command
+from scaler_io.service.options import REFUSED, Option, positive_seconds
 from scaler_protocol.addresses import Address
 
 

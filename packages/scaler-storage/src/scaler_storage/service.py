@@ -10,19 +10,19 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scaler_io.directories import OwnDirectory
-from scaler_io.links import Hub, Patience
-from scaler_io.objects import ObjectConnection
-from scaler_io.places import allowed_bytes, default_place, free_bytes
-from scaler_io.reception import Reception
-from scaler_io.zeromq import Listener
+from scaler_io.links.hub import Hub, Patience
+from scaler_io.objects.connection import ObjectConnection
+from scaler_io.service.memory_limits import allowed_bytes, default_place, free_bytes
+from scaler_io.service.runtime_dirs import OwnDirectory
+from scaler_io.service.server_loop import Reception
+from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError, HandshakeRefusedError, ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.objects import Reference, new_object_id
-from scaler_storage.core import HEARTBEAT_SECONDS, StorageCore
+from scaler_storage.engine.engine import HEARTBEAT_SECONDS, StorageCore
 from scaler_storage.files import FileSegments
 from scaler_storage.options import StorageOptions
 

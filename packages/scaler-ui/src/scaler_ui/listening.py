@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from scaler_io.zeromq import Subscriber
+from scaler_io.transport.zeromq import Subscriber
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError, ScalerError
-from scaler_ui.feed import Feed
-from scaler_ui.model import MonitorModel
+from scaler_ui.model.feed import Feed
+from scaler_ui.model.model import MonitorModel
 
 PATIENCE_SECONDS = 2.0
 """After so long without a status the address may be the wrong one."""

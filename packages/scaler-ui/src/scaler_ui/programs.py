@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from scaler_io.options import one_line
+from scaler_io.service.options import one_line
 from scaler_protocol.errors import ScalerError
 
 

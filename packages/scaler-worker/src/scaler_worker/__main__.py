@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from scaler_io.lifecycle import main_guard
+from scaler_io.service.process import main_guard
 
 
 def main() -> int:
@@ -19,10 +19,10 @@ def _run() -> int:
     config.begin_log()
 
     # The template is forked before this process has a thread or a socket, with all that workers need imported.
-    from scaler_worker.template_link import Forking
+    from scaler_worker.forking.template_link import Forking
 
     with Forking.begin(config) as forking:
-        from scaler_worker.cluster import run_cluster
+        from scaler_worker.agent.main import run_cluster
 
         return run_cluster(config, forking)
 

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from scaler_io.command_line import Command
-from scaler_io.options import (
+from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
+from scaler_io.service.cli import Command
+from scaler_io.service.options import (
     REFUSED_BY_CLUSTER,
     Option,
     UsageError,
@@ -16,7 +17,6 @@ from scaler_io.options import (
     seconds,
     whole_number,
 )
-from scaler_io.services import SERVICE_OPTIONS, ServiceOptions
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.limits import QUEUE_SIZE, WORKER_NAME

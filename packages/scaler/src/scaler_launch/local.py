@@ -20,13 +20,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scaler_io.lifecycle import become_subreaper, ending, main_guard
+from scaler_io.service.process import become_subreaper, ending, main_guard
 
 if TYPE_CHECKING:
-    from scaler_scheduler.options import SchedulerOptions
-    from scaler_scheduler.storage_server import StorageServer
+    from scaler_scheduler.service.options import SchedulerOptions
+    from scaler_scheduler.service.storage_server import StorageServer
     from scaler_worker.config import ClusterConfig
-    from scaler_worker.template_link import Forking
+    from scaler_worker.forking.template_link import Forking
 
 
 FAILED = "failed"
@@ -38,9 +38,10 @@ def main() -> int:
 
 
 def _run() -> int:
-    from scaler_io import descriptors, event_loops
-    from scaler_scheduler.options import COMMAND
-    from scaler_scheduler.storage_server import StorageServer
+    from scaler_io import descriptors
+    from scaler_io.service import event_loops
+    from scaler_scheduler.service.options import COMMAND
+    from scaler_scheduler.service.storage_server import StorageServer
 
     of_scheduler, of_cluster = _split(sys.argv[1:])
     options = COMMAND.read(of_scheduler)
@@ -71,8 +72,8 @@ def _workers(words: Sequence[str], ready_fd: int | None) -> Iterator[tuple[Clust
     from scaler_worker.config import COMMAND
 
     config = COMMAND.read(words)
-    from scaler_worker.preload import Preload, PreloadError
-    from scaler_worker.template_link import Forking
+    from scaler_worker.forking.template_link import Forking
+    from scaler_worker.worker.preload import Preload, PreloadError
 
     if config.preload is not None:
         try:
@@ -89,8 +90,8 @@ async def _serve(
     options: SchedulerOptions, storage: StorageServer, workers: tuple[ClusterConfig, Forking] | None
 ) -> int:
     """Serve until told to stop; returns the exit code."""
-    from scaler_io.inner import InnerListener
-    from scaler_scheduler.service import SchedulerService
+    from scaler_io.transport.in_process import InnerListener
+    from scaler_scheduler.service.shell import SchedulerService
 
     stop = ending(options.parent_pid)
     listener = InnerListener(options.address)
@@ -107,7 +108,7 @@ async def _serve(
         if workers is None:
             await stop.wait()
             return 0
-        from scaler_worker.cluster import work
+        from scaler_worker.agent.main import work
 
         # It ends first, because it uses the scheduler's listener.
         return await work(*workers, listener, stop, storage.is_ours, tell_started)

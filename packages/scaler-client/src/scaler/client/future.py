@@ -1,5 +1,5 @@
 """An old path to ScalerFuture; new programs import it from `scaler`."""
 
-from scaler_client.futures import ScalerFuture
+from scaler_client.futures.futures import ScalerFuture
 
 __all__ = ["ScalerFuture"]

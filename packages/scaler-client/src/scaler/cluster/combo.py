@@ -1,5 +1,5 @@
 """An old path to SchedulerClusterCombo; new programs import it from `scaler`."""
 
-from scaler_client.combo import SchedulerClusterCombo
+from scaler_client.api.local_cluster import SchedulerClusterCombo
 
 __all__ = ["SchedulerClusterCombo"]

@@ -1,0 +1,45 @@
+"""A client as a `concurrent.futures.Executor`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from scaler_client.api.client import Client
+    from scaler_client.futures.futures import ScalerFuture
+
+T = TypeVar("T")
+
+
+class ClientExecutor(concurrent.futures.Executor):
+    """Calls go to the client's cluster; `map` yields in order, as results come. `shutdown` leaves the client open."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.RLock()  # finalizers that submit may come in the middle of a submission
+        self._futures: WeakSet[ScalerFuture[Any]] = WeakSet()  # the client keeps them until they are done
+        self._closed = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]:
+        """A call; raises RuntimeError after `shutdown`."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            future = self._client.submit_verbose(fn, args, kwargs)
+            self._futures.add(future)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls; wait for those under way, or cancel them."""
+        with self._lock:
+            self._closed = True
+            futures = [future for future in self._futures if not future.done()]
+        if cancel_futures:
+            for future in futures:
+                future.cancel()
+        if wait:
+            concurrent.futures.wait(futures)

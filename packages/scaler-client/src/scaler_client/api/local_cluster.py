@@ -1,0 +1,199 @@
+"""A cluster on this computer: a process that is scheduler and agent, one for object storage, and workers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import select
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from scaler_client.api.local_cluster_options import checked, cluster_options, scheduler_options
+from scaler_io.ports import free_port, is_free
+
+START_SECONDS = 60.0
+PRELOAD_SECONDS = 600.0
+"""How long a worker may take to run its preload, which may load much."""
+END_SECONDS = 5.0
+"""How long services may take to end before they are killed."""
+_TRIES = 5
+_FAILED = b"failed\n"
+"""What `scaler_launch.local` says instead of an address where no worker could be started; the reason follows."""
+
+
+class SchedulerClusterCombo:
+    """Starts a cluster of `n_workers` and ends it with `shutdown`, with the `with` block, or with this process.
+
+    Returns once the scheduler can be reached; workers may still be starting. With a `preload` it returns once the
+    first worker has run it, and raises RuntimeError with the error of one that fails, and TimeoutError for one that
+    takes more than ten minutes. Without an address a free one on loopback is taken. The services run in sessions of
+    their own, in `/`, and are told this process's id: they end with it, however it ends. Only workers are to see this
+    process's module path and working directory: the agent finds them in the variables SCALER_WORKER_PATH (joined by
+    `os.pathsep`) and SCALER_WORKER_DIRECTORY. Parameters are the options of `scaler_scheduler` and `scaler_cluster`;
+    limits are in bytes.
+    """
+
+    def __init__(
+        self,
+        n_workers: int,
+        address: str | None = None,
+        object_storage_address: str | None = None,
+        monitor_address: str | None = None,
+        per_worker_capabilities: Mapping[str, int] | None = None,
+        worker_io_threads: int = 1,
+        scheduler_io_threads: int = 1,
+        max_number_of_tasks_waiting: int = -1,
+        heartbeat_interval_seconds: float = 2,
+        client_timeout_seconds: float = 60,
+        worker_timeout_seconds: float = 60,
+        object_retention_seconds: float = 60,
+        task_timeout_seconds: float = 0,
+        death_timeout_seconds: float = 300,
+        load_balance_seconds: float = 1,
+        load_balance_trigger_times: int = 2,
+        garbage_collect_interval_seconds: float = 30,
+        trim_memory_threshold_bytes: int = 1024**3,
+        per_worker_task_queue_size: int = 1000,
+        hard_processor_suspend: bool = False,
+        protected: bool = True,
+        scaler_policy: None = None,
+        event_loop: str = "builtin",
+        logging_paths: Sequence[str] = ("/dev/stdout",),
+        logging_level: str = "INFO",
+        logging_config_file: str | None = None,
+        worker_manager_id: str = "combo",
+        security_config: None = None,
+        *,
+        allocate_policy: str = "even_load",
+        preload: str | None = None,
+        per_worker_queue_size: int | None = None,
+        memory_limit: int | None = None,
+        segment_directory: str | os.PathLike[str] | None = None,
+        spill_directory: str | os.PathLike[str] | None = None,
+        spill_limit: int | None = None,
+    ) -> None:
+        given = checked({name: value for name, value in locals().items() if name != "self"})
+        self._workers, self._monitor = given["n_workers"], given["monitor_address"]
+        self._services: list[subprocess.Popen[bytes]] = []
+        self._end = weakref.finalize(self, _end_services, self._services, os.getpid())
+        try:
+            self._address = self._start(given)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def get_address(self) -> str:
+        """Where clients find the scheduler."""
+        return self._address
+
+    def shutdown(self) -> None:
+        """End the cluster; returns when its processes are gone. May be called again."""
+        self._end()
+
+    def _repr_html_(self) -> str:
+        from scaler_client.api.notebook import html_table, monitor_of
+
+        alive = [str(service.pid) for service in self._services if service.poll() is None]
+        rows = {
+            "scheduler": self._address,
+            "workers": str(self._workers),
+            "state": f"running, processes {', '.join(alive)}" if alive else "ended",
+            "to watch it": f"scaler_top {self._monitor or monitor_of(self._address)}",
+        }
+        return html_table("Scaler cluster", rows)
+
+    def __enter__(self) -> SchedulerClusterCombo:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.shutdown()
+
+    def _start(self, given: Mapping[str, Any]) -> str:
+        """Start the services and wait for the scheduler; returns its address."""
+        if importlib.util.find_spec("scaler_launch") is None:
+            raise ImportError("a local cluster needs scaler_launch, which is not installed: pip install scaler")
+        address = given["address"]
+        for attempt in range(1, _TRIES + 1):
+            wanted = address or f"tcp://127.0.0.1:{free_port()}"
+            ready, tell = os.pipe()
+            words = [wanted, *scheduler_options(given), "--ready-fd", str(tell), "--parent-pid", str(os.getpid())]
+            if given["n_workers"]:
+                words += ["--", wanted, *cluster_options(given)]
+            try:
+                self._run(words, tell)
+            finally:
+                os.close(tell)
+            with contextlib.suppress(ImportError):
+                import scaler_client.runtime.connection  # noqa: F401  # takes as long as it does
+            preload = given["preload"] if given["n_workers"] else None
+            found, failure = _read_ready(ready, preload)
+            if failure:
+                raise RuntimeError(f"no worker could be started: {failure}")
+            if found:
+                return found
+            code = self._services[0].wait(END_SECONDS)
+            if address is not None or attempt == _TRIES or is_free(int(wanted.rpartition(":")[2])):
+                raise RuntimeError(
+                    f"the scheduler at {wanted} ended at once, with exit code {code}: it has said why above"
+                )
+            _end_services(self._services, os.getpid())  # somebody took the port in between
+            self._services.clear()
+        raise AssertionError
+
+    def _run(self, words: Sequence[str], descriptor: int) -> None:
+        self._services.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "scaler_launch.local", *words],
+                env={**os.environ, "PYTHONSAFEPATH": "1", **_worker_environment()},
+                cwd=os.sep,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=(descriptor,),
+            )
+        )
+
+
+def _worker_environment() -> dict[str, str]:
+    directory = os.getcwd()
+    path = os.pathsep.join(os.path.join(directory, entry) for entry in sys.path)
+    return {"SCALER_WORKER_PATH": path, "SCALER_WORKER_DIRECTORY": directory}
+
+
+def _read_ready(descriptor: int, preload: str | None) -> tuple[str, str]:
+    """The scheduler's address, empty where it ended without one, and why no worker started; raises TimeoutError."""
+    text, seconds = b"", START_SECONDS if preload is None else PRELOAD_SECONDS
+    until = time.monotonic() + seconds
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        # An address is one line; a failure ends with the pipe.
+        while not text.endswith(b"\n") or text.startswith(_FAILED):
+            if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+                what = "the scheduler was not ready" if preload is None else f"no worker has run preload {preload}"
+                raise TimeoutError(f"{what} within {seconds:g} s")
+            piece = pipe.read(4096)
+            if not piece:
+                break
+            text += piece
+    if text.startswith(_FAILED):
+        return "", text.removeprefix(_FAILED).decode("utf-8", "replace").strip()
+    return (text.decode().strip() if text.endswith(b"\n") else ""), ""
+
+
+def _end_services(services: Sequence[subprocess.Popen[bytes]], owner: int) -> None:
+    """End the processes that `owner` started, the last one first; a fork of it leaves them alone."""
+    if os.getpid() != owner:
+        return
+    until = time.monotonic() + END_SECONDS
+    # One after the other: workers that lose their scheduler would say so.
+    for service in reversed(services):
+        service.terminate()
+        try:
+            service.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            service.kill()
+            service.wait()

@@ -1,0 +1,388 @@
+"""Calls as bytes: functions known by their content, arguments as one pickle or as parts of a custom serializer."""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+from scaler_client.calls.arguments import Uploads
+from scaler_client.calls.object_reference import ObjectReference
+from scaler_client.calls.part_encoding import future_part, object_part
+from scaler_client.core.records import CallGroup, Dependency, FunctionBody
+from scaler_client.futures.argument_refs import Collector, collector
+from scaler_client.futures.futures import ScalerFuture
+from scaler_client.futures.waiters import FutureOwner
+from scaler_client.objects.handles import Place, StoredPayload
+from scaler_client.objects.rebuild import checksum, source_of
+from scaler_client.parameters import output_mode
+from scaler_client.payloads import pickles
+from scaler_client.payloads.captures import Unchanged, by_value_modules, watch
+from scaler_client.payloads.serializers import DefaultSerializer
+from scaler_client.payloads.signatures import CallCheck, check_for
+from scaler_client.payloads.user_exceptions import add_note
+from scaler_client.task_context import load_object
+from scaler_protocol.buffers import Payload
+from scaler_protocol.capabilities import Capabilities
+from scaler_protocol.errors import ScalerError
+from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.ids import function_id
+from scaler_protocol.limits import NAME, shortened
+from scaler_protocol.messages import Encoding, Group
+from scaler_protocol.ranges import shown
+from scaler_protocol.serializer import Serializer, join_parts
+
+PLAIN: Final = pickles.SCALARS | {str, bytes}
+"""Types whose own instances plain pickle writes as cloudpickle would, several times faster."""
+_SCALARS: Final = pickles.SCALARS
+_SMALL = 16
+_NOTHING: Final[dict[str, Any]] = {}
+_GROUPS_KEPT = 1024
+_CALLEES_KEPT = 4096
+
+Needs = Sequence[Dependency]
+_Call = tuple[Payload, Needs]
+Written = TypeVar("Written", Payload, bytes | None)
+
+
+class FailedArgumentError(Exception):
+    """An argument is a future without a result: the call ends as that one did."""
+
+    def __init__(self, argument: ScalerFuture[Any]) -> None:
+        super().__init__()
+        self.argument = argument
+
+
+def is_plain(value: object) -> bool:
+    """Whether plain pickle will do: nothing in it is written by name, knows of cloudpickle, or is long."""
+    kind = type(value)
+    if kind in PLAIN:
+        return not pickles.is_long(value)
+    return kind is tuple and len(value) <= _SMALL and all(map(is_plain, value))  # type: ignore[arg-type,call-overload]
+
+
+def _note_argument(error: Exception, name: int | str, value: object) -> None:
+    add_note(error, f"it was raised when argument {name} of the call was to be sent: {shown(value)}")
+
+
+class _Named:
+    """Stands in a call for an argument that is an object."""
+
+    __slots__ = ("_placed",)
+
+    def __init__(self, placed: StoredPayload) -> None:
+        self._placed = placed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load_object, (collector().keep(self._placed), pickles.load)
+
+
+class WholeCalls:
+    """Calls as one pickle of `(args, kwargs)`, in which big arguments are named."""
+
+    encoding = Encoding.PICKLE
+    serializer: FunctionBody | None = None
+    load = staticmethod(pickles.load)
+    dump_object = staticmethod(pickles.dump)
+
+    def __init__(self, owner: FutureOwner, uploads: Uploads) -> None:
+        self.owner, self._uploads = owner, uploads
+
+    def dump(self, value: Any) -> bytes:
+        """The bytes of a function."""
+        return DefaultSerializer.serialize(value)
+
+    def write(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None = None
+    ) -> tuple[Payload, Needs]:
+        """A call, and what it waits for or names; see Uploads for `renewed`.
+
+        Raises FailedArgumentError, ValueError, TypeError, or a ScalerError where there is no place for an argument.
+        """
+        for value in args:
+            kind = type(value)
+            if kind not in _SCALARS and (kind not in PLAIN or len(value) > INLINE_LIMIT) and not is_plain(value):
+                break
+        else:
+            if not kwargs or all(map(is_plain, kwargs.values())):
+                return pickle.dumps((args, kwargs), 5), ()
+        try:
+            return self._write_others(args, kwargs, renewed)
+        except (FailedArgumentError, ScalerError):
+            raise
+        except Exception as error:
+            given: list[tuple[int | str, Any]] = [*enumerate(args, 1), *kwargs.items()]
+            for name, value in given:
+                if not self._can_be_written(value):
+                    _note_argument(error, name, value)
+                    break
+            raise
+
+    def _write_others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None) -> _Call:
+        values = (*args, *kwargs.values())
+        if not any(map(self._uploads.knows, values)):
+            call, needs = self._dump(pickles.dump_short, (args, kwargs))
+            if call is not None:
+                return call, needs
+        named: dict[int, Any] = {}
+        for value in values:
+            if (placed := self._uploads.place_argument(value, renewed)) is not None:
+                named[id(value)] = _Named(placed)
+        args = tuple([named.get(id(value), value) for value in args])
+        kwargs = {keyword: named.get(id(value), value) for keyword, value in kwargs.items()}
+        return self._dump(pickles.dump, (args, kwargs))
+
+    def _can_be_written(self, value: object) -> bool:
+        try:
+            with Collector(self.owner):
+                pickles.dump(value)
+        except Exception:
+            return False
+        return True
+
+    def _dump(self, dump: Callable[[Any], Written], call: Any) -> tuple[Written, Needs]:
+        with Collector(self.owner) as found:
+            payload = dump(call)
+        if found.failed is not None:
+            raise FailedArgumentError(found.failed)
+        return payload, found.found
+
+    def write_rows(
+        self, rows: Sequence[tuple[Any, ...]], renewed: set[int] | None = None
+    ) -> tuple[Sequence[Payload], dict[int, Needs]]:
+        """Many calls without keywords at once; needs are by position."""
+        kinds = set(map(type, chain.from_iterable(rows)))
+        if kinds <= PLAIN and (kinds <= _SCALARS or not any(map(pickles.is_long, chain.from_iterable(rows)))):
+            dumps = pickle.dumps
+            return [dumps((row, _NOTHING), 5) for row in rows], {}
+        return write_each(self, rows, renewed)
+
+
+class PartCalls:
+    """Calls of a custom serializer: each argument is a part."""
+
+    encoding = Encoding.PARTS
+
+    def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer], place: Place = bytes) -> None:
+        self.owner = owner
+        self.load = serializer.deserialize
+        self.dump = self.dump_object = serializer.serialize
+        body = place(DefaultSerializer.serialize(serializer))
+        kind = serializer if isinstance(serializer, type) else type(serializer)
+        self.serializer: FunctionBody | None = FunctionBody(
+            function_id(body, stored=type(body) is StoredPayload), name_of(kind), body
+        )
+
+    def write(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None = None
+    ) -> tuple[Payload, Needs]:
+        """A call, all written anew, and the futures it waits for; raises FailedArgumentError, ValueError, TypeError."""
+        names: list[str] = []
+        parts: list[bytes] = []
+        with Collector(self.owner) as found:
+            for at, (keyword, value) in enumerate(chain((("", value) for value in args), kwargs.items()), 1):
+                try:
+                    name, part = self._part(found, keyword, value)
+                except (FailedArgumentError, ScalerError):
+                    raise
+                except Exception as error:
+                    _note_argument(error, keyword or at, value)
+                    raise
+                names.append(name)
+                parts.append(part)
+        return join_parts(names, parts), found.found
+
+    def write_rows(
+        self, rows: Sequence[tuple[Any, ...]], renewed: set[int] | None = None
+    ) -> tuple[Sequence[Payload], dict[int, Needs]]:
+        """Many calls without keywords at once; needs are by position."""
+        return write_each(self, rows, renewed)
+
+    def _part(self, found: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
+        if isinstance(value, ObjectReference):
+            placed = value.placed()
+            if value.load == self.load and type(placed) is StoredPayload:
+                return object_part(keyword, found.keep(placed))
+            if value.load == self.load:
+                return keyword, placed
+            value = value.value()
+        elif isinstance(value, ScalerFuture):
+            if not value.done() or value.is_stored_for(self.owner, self.load):
+                return future_part(keyword, found.await_result(value))
+            if (payload := value.payload_for(self.load)) is not None:
+                return keyword, payload
+            if value.cancelled() or value.exception() is not None:
+                raise FailedArgumentError(value)
+            value = value.made()
+        return keyword, self.dump(value)
+
+
+CallWriter = WholeCalls | PartCalls
+
+
+def write_each(
+    writer: CallWriter, rows: Sequence[tuple[Any, ...]], renewed: set[int] | None = None
+) -> tuple[list[Payload], dict[int, Needs]]:
+    """Many calls, one by one."""
+    calls: list[Payload] = []
+    needs: dict[int, Needs] = {}
+    for position, row in enumerate(rows):
+        call, needed = writer.write(row, _NOTHING, renewed)
+        calls.append(call)
+        if needed:
+            needs[position] = needed
+    return calls, needs
+
+
+def name_of(fn: object) -> str:
+    """A callable's module and qualified name, for people: as much of it as messages can hold."""
+    named = fn if hasattr(fn, "__qualname__") else getattr(fn, "func", type(fn))
+    name = f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', type(named).__qualname__)}"
+    return shortened(name, NAME)
+
+
+class Callee:
+    """A function as it was when it was written. Nothing of it changes; one that changed is another Callee."""
+
+    __slots__ = ("body", "check", "content", "gone", "group", "unchanged")
+
+    def __init__(self, check: CallCheck, unchanged: Unchanged, body: FunctionBody, content: bytes) -> None:
+        self.gone: weakref.ref[Any] | None = None
+        """Tells when the function is gone, where it will be known again."""
+        self.check, self.unchanged = check, unchanged
+        self.body = body
+        self.content = content
+        """The id of its bytes, wherever they are."""
+        self.group: CallGroup | None = None
+        """For calls without any wishes."""
+
+
+def _never(fn: object) -> bool:
+    """Of a function that is written for every call."""
+    return False
+
+
+class Callees:
+    """The functions of one client, written once, and again where their pickle would hold something else."""
+
+    def __init__(self, writer: CallWriter, *, stream_output: bool | str, place: Place = bytes) -> None:
+        self.parent = 0
+        """The run that submits."""
+        self._writer = writer
+        self._stream_output = output_mode(stream_output)
+        self._place = place
+        self._placed: weakref.WeakValueDictionary[bytes, FunctionBody] = weakref.WeakValueDictionary()
+        self._callees: dict[int, Callee] = {}
+        self._by_value = frozenset(by_value_modules)
+        self._groups: dict[object, CallGroup] = {}
+
+    def find(self, fn: Callable[..., Any]) -> Callee:
+        """What is known of a callable; raises TypeError for what is none."""
+        if (by_value_modules or self._by_value) and by_value_modules != self._by_value:
+            self._by_value = frozenset(by_value_modules)
+            self._callees.clear()
+        callee = self._callees.get(id(fn))
+        if callee is None or not callee.unchanged(fn):
+            return self.write(fn)
+        return callee
+
+    def write(self, fn: Callable[..., Any]) -> Callee:
+        """Write a callable, and know it again where something will tell when its pickle would hold something else.
+
+        Raises TypeError for what is none.
+        Other threads may use, and write, the same function meanwhile: each has the Callee that it found or made.
+        """
+        if not callable(fn):
+            raise TypeError(f"the first argument is to be called, and {shown(fn)} can not be")
+        # Before it is written: what changes meanwhile is noticed the next time.
+        check, unchanged = check_for(fn), watch(fn)
+        try:
+            written = self._writer.dump(fn)
+        except Exception as error:
+            add_note(error, f"it was raised when the function was to be sent: {name_of(fn)}")
+            raise
+        identity = function_id(written)
+        known = self._callees.get(id(fn))
+        if known is not None and known.content == identity:
+            body = known.body
+        else:
+            body = self._body(identity, name_of(fn), written, fn)
+        callee = Callee(check, unchanged or _never, body, identity)
+        if unchanged is None or not self._know(fn, callee):
+            self._callees.pop(id(fn), None)
+        return callee
+
+    def group(self, callee: Callee) -> CallGroup:
+        """The group of calls without any wishes."""
+        group = callee.group
+        if group is None or group.parent != self.parent:
+            group = callee.group = self.group_with(callee)
+        return group
+
+    def group_with(
+        self,
+        callee: Callee,
+        capabilities: Capabilities = (),
+        *,
+        priority: int = 0,
+        retries: int = 0,
+        timeout_seconds: float = 0.0,
+    ) -> CallGroup:
+        """The group of calls that wish for this."""
+        body, serializer = callee.body, self._writer.serializer
+        key = (body.id, self.parent, capabilities, priority, retries, timeout_seconds)
+        if key in self._groups:
+            return self._groups[key]
+        if len(self._groups) >= _GROUPS_KEPT:
+            self._groups.clear()
+        wire = Group(
+            function=body.id,
+            capability_names=tuple(name for name, _ in capabilities),
+            capability_values=tuple(value for _, value in capabilities),
+            priority=priority,
+            retries=retries,
+            timeout_seconds=timeout_seconds,
+            encoding=self._writer.encoding,
+            serializer=serializer.id if serializer else b"",
+            stream_output=self._stream_output,
+        )
+        bodies = (body, serializer) if serializer else (body,)
+        group = CallGroup(wire, bodies, self._writer.load, self._writer.dump, self.parent)
+        if type(body.body) is not StoredPayload:  # which lives no longer than its function and its calls
+            self._groups[key] = group
+        return group
+
+    def clear(self) -> None:
+        """Forget all functions."""
+        self._callees.clear()
+        self._groups.clear()
+        self._placed.clear()
+
+    def _know(self, fn: Callable[..., Any], callee: Callee) -> bool:
+        """Know the function again as long as it lives; False where nobody would say when its id is free again."""
+        key, callees = id(fn), self._callees
+
+        def forget(gone: object) -> None:  # without a name for the callee, which would lead back to itself
+            if (known := callees.get(key)) is not None and known.gone is gone:
+                del callees[key]
+
+        try:
+            callee.gone = weakref.ref(fn, forget)
+        except TypeError:
+            return False
+        if len(callees) >= _CALLEES_KEPT:
+            callees.clear()
+        callees[key] = callee
+        return True
+
+    def _body(self, identity: bytes, name: str, written: bytes, fn: Callable[..., Any]) -> FunctionBody:
+        body = self._placed.get(identity)
+        if body is None:
+            placed = self._place(written)
+            if type(placed) is not StoredPayload:
+                return FunctionBody(identity, name, written)
+            placed.kept.made_of(source_of(fn, self._writer.dump, checksum(written)))
+            body = self._placed[identity] = FunctionBody(function_id(placed, stored=True), name, placed)
+        return body

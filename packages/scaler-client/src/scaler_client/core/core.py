@@ -1,0 +1,399 @@
+"""ClientCore: which calls are under way, and what the scheduler is told about them. Pure, no IO.
+
+Theory. A task is *waiting* (submitted here, not sent), *sent*, or gone: an outcome was delivered, or its owner gave it
+up. Its call is kept until then, because a new scheduler may ask for it again.
+
+    submit ─▶ waiting ──credit──▶ sent ──Done──▶ delivered         cancel: any ─▶ gone, without delivery
+                                   │  ▲
+                       NeedTasks   └──┘
+
+What the scheduler holds of our calls is bounded by the session's credit in bytes; a task gives its part back with its
+outcome; those of a graph weigh nothing, and are outstanding as a whole until all its requested nodes have ended.
+Nothing is sent while there is no link. A link that is up again *resumed* has lost nothing; otherwise the
+scheduler is another one, or has forgotten us: it is told which tasks we want, and asks for those that nobody holds.
+Where there will be no link (refused, or lost for too long) every task fails, later ones too, until a link is up.
+
+Invariants (`check`): a waiting or sent task is outstanding; the credit in use is what the sent tasks weigh.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from scaler_client.core.effects import (
+    AnswerShutdown,
+    Call,
+    ClientEffect,
+    Connected,
+    Mend,
+    Print,
+    Sweep,
+    TakeStock,
+    Transmit,
+)
+from scaler_client.core.graph_state import GraphPiece, GraphTable
+from scaler_client.core.pending_inputs import AwaitedInputs
+from scaler_client.core.records import (
+    CallAgain,
+    CallBlock,
+    Deliver,
+    Discard,
+    LocalFailure,
+    OutstandingCall,
+    SingleCall,
+    WaitingCall,
+)
+from scaler_client.core.releases import RELEASE_SECONDS, Releases
+from scaler_client.core.resubmissions import Repeats
+from scaler_client.core.sent_functions import SentFunctions
+from scaler_client.core.submit_builder import CallDraft, is_placed, submit_message, tasks_of
+from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
+from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError
+from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
+from scaler_protocol.messages import (
+    MESSAGE_LIMIT,
+    Blocked,
+    Cancel,
+    Done,
+    Ended,
+    Message,
+    NeedFunctions,
+    NeedInputs,
+    NeedTasks,
+    Output,
+    Resume,
+    Shutdown,
+    ShutdownAnswer,
+    Status,
+)
+from scaler_protocol.storage import DeleteObjects
+
+MESSAGE_TASKS = 4096
+
+
+class ClientCore:
+    """All of a client but its threads and sockets. Events and requests in, effects out of `settle`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._up = False
+        self._was_up = False
+        self._failure: ScalerError | None = None
+        self._down_reason = ""
+        self._credit = SESSION_CREDIT
+        self._used = 0
+        self._outstanding: dict[int, OutstandingCall] = {}
+        self._waiting: deque[WaitingCall | GraphPiece] = deque()
+        self._asked: dict[int, CallAgain] = {}
+        self._graphs = GraphTable()
+        self._cancelled: list[int] = []
+        self._functions = SentFunctions()
+        self._repeats = Repeats()
+        self._elders: list[int] | None = None
+        """Tasks that may have put objects which storage had when stock was taken."""
+        self._releases = Releases()
+        self._blocked: dict[int, bool] = {}
+        self._awaited = AwaitedInputs()
+        self._replies: list[Message] = []
+        self._out: list[ClientEffect] = []
+        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            LinkUp: self._link_up,
+            LinkDown: self._link_down,
+            LinkLost: self._link_lost,
+            LinkRefused: self._link_refused,
+            Goodbye: self._goodbye,
+            Done: self._done,
+            NeedFunctions: self._need_functions,
+            NeedInputs: lambda message, now: self._awaited.ask(message, self._outstanding),
+            NeedTasks: self._need_tasks,
+            Output: lambda said, now: self._out.append(Print(list(zip(said.streams, said.texts, strict=True)))),
+            ShutdownAnswer: lambda answer, now: self._out.append(AnswerShutdown(answer.accepted, answer.reason)),
+            DeleteObjects: lambda message, now: self._out.append(Discard(message.objects)),
+            Ended: lambda message, now: self._graphs.count(map(self._outstanding.get, message.tasks)),
+        }
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def submit(self, calls: Sequence[SingleCall]) -> None:
+        """New tasks, one by one."""
+        self._outstanding.update([(call.task_id, call) for call in calls])
+        self._waiting.extend(calls)
+
+    def submit_block(self, block: CallBlock) -> None:
+        """New tasks, all at once."""
+        self._outstanding.update(dict.fromkeys(block.tasks, block))
+        self._waiting.append(block)
+
+    def submit_piece(self, piece: GraphPiece) -> None:
+        """More nodes of a graph."""
+        self._outstanding.update(dict.fromkeys(piece.tasks, piece))
+        self._outstanding.update(piece.asked)
+        self._graphs.add(piece)
+        self._waiting.append(piece)
+
+    def cancel(self, tasks: Iterable[int]) -> None:
+        """Nobody wants these any more; nothing will be delivered for them."""
+        self._cancelled.extend(tasks)
+
+    def mark_blocked(self, run: int, blocked: bool) -> None:
+        """A task that runs in this process began, or stopped, to wait for others."""
+        if self._blocked.get(run) is (not blocked):
+            del self._blocked[run]
+        else:
+            self._blocked[run] = blocked
+
+    def ask_shutdown(self) -> None:
+        """Ask the scheduler to end."""
+        self._replies.append(Shutdown())
+
+    def clear(self, cleared: Callable[[], object]) -> None:
+        """Cancel every task and forget which functions the scheduler has."""
+        calls = self._outstanding.copy()
+        self.cancel(calls)
+        self._drop_cancelled()
+        self._functions.clear()
+        self._end(calls, Status.CANCELLED, b"")
+        self._out.append(Call(cleared))
+
+    def abandon(self, failure: ScalerError | None = None) -> None:
+        """End every task, as cancelled or with this failure: the client leaves."""
+        how = (Status.FAILED, LocalFailure.of(failure)) if failure else (Status.CANCELLED, b"")
+        self._fail_all(*how)
+
+    def reject(self, message: Message, error: ScalerError) -> None:
+        """The transport can not write this message: the calls that it is about fail with this error."""
+        self._functions.forget(message)
+        tasks = tasks_of(message, self._outstanding)
+        calls = {task: call for task in tasks if (call := self._outstanding.get(task)) is not None}
+        self._end(calls, Status.FAILED, LocalFailure.of(error))
+        self.cancel(calls)
+
+    def repeat(self, tasks: Sequence[int]) -> None:
+        """Storage has again what it had lost: run these once more."""
+        self._repeats.take(tasks)
+        if again := [task for task in tasks if task in self._outstanding]:
+            self._outstanding.update(nodes := self._graphs.lost(again))
+            self._send(self._releases.take_with(again))  # how they ended does not count
+            self._send_again([*again, *nodes])
+
+    def give_up(self, tasks: Sequence[int]) -> None:
+        """There is no storage: these end as they had."""
+        self._stop_asking(tasks)
+        for task, payload in self._repeats.take(tasks).items():
+            if (call := self._outstanding.pop(task, None)) is not None:
+                self._used -= call.weight
+                self._end({task: call}, Status.FAILED, payload)
+        self._graphs_ended(tasks)
+
+    def await_sweep(self) -> None:
+        """Stock was taken: what there was is known, or garbage, once all that is under way now has ended."""
+        self._elders = list(self._outstanding)
+
+    def handle(self, event: UplinkEvent, now: float) -> None:
+        """Take one event in; what a client is never told is ignored."""
+        if handler := self._handlers.get(type(event)):
+            handler(event, now)
+
+    # --- effects ----------------------------------------------------------------------------------------------------
+
+    def settle(self, now: float) -> list[ClientEffect]:
+        """Make every pending decision once, and say what to do about it."""
+        if self._cancelled:
+            self._drop_cancelled()
+        if self._failure is not None and self._outstanding:
+            self._replies.append(Cancel(list(self._outstanding)))  # the link may come back
+            self._fail_all(Status.FAILED, LocalFailure.of(self._failure))
+        if self._up:
+            while self._waiting and self._submit_some():
+                pass
+            if self._blocked:
+                self._send(Blocked(list(self._blocked), list(self._blocked.values())))
+                self._blocked = {}
+            if self._awaited and (inputs := self._awaited.answer(self._outstanding)):
+                self._send(inputs)
+            for message in self._replies:
+                self._send(message)
+            self._replies = []
+            if release := self._releases.take(now):
+                self._send(release)
+        if self._elders is not None:
+            self._look_at_elders(self._elders)
+        out, self._out = self._out, []
+        return out
+
+    def _look_at_elders(self, elders: list[int]) -> None:
+        while elders and elders[-1] not in self._outstanding:
+            elders.pop()
+        if not elders:
+            self._elders = None
+            self._out.append(Sweep())
+
+    def due(self, now: float) -> float | None:
+        """When `settle` should be called again although nothing happened."""
+        if self._awaited and self._up:
+            return now + RELEASE_SECONDS
+        return self._releases.due if self._up else None
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        waiting = self._unsent()
+        assert self._asked.keys() <= waiting
+        assert all(call in self._outstanding for call in waiting) or self._graphs
+        assert self._used == sum(call.weight for task, call in self._outstanding.items() if task not in waiting)
+
+    def _send(self, message: Message) -> None:
+        self._out.append(Transmit(message))
+
+    def _submit_some(self) -> bool:
+        """Transmit one more message of waiting calls; False where the next one exceeds the credit."""
+        first = self._waiting[0]
+        size = first.weight * (len(first.calls) if type(first) is CallBlock else 1)
+        if not is_placed(first) or (self._used and size and self._used + size > self._credit):
+            return False
+        draft: CallDraft | GraphPiece
+        if isinstance(first, GraphPiece):
+            draft = first
+            self._waiting.popleft()
+        else:
+            draft = CallDraft(first.group.parent, MESSAGE_TASKS)
+            draft.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))
+            self._used += draft.size
+        if self._asked:
+            for task in draft.tasks:
+                self._asked.pop(task, None)
+        self._send(submit_message(draft, self._functions.new(draft.groups)))
+        return True
+
+    def _unsent(self) -> set[int]:
+        unsent: set[int] = set()
+        for call in self._waiting:
+            unsent.update(call.tasks if isinstance(call, CallBlock | GraphPiece) else (call.task_id,))
+        return unsent
+
+    def _graphs_ended(self, tasks: Iterable[int]) -> None:
+        """Of graphs of which nothing is wanted any more other nodes are forgotten, or stopped; some go on once more."""
+        for graph in self._graphs.ended(tasks):
+            if graph.told_again:
+                self._cancelled += graph.tasks
+            else:
+                for task in graph.tasks:
+                    self._outstanding.pop(task, None)
+        if rested := self._graphs.rested():
+            self._out.append(Mend(rested))
+
+    def _drop_cancelled(self) -> None:
+        told_again = self._graphs.told_again(self._cancelled)
+        for graph in self._graphs.ended(self._cancelled):
+            self._cancelled += graph.tasks
+            self._waiting = deque(call for call in self._waiting if getattr(call, "graph", None) is not graph)
+        for graph in told_again:  # whose nodes the scheduler has as tasks like any others
+            self._cancelled += graph.unneeded(self._outstanding, self._unsent() - self._asked.keys())
+        self._stop_asking(self._cancelled)
+        self._repeats.forget(self._cancelled)
+        unsent, gone, sent = set(self._waiting), set(), []
+        for task in self._cancelled:
+            call = self._outstanding.pop(task, None)
+            if call is None:
+                continue
+            gone.add(task)
+            if call not in unsent:
+                self._used -= call.weight
+                sent.append(task)
+        self._cancelled = []
+        if unsent and gone:
+            self._waiting = deque(call for call in self._waiting if call.task_id not in gone)
+        self._graphs_ended(())
+        if sent:
+            self._replies.append(Cancel(sent))
+
+    def _fail_all(self, status: int, payload: bytes) -> None:
+        calls, self._outstanding = self._outstanding, {}
+        self._graphs.clear()
+        self._used, self._cancelled, self._asked = 0, [], {}
+        self._awaited.clear()
+        self._waiting.clear()
+        self._end(calls, status, payload)
+
+    def _end(self, calls: dict[int, OutstandingCall], status: int, payload: bytes) -> None:
+        if calls:
+            self._out.append(Deliver.alike(list(calls.values()), list(calls), status, payload))
+
+    # --- the link ---------------------------------------------------------------------------------------------------
+
+    def _link_up(self, event: LinkUp, now: float) -> None:
+        self._up, self._failure, self._credit = True, None, event.welcome.session_credit
+        self._out.append(Connected(None, event.welcome.storage_address, event.welcome.incarnation))
+        if self._was_up and not event.resumed:
+            self._functions.clear()
+            self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
+            self._stop_asking(list(self._asked))
+            self._send(Resume(wanted=self._graphs.resume(self._outstanding, self._unsent())))
+            self._out.append(TakeStock())
+        self._was_up = True
+
+    def _link_down(self, event: LinkDown, now: float) -> None:
+        self._up, self._down_reason = False, event.reason
+
+    def _goodbye(self, event: Goodbye, now: float) -> None:
+        self._down_reason = event.reason or "it has ended"
+
+    def _link_lost(self, event: LinkLost, now: float) -> None:
+        remedy = "" if self._was_up else f"; is it running? Start one with: scaler_scheduler {self._address}"
+        why = f" ({self._down_reason})" if self._down_reason else ""
+        self._fail(SchedulerLostError(f"{event.reason} to the scheduler at {self._address}{why}{remedy}"))
+
+    def _link_refused(self, event: LinkRefused, now: float) -> None:
+        reasons = "; ".join(event.reasons)
+        self._fail(HandshakeRefusedError(f"the scheduler at {self._address} refuses this client: {reasons}"))
+
+    def _fail(self, error: ScalerError) -> None:
+        self._up, self._failure = False, error
+        self._out.append(Connected(error))
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def _done(self, message: Done, now: float) -> None:
+        if self._asked:
+            self._stop_asking(message.tasks)
+        pop, held = self._outstanding.pop, self._repeats.hold(message, self._outstanding)
+        calls = [None if held and task in held else pop(task, None) for task in message.tasks]
+        if held and (plain := self._graphs.rest(held)):
+            self._out.append(Mend(plain))
+        freed = 0
+        for call in calls:
+            if call is not None:
+                freed += call.weight
+        self._used -= freed
+        outcomes = Deliver.of(message, calls)
+        if self._graphs:
+            outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
+            self._graphs_ended(task for task in message.tasks if task not in held)
+        self._out.append(outcomes)
+        self._releases.add([task for task in message.tasks if task not in held] if held else message.tasks, now)
+
+    def _need_functions(self, message: NeedFunctions, now: float) -> None:
+        if answer := self._functions.answer(message, self._outstanding.values()):
+            self._replies.append(answer)
+
+    def _need_tasks(self, message: NeedTasks, now: float) -> None:
+        self._send_again(self._graphs.repeat(message.tasks, self._outstanding))
+
+    def _send_again(self, tasks: Iterable[int]) -> None:
+        """Nobody holds these: they wait once more, and their part of the credit is free."""
+        for task in tasks:
+            call = self._outstanding.get(task)
+            if call is not None and task not in self._asked:
+                again = call.again(task) if isinstance(call, GraphPiece) else CallAgain.of(call, task)
+                self._asked[task] = again
+                self._waiting.append(again)
+                self._used -= call.weight
+
+    def _stop_asking(self, tasks: Iterable[int]) -> None:
+        """These need not be sent again after all."""
+        gone = {task for task in tasks if task in self._asked}
+        if gone:
+            self._used += sum(self._asked.pop(task).weight for task in gone)
+            self._waiting = deque(call for call in self._waiting if call.task_id not in gone)

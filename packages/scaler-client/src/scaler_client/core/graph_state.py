@@ -1,0 +1,345 @@
+"""What the core keeps of a graph until its requested nodes have ended. Pure, no IO.
+
+A graph is sent in pieces, each a Submit. The outcomes of its inner nodes stay with the scheduler. Only after a restart,
+when nodes that nobody holds are sent once more as tasks like any others, they come here, and are kept for nodes that
+take them. So it is with nodes that missed an object, and all that they take.
+
+A scheduler that was started again is asked for what can still be of use: what the requested nodes that have not ended
+take, and so on, as far as nothing is known here. Of what it finds nowhere only those nodes are sent again that are
+*wanted*: requested themselves, or taken by one that is sent again. What agents have kept makes all below it unwanted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from scaler_client.core.records import CallAgain, CallGroup, Deliver, Dependency, OutstandingCall
+from scaler_client.objects.handles import StoredPayload
+from scaler_client.payloads.user_exceptions import add_note
+from scaler_protocol.messages import Status
+
+F = TypeVar("F", bound=tuple[BaseException, Any])
+
+
+@dataclass(slots=True, eq=False)
+class GraphTasks:
+    """One graph: its nodes are consecutive tasks, each after those it needs."""
+
+    tasks: range
+    path: Callable[[int, set[int]], str]
+    """How a task depends on these, which have failed, in words."""
+    asked: dict[int, OutstandingCall] = field(default_factory=dict)
+    """The requested nodes that have not ended."""
+    kept: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """Outcomes of inner nodes: failures, and values after a restart."""
+    failed: set[int] = field(default_factory=set)
+    """The nodes that are known to have failed; it only grows."""
+    loans: dict[int, Dependency] = field(default_factory=dict)
+    """Requested nodes that others take: objects of theirs are needed here."""
+    pieces: list[GraphPiece] = field(default_factory=list)
+    """All that was handed over, while something of it is wanted."""
+    resting: set[int] = field(default_factory=set)
+    """Requested nodes that missed an object, and are run again when all others have ended."""
+    told_again: bool = False
+    wanted: set[int] = field(default_factory=set)
+    """After a restart: nodes that are sent again should nobody hold them."""
+    lacking: set[int] = field(default_factory=set)
+    """After a restart: nodes that nobody holds, and that were not sent again."""
+    watched: bool = False
+    ended: int = 0
+    """Inner nodes that have a value, where it is watched."""
+
+    def need(self, task: int) -> Dependency:
+        """One of its tasks as a need of another one."""
+        return self.loans.get(task) or NodeNeed(self, task)
+
+    def lost(self, task: int) -> dict[int, GraphPiece]:
+        """The inner nodes that are to be run again for a requested one: all it takes whose values are not here."""
+        self.told_again = True
+        found: dict[int, GraphPiece] = {}
+        stack = [need.task_id for need in self.asked[task].needs_of(task)]
+        while stack:
+            need = stack.pop()
+            if need not in self.tasks or need in self.loans or need in found:
+                continue
+            status, payload = self.kept.get(need, (Status.FAILED, b""))
+            if status == Status.VALUE and type(payload) is not StoredPayload:
+                continue
+            self.kept.pop(need, None)
+            piece = found[need] = self.pieces[bisect_right(self.pieces, need, key=_first) - 1]
+            stack += [further.task_id for further in piece.needs_of(need)]
+        return found
+
+    @property
+    def arriving(self) -> bool:
+        """Whether more of it is to be handed over."""
+        return sum(len(piece.calls) for piece in self.pieces) < len(self.tasks)
+
+    def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> set[int]:
+        """The scheduler is another one: the nodes that it need not look for. Those that are unsent it will be sent."""
+        self.told_again = True
+        self.lacking.clear()
+        self.resting.clear()
+        if self.arriving:
+            self.wanted = set(self.tasks)
+        else:
+            self.wanted = {*self.asked, *self._missing(filter(unsent.__contains__, self.tasks), outstanding)}
+        return self.unneeded(outstanding, unsent)
+
+    def unneeded(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> set[int]:
+        """The nodes without which all can be had that is asked for, and all that is still to be sent."""
+        if self.arriving:  # who knows what the rest of them take
+            return set()
+        reached = found = {*self.asked, *filter(unsent.__contains__, self.tasks)}
+        while found:
+            found = self._missing(found, outstanding) - reached
+            reached |= found
+        return {task for task in self.tasks if task not in reached}
+
+    def repeat(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
+        """Nobody holds these nodes: those of them, and of the others that nobody holds, that are to be sent again."""
+        self.lacking.update(tasks)
+        again: set[int] = set()
+        found = self.lacking & self.wanted
+        while found:
+            self.lacking -= found
+            again |= found
+            missing = self._missing(found, outstanding)
+            self.wanted |= missing
+            found = missing & self.lacking
+        return sorted(again)
+
+    def _missing(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> set[int]:
+        """The nodes that these take, and whose outcomes are not here."""
+        return {
+            need.task_id
+            for task in tasks
+            if (call := outstanding.get(task)) is not None
+            for need in call.needs_of(task)
+            if need.task_id in self.tasks and need.outcome() is None
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNeed:
+    """An inner node whose result another one takes."""
+
+    graph: GraphTasks
+    task_id: int
+
+    def outcome(self) -> tuple[int, bytes] | None:
+        """Status and payload, None while they are not here."""
+        return self.graph.kept.get(self.task_id)
+
+
+class FailurePayload(bytes):
+    """The outcome of a failed node of a graph, with the way that leads from it to the one that failed first."""
+
+    path: Callable[[], str]
+
+
+@dataclass(slots=True, eq=False)
+class GraphPiece:
+    """Consecutive nodes of a graph. `needs` are tasks, `dependents` the positions of those that take them, in order."""
+
+    graph: GraphTasks
+    first: int
+    groups: Mapping[CallGroup, int]
+    """Its groups and their numbers."""
+    numbers: list[int]
+    """The group of each node."""
+    calls: list[bytes]
+    dependents: list[int]
+    needs: list[int]
+    takers: list[int]
+    inner: list[int]
+    others: Mapping[int, Sequence[Dependency]]
+    """By position, what nodes take besides nodes of this graph; they are among the needs, too."""
+    asked: Mapping[int, OutstandingCall]
+
+    weight = 0
+    task_id = 0
+    """It waits to be sent as a whole, whichever of its tasks is cancelled."""
+
+    @property
+    def tasks(self) -> range:
+        """The ids of its tasks."""
+        return range(self.first, self.first + len(self.calls))
+
+    @property
+    def group(self) -> CallGroup:
+        """One of its groups; see `groups`."""
+        return next(iter(self.groups))
+
+    @property
+    def parent(self) -> int:
+        """The run that submits it."""
+        return self.group.parent
+
+    def call_of(self, task: int) -> bytes:
+        """The payload of one of its tasks."""
+        return self.calls[task - self.first]
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """What one of its tasks depends on."""
+        at = task - self.first
+        own = self.needs[bisect_left(self.dependents, at) : bisect_right(self.dependents, at)]
+        others = self.others.get(at, ())
+        return [*(self.graph.need(need) for need in own if need in self.graph.tasks), *others]
+
+    def again(self, task: int) -> CallAgain:
+        """One of its tasks, which nobody holds."""
+        group = list(self.groups)[self.numbers[task - self.first]]
+        return CallAgain(task, group, 0, self.call_of(task), self.needs_of(task))
+
+    def has(self, task: int) -> bool:
+        """Whether the outcome of an inner node is here."""
+        return task in self.graph.kept
+
+    def take(self, task: int, status: int, payload: bytes) -> bool:
+        """Note the outcome of an inner node; nobody waits for it here."""
+        self.graph.kept[task] = (status, payload)
+        if status != Status.VALUE:
+            self.graph.failed.add(task)
+        return False
+
+
+class GraphTable:
+    """The graphs of a client that have requested nodes left."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[int, GraphTasks] = {}
+        self._resting: dict[GraphTasks, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._graphs)
+
+    def __contains__(self, task: object) -> bool:
+        return task in self._graphs
+
+    def add(self, piece: GraphPiece) -> None:
+        """A piece is submitted."""
+        piece.graph.pieces.append(piece)
+        for task in piece.asked:
+            self._graphs[task] = piece.graph
+
+    def ended(self, tasks: Iterable[int]) -> list[GraphTasks]:
+        """These tasks have ended, or are not wanted any more; returns the graphs of which nothing is wanted now."""
+        over = []
+        for task in tasks:
+            graph = self._graphs.pop(task, None)
+            if graph is not None and graph.asked.pop(task, None) is not None and not graph.asked:
+                graph.pieces.clear()
+                over.append(graph)
+        return over
+
+    def rest(self, tasks: Iterable[int]) -> list[int]:
+        """These missed an object; returns those that are no nodes, and can be run again at once."""
+        others = []
+        for task in tasks:
+            if (graph := self._graphs.get(task)) is None:
+                others.append(task)
+            else:
+                graph.resting.add(task)
+                self._resting[graph] = None
+        return others
+
+    def rested(self) -> list[int]:
+        """The requested nodes to be run again by now: of their graphs nothing is under way any more."""
+        tasks: list[int] = []
+        for graph in [graph for graph in self._resting if graph.asked.keys() <= graph.resting]:
+            del self._resting[graph]
+            tasks += graph.asked
+            graph.resting.clear()
+        return tasks
+
+    def lost(self, tasks: Iterable[int]) -> dict[int, GraphPiece]:
+        """The inner nodes that are to be run again, too."""
+        found: dict[int, GraphPiece] = {}
+        for task in tasks:
+            if (graph := self._graphs.get(task)) is not None:
+                found.update(graph.lost(task))
+        return found
+
+    def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> list[int]:
+        """The scheduler is another one: the tasks that it is to look for."""
+        spare: set[int] = set()
+        pieces = {call for call in outstanding.values() if isinstance(call, GraphPiece)}
+        for graph in {*self._graphs.values(), *(piece.graph for piece in pieces)}:
+            spare |= graph.resume(outstanding, unsent)
+        return [task for task in outstanding if task not in unsent and task not in spare]
+
+    def told_again(self, tasks: Iterable[int]) -> set[GraphTasks]:
+        """The graphs of these requested nodes that another scheduler has been told of."""
+        graphs = {graph for task in tasks if (graph := self._graphs.get(task)) is not None}
+        return {graph for graph in graphs if graph.told_again}
+
+    def repeat(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
+        """Nobody holds these tasks: those, of graphs and others, that are to be sent again."""
+        again: list[int] = []
+        nodes: dict[GraphTasks, list[int]] = {}
+        for task in tasks:
+            call = outstanding.get(task)
+            graph = call.graph if isinstance(call, GraphPiece) else self._graphs.get(task)
+            if graph is None:
+                again.append(task)
+            else:
+                nodes.setdefault(graph, []).append(task)
+        for graph, lacking in nodes.items():
+            again += graph.repeat(lacking, outstanding)
+        return again
+
+    @staticmethod
+    def count(calls: Iterable[OutstandingCall | None]) -> None:
+        """These nodes have a value."""
+        for call in calls:
+            if isinstance(call, GraphPiece):
+                call.graph.ended += 1
+
+    def explain(self, outcomes: Deliver) -> Sequence[bytes]:
+        """The results, those of failed nodes with what is known of why."""
+        statuses = list(outcomes.statuses)
+        if not any(statuses):
+            return outcomes.results
+        explained = list(outcomes.results)
+        for position, (task, status) in enumerate(zip(outcomes.tasks, statuses, strict=True)):
+            graph = self._graphs.get(task)
+            if graph is not None and outcomes.calls[position] is not None and status in (Status.RAISED, Status.FAILED):
+                graph.failed.add(task)
+                payload = explained[position] = FailurePayload(explained[position])
+                payload.path = _Path(graph, task)
+        return explained
+
+    def clear(self) -> None:
+        """Nothing is wanted any more."""
+        for graph in self._graphs.values():
+            graph.pieces.clear()
+        self._graphs.clear()
+        self._resting.clear()
+
+
+def _first(piece: GraphPiece) -> int:
+    return piece.first
+
+
+class _Path:
+    """Worked out when somebody looks at the exception."""
+
+    __slots__ = ("_graph", "_task")
+
+    def __init__(self, graph: GraphTasks, task: int) -> None:
+        self._graph, self._task = graph, task
+
+    def __call__(self) -> str:
+        return self._graph.path(self._task, self._graph.failed)
+
+
+def noted(failure: F, payload: bytes) -> F:
+    """The failure, its exception with a note of how the node that was asked for depends on the one that failed."""
+    path = payload.path() if type(payload) is FailurePayload else ""
+    if path:
+        add_note(failure[0], path)
+    return failure

@@ -1,0 +1,284 @@
+"""What the core keeps of calls until their outcomes are in. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from scaler_client.objects.handles import kept_bytes, stored_positions, true_size
+from scaler_protocol.errors import ObjectNotFoundError, ScalerError, StorageLostError, describe, restore
+from scaler_protocol.messages import Done, Group, Status
+from scaler_protocol.objects import REFERENCE_BYTES
+from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionBody:
+    """The bytes of a function (or of a serializer class), known everywhere by their id.
+
+    A body in object storage is known by its reference: it lives with the client that put it, so nobody shares it.
+    """
+
+    id: bytes
+    name: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallGroup:
+    """What calls share: their Group, the bodies it names, how results are loaded (and written), the run they are of."""
+
+    wire: Group
+    bodies: tuple[FunctionBody, ...]
+    load: Callable[[Any], Any]
+    dump: Callable[[Any], bytes]
+    parent: int = 0
+
+
+class Dependency(Protocol):
+    """A task whose result is an argument of another one; or an object that is one, with a task id of 0."""
+
+    @property
+    def task_id(self) -> int: ...
+
+    def outcome(self) -> tuple[int, bytes] | None:
+        """Status and payload, None while there is none."""
+
+
+class OutstandingCall(Protocol):
+    """One or more tasks without an outcome. `weight` is what one of them counts against the credit, in bytes."""
+
+    @property
+    def group(self) -> CallGroup: ...
+    @property
+    def weight(self) -> int: ...
+
+    def call_of(self, task: int) -> bytes:
+        """The payload of one of its tasks."""
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """What one of its tasks depends on."""
+
+
+class SingleCall(OutstandingCall, Protocol):
+    """One task."""
+
+    @property
+    def task_id(self) -> int: ...
+    @property
+    def call(self) -> bytes: ...
+    @property
+    def needs(self) -> Sequence[Dependency]: ...
+
+
+@dataclass(slots=True, eq=False)
+class CallAgain:
+    """A task that was sent before and is asked for again."""
+
+    task_id: int
+    group: CallGroup
+    weight: int
+    call: bytes
+    needs: Sequence[Dependency]
+
+    @classmethod
+    def of(cls, call: OutstandingCall, task: int) -> CallAgain:
+        """One task of a call."""
+        return cls(task, call.group, call.weight, call.call_of(task), call.needs_of(task))
+
+    def call_of(self, task: int) -> bytes:
+        """The payload."""
+        return self.call
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """The futures among the arguments."""
+        return self.needs
+
+
+class _Missing(bytes):
+    """In the place of a result that is still to come."""
+
+
+_MISSING: Final[bytes] = _Missing()
+
+
+@dataclass(slots=True, eq=False)
+class CallBlock:
+    """Consecutive tasks of one map: `results` fill up in any order, `failures` come as they happen.
+
+    `changed` is called, by the thread that delivers, at the first failure and when nothing is missing any more.
+    """
+
+    first: int
+    group: CallGroup
+    calls: list[bytes]
+    changed: Callable[[], None]
+    needs: dict[int, Sequence[Dependency]] = field(default_factory=dict)
+    weight: int = field(init=False)
+    held: int = field(init=False)
+    """What the arguments of one of its tasks take up, here or in object storage, in bytes."""
+    stored: bool = field(init=False)
+    missing: int = field(init=False)
+    results: list[bytes] = field(init=False)
+    failures: list[tuple[int, int, bytes]] = field(init=False, default_factory=list)
+    """Position, status, payload."""
+
+    def __post_init__(self) -> None:
+        size = len(self.calls)
+        self.weight = self.held = -(-sum(map(len, self.calls)) // size)
+        self.stored = bool(stored_positions(self.calls))
+        if self.stored or self.needs:
+            self.held = (sum(map(true_size, self.calls)) + kept_bytes(self.needs.values())) // size
+        self.missing = size
+        self.results = [_MISSING] * size
+
+    @property
+    def task_id(self) -> int:
+        """The id of its first task."""
+        return self.first
+
+    @property
+    def tasks(self) -> range:
+        """The ids of its tasks."""
+        return range(self.first, self.first + len(self.calls))
+
+    def call_of(self, task: int) -> bytes:
+        """The payload of one of its tasks."""
+        return self.calls[task - self.first]
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """What one of its tasks depends on."""
+        return self.needs.get(task - self.first, ())
+
+    def has(self, task: int) -> bool:
+        """Whether one of its tasks has an outcome."""
+        return not self.missing or self.results[task - self.first] is not _MISSING
+
+    def take(self, task: int, status: int, payload: bytes) -> bool:
+        """Note an outcome; True where `changed` is due."""
+        position = task - self.first
+        self.results[position] = payload
+        if self.stored:
+            self.calls[position] = b""  # its object is not needed any more
+        if self.needs:
+            self.needs.pop(position, None)
+        self.missing -= 1
+        if status != Status.VALUE:
+            self.failures.append((position, status, payload))
+            return True
+        return not self.missing
+
+
+class RunReports:
+    """The profiles of one batch of outcomes, kept by its futures and read when asked for."""
+
+    __slots__ = ("_profiles", "_tasks", "worker")
+
+    def __init__(self, tasks: Sequence[int], profiles: bytes, worker: str) -> None:
+        self._tasks, self._profiles, self.worker = tasks, profiles, worker
+
+    def profile(self, task: int) -> Profile:
+        """The profile of one of the tasks; of zeros where there is none."""
+        if not self._profiles:
+            return profile_at(NO_PROFILE, 0)
+        return profile_at(self._profiles, self._tasks.index(task))
+
+
+class LocalFailure(bytes):
+    """The payload of a FAILED outcome that this client found itself, with its cause, which no message can hold.
+
+    The cause has no traceback, which would keep alive whatever its frames name; the log has it.
+    """
+
+    cause: BaseException | None
+
+    @classmethod
+    def of(cls, error: ScalerError) -> LocalFailure:
+        """As `describe` writes it."""
+        payload = cls(describe(error))
+        payload.cause = error.__cause__
+        return payload
+
+    @classmethod
+    def undelivered(cls, cause: Exception) -> LocalFailure:
+        """An outcome came, and could not be handed to whoever waits for it."""
+        error = ScalerError(f"the outcome of this call could not be delivered: {cause!r}")
+        error.__cause__ = cause.with_traceback(None)
+        return cls.of(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Outcomes have come: column by column, with None for a task that nobody waits for."""
+
+    calls: Sequence[OutstandingCall | None]
+    tasks: Sequence[int]
+    statuses: Sequence[int]
+    results: Sequence[bytes]
+    reports: RunReports
+    stored: Sequence[int] = ()
+    """Positions of results that are references."""
+
+    @classmethod
+    def of(cls, done: Done, calls: Sequence[OutstandingCall | None]) -> Deliver:
+        """What a Done says."""
+        reports = RunReports(done.tasks, done.profiles, done.worker)
+        if done.stored or max(done.statuses, default=0) > Status.CANCELLED:
+            return cls(calls, done.tasks, *_replace_unreadable(done), reports, done.stored)
+        return cls(calls, done.tasks, done.statuses, done.results.parts, reports)
+
+    @classmethod
+    def alike(
+        cls, calls: Sequence[OutstandingCall | None], tasks: Sequence[int], status: int, payload: bytes
+    ) -> Deliver:
+        """All of these end the same way."""
+        size = len(tasks)
+        return cls(calls, tasks, [status] * size, [payload] * size, RunReports((), b"", ""))
+
+    def adopted(self, adopt: Callable[[bytes], bytes]) -> Deliver:
+        """The same with what `adopt` makes of the references, those that nobody waits for included.
+
+        A call for whose reference `adopt` raises fails with the cause.
+        """
+        statuses, results = list(self.statuses), list(self.results)
+        for position in self.stored:
+            if len(results[position]) == REFERENCE_BYTES:
+                try:
+                    results[position] = adopt(results[position])
+                except Exception as error:
+                    statuses[position], results[position] = Status.FAILED, LocalFailure.undelivered(error)
+        return replace(self, statuses=statuses, results=results, stored=())
+
+    def tells_of_losses(self) -> bool:
+        """Whether a task has failed because an object is not where it should be."""
+        if Status.FAILED not in self.statuses:
+            return False
+        failed = (result for status, result in zip(self.statuses, self.results, strict=True) if status == Status.FAILED)
+        return any(isinstance(restore(result), ObjectNotFoundError | StorageLostError) for result in failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Objects of ours of which nobody else will hear: the outcomes of runs that do not count."""
+
+    objects: Sequence[bytes]
+
+
+WaitingCall = SingleCall | CallBlock
+
+
+def _replace_unreadable(done: Done) -> tuple[list[int], list[bytes]]:
+    """Statuses and results with an error in place of each one that this client can not read."""
+    statuses, results = list(done.statuses), list(done.results)
+    stored = set(done.stored)
+    for position, status in enumerate(statuses):
+        if position in stored and len(results[position]) != REFERENCE_BYTES:
+            problem = "a reference that is none"
+        elif status > Status.CANCELLED:
+            problem = f"of an unknown kind ({status})"
+        else:
+            continue
+        statuses[position] = Status.FAILED
+        results[position] = describe(ObjectNotFoundError(f"the outcome is {problem}: this client can not read it"))
+    return statuses, results

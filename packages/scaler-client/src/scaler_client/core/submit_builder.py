@@ -1,0 +1,129 @@
+"""A Submit in the making. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from scaler_client.core.graph_state import GraphPiece
+from scaler_client.core.records import CallBlock, CallGroup, Dependency, FunctionBody, OutstandingCall, WaitingCall
+from scaler_client.objects.handles import StoredPayload, pending_puts, stored_positions
+from scaler_protocol.messages import Functions, Inputs, Message, Resume, Submit
+from scaler_protocol.payloads import Payloads
+
+
+def is_placed(call: WaitingCall | GraphPiece) -> bool:
+    """Whether storage has what the call names; blocks and graphs are handed over when that is so."""
+    if isinstance(call, CallBlock | GraphPiece) or not (call.needs or type(call.call) is StoredPayload):
+        return True
+    return not pending_puts(call.needs, call.call)
+
+
+class CallDraft:
+    """Tasks of one parent: calls, whose groups are numbered as they come, or one piece of a graph."""
+
+    __slots__ = ("calls", "count_limit", "dependents", "groups", "needs", "numbers", "parent", "size", "tasks")
+
+    def __init__(self, parent: int, count_limit: int) -> None:
+        self.parent = parent
+        self.count_limit = count_limit
+        self.groups: dict[CallGroup, int] = {}
+        self.tasks: list[int] = []
+        self.calls: list[bytes] = []
+        self.numbers: list[int] = []
+        self.dependents: list[int] = []
+        self.needs: list[int] = []
+        self.size = 0
+
+    def fill(self, waiting: deque[WaitingCall | GraphPiece], room: int) -> None:
+        """Move calls from `waiting` while they fit into `room` bytes; the first one always does."""
+        tasks, calls, numbers = self.tasks, self.calls, self.numbers
+        group, number, size = None, 0, self.size
+        left = self.count_limit - len(tasks)
+        while waiting:
+            call = waiting[0]
+            if isinstance(call, GraphPiece):
+                break
+            if call.group is not group:
+                group = call.group
+                if group.parent != self.parent:
+                    break
+                number = self.groups.setdefault(group, len(self.groups))
+            block = call if isinstance(call, CallBlock) else None
+            if block is None and not is_placed(call):
+                break
+            count = len(block.calls) if block else 1
+            weight = call.weight * count
+            if (size + weight > room or count > left) and tasks:
+                break
+            waiting.popleft()
+            if isinstance(call, CallBlock):
+                self._add_block(call, number)
+            else:
+                if call.needs:
+                    self._depend(len(tasks), call.needs)
+                tasks.append(call.task_id)
+                calls.append(call.call)
+                numbers.append(number)
+            size += weight
+            left -= count
+        self.size = size
+
+    def _add_block(self, block: CallBlock, number: int) -> None:
+        for position, needs in block.needs.items():
+            self._depend(len(self.tasks) + position, needs)
+        self.tasks.extend(block.tasks)
+        self.calls.extend(block.calls)
+        self.numbers.extend([number] * len(block.calls))
+
+    def _depend(self, position: int, needs: Sequence[Dependency]) -> None:
+        for need in needs:
+            if need.task_id:
+                self.dependents.append(position)
+                self.needs.append(need.task_id)
+
+
+def submit_message(draft: CallDraft | GraphPiece, bodies: Sequence[FunctionBody]) -> Submit:
+    """The Submit of a draft, or of a piece of a graph, with the bytes of functions that the scheduler has not got."""
+    written = [body.body for body in bodies]
+    message = Submit(
+        groups=[group.wire for group in draft.groups],
+        tasks=draft.tasks,
+        calls=Payloads(draft.calls),
+        task_groups=draft.numbers if len(draft.groups) > 1 else (),
+        stored=stored_positions(draft.calls),
+        dependents=draft.dependents,
+        needs=draft.needs,
+        functions=[body.id for body in bodies],
+        names=[body.name for body in bodies],
+        bodies=Payloads(written),
+        parent=draft.parent,
+        bodies_stored=stored_positions(written),
+    )
+    if isinstance(draft, GraphPiece):
+        graph = draft.graph
+        message = replace(message, graph=graph.tasks.start, graph_size=len(graph.tasks), watched=graph.watched)
+        return replace(message, takers=draft.takers, inner=draft.inner)
+    return message
+
+
+def tasks_of(message: Message, outstanding: Mapping[int, OutstandingCall]) -> Iterable[int]:
+    """The tasks that can not end unless the scheduler gets this message; those of a graph are told of as a whole."""
+    if isinstance(message, Submit) and message.graph:
+        return range(message.graph, message.graph + message.graph_size)
+    if isinstance(message, Resume):
+        return message.wanted
+    if isinstance(message, Functions):
+        return _callers(frozenset(message.functions), outstanding)
+    return message.tasks if isinstance(message, Submit | Inputs) else ()
+
+
+def _callers(functions: frozenset[bytes], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
+    """The tasks that call any of these, and what is in one graph with such a node."""
+    tasks: dict[int, None] = {}
+    for task, call in outstanding.items():
+        groups = call.groups if isinstance(call, GraphPiece) else (call.group,)
+        if any(body.id in functions for group in groups for body in group.bodies):
+            tasks.update(dict.fromkeys(call.graph.tasks if isinstance(call, GraphPiece) else (task,)))
+    return list(tasks)

@@ -1,0 +1,122 @@
+"""Futures inside arguments: how a pickled call refers to results that are not there yet.
+
+Nothing walks the arguments. Whoever pickles a call opens a `Collector` for the thread; a future that is reached by the
+pickler finds it, leaves itself there and is written as a reference that the worker resolves.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from scaler_client.objects.handles import StoredPayload
+
+if TYPE_CHECKING:
+    from scaler_client.core.records import Dependency
+    from scaler_client.futures.futures import ScalerFuture
+    from scaler_client.futures.waiters import FutureOwner
+
+
+Written = tuple[int, bytes]
+"""Status and payload of an outcome as they came."""
+
+
+class Loan:
+    """A future as a need of calls: it keeps the bytes of a result that was loaded meanwhile."""
+
+    __slots__ = ("__weakref__", "_future", "written")
+
+    def __init__(self, future: ScalerFuture[Any]) -> None:
+        self._future = future
+        self.written: Written | None = None
+
+    @property
+    def task_id(self) -> int:
+        """The task whose result it is."""
+        return self._future.task_id
+
+    def outcome(self) -> Written | None:
+        """Status and payload, None while there is none."""
+        return self._future.outcome()
+
+
+class Loans(dict[int, "weakref.ref[Loan]"]):
+    """The loans that there are, by task. A WeakValueDictionary takes ten times as long to say that there is none."""
+
+    def find(self, task: int) -> Loan | None:
+        """The loan of this task's result."""
+        found = self.get(task)
+        return found() if found is not None else None
+
+    def add(self, loan: Loan) -> None:
+        """Know it as long as it lives."""
+        task = loan.task_id
+
+        def forget(gone: object) -> None:
+            if self.get(task) is gone:
+                del self[task]
+
+        self[task] = weakref.ref(loan, forget)
+
+
+class _Open(threading.local):
+    collector: Collector | None = None
+
+
+_open = _Open()
+
+
+class Collector:
+    """What the call that this thread is pickling depends on; `failed` is an argument that has no result to give."""
+
+    __slots__ = ("_found", "_outer", "failed", "owner")
+
+    def __init__(self, owner: FutureOwner) -> None:
+        self.owner = owner
+        self._found: dict[Dependency, None] = {}
+        self.failed: ScalerFuture[Any] | None = None
+
+    def __enter__(self) -> Collector:
+        self._outer, _open.collector = _open.collector, self
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _open.collector = self._outer
+
+    @property
+    def found(self) -> list[Dependency]:
+        """What the call needs, each once."""
+        return list(self._found)
+
+    def add(self, need: Dependency) -> None:
+        """The call needs this."""
+        self._found[need] = None
+
+    def await_result(self, future: ScalerFuture[Any]) -> int:
+        """The call waits for this future; returns its task id. Raises ValueError where the scheduler knows it not."""
+        if future.owner is not self.owner:
+            raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
+        self.add(future.lend())
+        return future.task_id
+
+    def keep(self, payload: StoredPayload) -> bytes:
+        """The call names this object, which must outlive it; returns the reference."""
+        self.add(payload.kept)
+        return payload.kept.reference
+
+
+def collector(what: str = "a ScalerFuture") -> Collector:
+    """The one that is open in this thread; raises TypeError, which says `what` wants it, where no call is pickled."""
+    if _open.collector is None:
+        raise TypeError(
+            f"{what} can not be pickled, but for as an argument of a call of its own client: give it to the call "
+            "itself, not in a function (a partial, a closure), in an object that is sent, or in a result"
+        )
+    return _open.collector
+
+
+def same(value: Any) -> Any:
+    """The value: what a future that has one is pickled as."""
+    return value

@@ -1,0 +1,78 @@
+"""`await` of a future: its event loop hears of the end from the thread that settles it.
+
+No callback comes in between, so that callbacks that block hold up no coroutine. An outcome that came with its message
+is loaded in the loop; one that is in object storage is fetched and loaded by a thread of the loop's default executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from scaler_client.futures.futures import ScalerFuture
+
+T = TypeVar("T")
+
+
+class _LoopWaiter:
+    """Ends a future of an event loop; it has the interface of the waiters of concurrent.futures."""
+
+    __slots__ = ("_ended", "_loop")
+
+    def __init__(self, ended: asyncio.Future[None]) -> None:
+        self._ended, self._loop = ended, ended.get_loop()
+
+    def add_result(self, future: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end)
+
+    add_exception = add_cancelled = add_result
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+async def outcome_of(future: ScalerFuture[T]) -> T:
+    """What `future.result()` returns or raises, as an event loop has it: a StopIteration comes as a RuntimeError.
+
+    A wait that is cancelled cancels the future.
+    """
+    error: BaseException | None = None
+    try:
+        await _end_of(future)
+        if future.is_stored():
+            error = await asyncio.get_running_loop().run_in_executor(None, _load, future)
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    try:
+        if error is not None:
+            raise error
+        return future.result()
+    except concurrent.futures.CancelledError as cancelled:
+        raise asyncio.CancelledError(*cancelled.args) from None
+    finally:
+        future = error = None  # type: ignore[assignment]  # what is raised holds this frame
+
+
+async def _end_of(future: ScalerFuture[Any]) -> None:
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiter = _LoopWaiter(ended)
+    if future.add_waiter(waiter):
+        try:
+            await ended
+        finally:
+            future.remove_waiter(waiter)
+
+
+def _load(future: ScalerFuture[Any]) -> BaseException | None:
+    """Load the outcome; returns what that raises, as not every exception can be passed on by futures of event loops."""
+    try:
+        future.result()
+    except BaseException as error:
+        return error
+    return None

@@ -1,0 +1,86 @@
+"""Outcomes reach those who wait for them. A call for which this fails ends with the cause, and harms no other."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from scaler_client.core.graph_state import GraphPiece
+from scaler_client.core.records import CallBlock, Deliver, LocalFailure, OutstandingCall
+from scaler_client.futures.futures import ScalerFuture
+from scaler_client.futures.waiters import guard
+from scaler_protocol.messages import Status
+
+_log = logging.getLogger("scaler")
+
+
+Failure = tuple[OutstandingCall, int, Exception]
+"""A call, its task, and why that could not be ended."""
+
+
+def deliver(outcomes: Deliver) -> None:
+    """End the calls of a batch so, and wake whoever waits for them."""
+    failures: list[Failure] = []
+    with guard:
+        watched, changed = _end_unwatched(outcomes, failures)
+    for future, status, payload in watched:
+        try:
+            if future.settle(status, payload, outcomes.reports):
+                watch = future._watch
+                if watch is not None and watch.callbacks:
+                    future.owner.call_soon(future.invoke_callbacks)
+        except Exception as error:
+            failures.append((future, future.task_id, error))
+    for block in changed:
+        block.changed()
+    for call, task, cause in failures:
+        _log.error("the outcome of task %x could not be delivered", task, exc_info=cause)
+        _fail(call, task, cause)
+
+
+def _end_unwatched(
+    outcomes: Deliver, failures: list[Failure]
+) -> tuple[list[tuple[ScalerFuture[Any], int, bytes]], dict[CallBlock, None]]:
+    """End what nobody looks at; returns the futures that somebody looks at, and the blocks of which one is to be told.
+
+    What fails is added to `failures`.
+    """
+    watched: list[tuple[ScalerFuture[Any], int, bytes]] = []
+    changed: dict[CallBlock, None] = {}
+    columns = zip(outcomes.calls, outcomes.tasks, outcomes.statuses, outcomes.results, strict=True)
+    for call, task, status, payload in columns:
+        if type(call) is ScalerFuture:
+            if call._watch is None:
+                call._outcome, call._reports, call.call, call.needs = payload, outcomes.reports, b"", ()
+                call._status = status
+            else:
+                watched.append((call, status, payload))
+        elif isinstance(call, CallBlock | GraphPiece):
+            try:
+                if call.take(task, status, payload) and isinstance(call, CallBlock):
+                    changed[call] = None
+            except Exception as error:
+                failures.append((call, task, error))
+    return watched, changed
+
+
+def fail(outcomes: Deliver, cause: Exception) -> None:
+    """Fail those of the calls that have not ended, as `cause` was raised before they were delivered."""
+    for call, task in zip(outcomes.calls, outcomes.tasks, strict=False):
+        if call is not None:
+            _fail(call, task, cause)
+
+
+def _fail(call: OutstandingCall, task: int, cause: Exception) -> None:
+    payload = LocalFailure.undelivered(cause)
+    try:
+        if isinstance(call, ScalerFuture):
+            call.settle(Status.FAILED, payload)
+            call.owner.call_soon(call.invoke_callbacks)  # does nothing where they were called already
+        elif isinstance(call, CallBlock | GraphPiece):
+            if not call.has(task):
+                call.take(task, Status.FAILED, payload)
+            if isinstance(call, CallBlock) and (call.failures or not call.missing):
+                call.changed()
+    except Exception:
+        _log.exception("whoever waits for task %x could not be told that it failed", task)

@@ -1,0 +1,401 @@
+"""Futures: a hundred thousand of them are cheap, and they do all that the standard library's do.
+
+A pending future has no lock, no list of waiters and no list of callbacks. The first thread that wants one of them makes
+a `Watch`, under a lock of the process. Outcomes are delivered in batches under that same lock: a future without a
+watch is settled on the spot, one with a watch under its own lock, which is what the standard library calls its
+`_condition`. The bytes of an outcome are fetched, where they are in object storage, and loaded by the first thread
+that asks for it. A value that its user may change keeps its bytes as they came as long as the future lives, so that
+calls that take it later get the result as the task made it. Of a value that nobody can change the bytes (and their
+object) go at once, unless calls take it: those hold a `Loan` until their outcomes are in.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from scaler_client.core.records import CallGroup, Dependency, RunReports
+from scaler_client.futures.argument_refs import Loan, Loans, Written, collector, same
+from scaler_client.futures.results import ProfilingInfo, dump_failure, is_interruption, load_outcome, refuse
+from scaler_client.futures.waiters import (
+    FutureOwner,
+    ThreadWaiter,
+    WaitTimeoutError,
+    Watch,
+    deadline,
+    due_callbacks,
+    guard,
+)
+from scaler_client.objects.handles import StoredPayload, fetched
+from scaler_client.payloads import pickles
+from scaler_client.payloads.pickles import load_with
+from scaler_client.task_context import load_input
+from scaler_protocol.errors import DeserializeError, ResultNotSerializableError, describe
+from scaler_protocol.messages import Status
+
+T = TypeVar("T")
+
+_PENDING: Final = -1
+_VALUE: Final = 10
+"""Loaded: `_outcome` is the value."""
+_ERROR: Final = 11
+"""Loaded: `_outcome` is a Failure."""
+_CANCELLED: Final = Status.CANCELLED
+"""Found in half the time that the attribute of a class takes."""
+_CONSTANTS: Final = pickles.SCALARS
+
+
+class ScalerFuture(Future[T]):
+    """The result of one call, now or later: a `concurrent.futures.Future`.
+
+    It counts as running from the start, queued or not, and can be cancelled until it is done.
+    """
+
+    __slots__ = ("_outcome", "_reports", "_status", "_watch", "call", "group", "needs", "owner", "task_id", "weight")
+
+    def __init__(
+        self, owner: FutureOwner, task_id: int, group: CallGroup, call: bytes, needs: Sequence[Dependency] = ()
+    ) -> None:
+        # Not the base class's: its condition and lists are what costs.
+        self.owner = owner
+        self.task_id = task_id
+        self.group = group
+        self.call = call
+        """The payload of the call; when a result that its user may change was loaded, the payload of that."""
+        self.weight = len(call)
+        self.needs = needs
+        self._status = _PENDING
+        self._outcome: Any = None
+        self._reports: RunReports | None = None
+        self._watch: Watch | None = None
+
+    # --- what the core asks -----------------------------------------------------------------------------------------
+
+    def call_of(self, task: int) -> bytes:
+        """The payload of the call."""
+        return self.call
+
+    def needs_of(self, task: int) -> Sequence[Dependency]:
+        """The futures among its arguments."""
+        return self.needs
+
+    def outcome(self) -> Written | None:
+        """Status and payload for a task that takes the result, None while there is none."""
+        if not self.done():
+            return None
+        if (written := self._as_written()) is not None:
+            return written
+        if self._status == Status.CANCELLED:
+            return self._status, b""
+        try:
+            if self._status == _VALUE:
+                return Status.VALUE, self.group.dump(self._outcome)
+            return Status.RAISED, dump_failure(self._outcome)
+        except Exception as error:
+            problem = f"the result of a task can not be passed on to another one: {error!r}"
+            return Status.FAILED, describe(ResultNotSerializableError(problem))
+
+    def _as_written(self) -> Written | None:
+        """The outcome as it came, where that is kept."""
+        with guard:
+            if Status.VALUE <= self._status < Status.CANCELLED:
+                return self._status, self._outcome
+            if self._status == _VALUE and self.call:
+                return Status.VALUE, self.call
+            loan = _loans.find(self.task_id)
+            return loan.written if loan is not None else None
+
+    def settle(self, status: int, outcome: Any, reports: RunReports | None = None) -> bool:
+        """End it so; False if it had ended before. Callbacks are left to the caller."""
+        watch = self._watching()
+        with watch.lock:
+            if self._status != _PENDING:
+                return False
+            untold = watch.waiters[::-1]
+            try:
+                self._outcome, self._reports, self.call, self.needs = outcome, reports, b"", ()
+                self._status = status
+                watch.tell(untold, self)
+            finally:  # whatever a signal handler has raised, they wait for this alone
+                if self._status == status:
+                    watch.tell(untold, self)
+        return True
+
+    def end_like(self, other: ScalerFuture[Any]) -> None:
+        """End as another one ended that was to be an argument."""
+        self.settle(*(other._as_written() or (other._status, other._outcome)))
+
+    # --- the interface of concurrent.futures ------------------------------------------------------------------------
+
+    def cancel(self, timeout: float | None = None) -> bool:
+        """Give the call up, queued or running; False if it is done. Never blocks, so that `timeout` has no effect."""
+        return self._end(Status.CANCELLED, None) or self._status == Status.CANCELLED
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._status == Status.CANCELLED
+
+    def running(self) -> bool:
+        """Whether it is neither done nor cancelled."""
+        return self._status == _PENDING
+
+    def done(self) -> bool:
+        """Whether there is a result, an exception or a cancellation."""
+        return self._status != _PENDING
+
+    def result(self, timeout: float | None = None) -> T:
+        """The result. Raises what the call raised, CancelledError, or TimeoutError after `timeout` seconds.
+
+        After a StorageLostError, an OSError, or an exception of loading the result, asking again tries again.
+        """
+        if self._status < _CANCELLED:
+            self._finish(timeout)
+        if self._status == _VALUE:
+            value: T = self._outcome
+            return value
+        try:
+            if self._status == _CANCELLED:
+                raise CancelledError
+            raise self._outcome[0].with_traceback(self._outcome[1])
+        finally:
+            # The traceback holds this frame, and this future the traceback.
+            self = None  # type: ignore[assignment]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The exception that `result` would raise, None where there is a result."""
+        try:
+            if self._status < _CANCELLED:
+                self._finish(timeout)
+        except (DeserializeError, OSError) as problem:
+            if isinstance(problem, TimeoutError) or is_interruption(problem):
+                raise
+            return problem
+        try:
+            if self._status == _CANCELLED:
+                raise CancelledError
+            if self._status == _VALUE:
+                return None
+            error: BaseException = self._outcome[0].with_traceback(self._outcome[1])
+            return error
+        finally:
+            self = error = None  # type: ignore[assignment]
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Call `fn(future)` when it is done: in a thread for callbacks, or here where it is done already."""
+        if self._status == _PENDING:
+            watch = self._watching()
+            with watch.lock:
+                if self._status == _PENDING:
+                    watch.callbacks.append(fn)
+                    due_callbacks.add(self)
+                    return
+        try:
+            fn(self)
+        except Exception:
+            logging.getLogger("scaler").exception("exception calling callback for %r", self)
+
+    def invoke_callbacks(self) -> None:
+        """Call back whoever asked for it before the future was done, and was not called yet."""
+        if self._watch is not None:
+            due_callbacks.call(self, self._watch.callbacks)
+
+    def profiling_info(self) -> ProfilingInfo:
+        """What the run cost; raises ValueError where it has not finished."""
+        if self._reports is None:
+            raise ValueError(f"{self!r} was not run to its end: there is no profile")
+        return ProfilingInfo.of(self._reports.profile(self.task_id), self._reports.worker)
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Whether it was not cancelled."""
+        return self._status != _CANCELLED
+
+    def set_result(self, result: T) -> None:
+        """End it with a value of one's own; raises InvalidStateError if it had ended."""
+        if not self._end(_VALUE, result):
+            raise InvalidStateError(f"{self!r}")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """End it with an exception of one's own; raises InvalidStateError if it had ended."""
+        assert exception is not None
+        if not self._end(_ERROR, (exception, exception.__traceback__)):
+            raise InvalidStateError(f"{self!r}")
+
+    def __await__(self) -> Generator[Any, None, T]:
+        from scaler_client.futures.async_waits import outcome_of  # asyncio takes long to import
+
+        return outcome_of(self).__await__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        found = collector()
+        if not self.done() or self.is_stored_for(found.owner, pickles.load):
+            return load_input, (found.await_result(self),)
+        if (payload := self.payload_for(pickles.load)) is not None:
+            return pickles.load, (payload,)
+        if self._status in (Status.VALUE, _VALUE):
+            return same, (self.made(),)
+        found.failed = self
+        return same, (None,)
+
+    def add_waiter(self, waiter: object) -> bool:
+        """Tell this, as concurrent.futures tells its waiters, when the future is done; False where it is."""
+        watch = self._watching()
+        with watch.lock:
+            if self._status != _PENDING:
+                return False
+            watch.waiters.append(waiter)
+            return True
+
+    def remove_waiter(self, waiter: object) -> None:
+        """It waits no longer."""
+        watch = self._watching()
+        with watch.lock:
+            watch.waiters.remove(waiter)
+
+    def is_stored(self) -> bool:
+        """Whether the outcome is in object storage, and is fetched when it is asked for."""
+        return self._status < _CANCELLED and type(self._outcome) is StoredPayload
+
+    def is_stored_for(self, owner: FutureOwner, load: Callable[[Any], Any]) -> bool:
+        """Whether the result is in object storage, where calls of this owner can take it from and load it so."""
+        status, payload = self._as_written() or (_PENDING, b"")
+        stored = status == Status.VALUE and type(payload) is StoredPayload
+        return stored and self.owner is owner and self.group.load == load
+
+    def payload_for(self, load: Callable[[Any], Any]) -> bytes | None:
+        """The bytes of the result as they came, where they are kept and loaded so; raises ScalerError."""
+        status, payload = self._as_written() or (_PENDING, b"")
+        return bytes(fetched(payload)) if status == Status.VALUE and self.group.load == load else None
+
+    def made(self) -> T:
+        """The result as the task made it, whatever was done since to what `result` gave."""
+        status, payload = self._as_written() or (_PENDING, b"")
+        if status != Status.VALUE:
+            return self.result()
+        value: T = load_with(self.group.load, fetched(payload))
+        return value
+
+    def lend(self) -> Loan:
+        """What calls hold that take the result from wherever it is."""
+        with guard:
+            loan = _loans.find(self.task_id)
+            if loan is None:
+                _loans.add(loan := Loan(self))
+        return loan
+
+    def failed(self) -> bool:
+        """Whether there is an exception; nothing is loaded to find out."""
+        return self._status in (Status.RAISED, Status.FAILED, _ERROR)
+
+    def __repr__(self) -> str:
+        return f"<ScalerFuture {self.task_id:x} {self._word()}>"
+
+    def _word(self) -> str:
+        if self._status == _PENDING:
+            return "running"
+        if self._status == _CANCELLED:
+            return "cancelled"
+        return "finished" if self._status in (Status.VALUE, _VALUE) else "failed"
+
+    def _end(self, status: int, outcome: Any) -> bool:
+        """End it so, and call back; False if it had ended before.
+
+        Where a signal handler raises on the way, threads of the client do what is left.
+        """
+        try:
+            if not self.settle(status, outcome):
+                return False
+            self.owner.cancel((self.task_id,))
+            self.invoke_callbacks()
+            return True
+        except BaseException:
+            if self.done():
+                self.owner.cancel((self.task_id,))
+                self.owner.call_soon(self.invoke_callbacks)
+            raise
+
+    def _watching(self) -> Watch:
+        if self._watch is None:
+            with guard:
+                if self._watch is None:
+                    self._watch = Watch(self.owner)
+        return self._watch
+
+    def _wait(self, timeout: float | None) -> None:
+        with self.owner.waiting:
+            waiter = ThreadWaiter()
+            if not self.add_waiter(waiter):
+                return
+            try:
+                if not waiter.wait(timeout):
+                    raise WaitTimeoutError(f"{self!r} was not done within {timeout} s")
+            finally:
+                self.remove_waiter(waiter)
+
+    def _finish(self, timeout: float | None) -> None:
+        """Wait, and make the value or the exception of the bytes; threads that do so at once end up with the same."""
+        until = math.inf if timeout is None else deadline(timeout)
+        if self._status == _PENDING:
+            self._wait(timeout)
+        with guard:
+            status, payload = self._status, self._outcome
+        if status >= _CANCELLED:
+            return
+        if status == Status.VALUE and type(payload) is not StoredPayload:
+            try:
+                loaded, outcome = _VALUE, self.group.load(payload)
+            except BaseException as problem:  # the bytes stay, should it pass
+                refuse("the result", problem)
+        else:
+            good, outcome = load_outcome(status, payload, self.group.load, until)
+            loaded = _VALUE if good else _ERROR
+        changeable = type(outcome) not in _CONSTANTS and loaded == _VALUE and not pickles.is_constant(outcome)
+        with guard:
+            if self._status == status:
+                if changeable:
+                    self.call = payload
+                elif self.task_id in _loans and (loan := _loans.find(self.task_id)) is not None:
+                    loan.written = status, payload
+                self._status, self._outcome = loaded, outcome
+        self = payload = outcome = None  # type: ignore[assignment]  # see `load_failure`
+
+    if not TYPE_CHECKING:  # there these are plain attributes of the base class
+        # What concurrent.futures.wait and as_completed, and asyncio, read.
+
+        @property
+        def _state(self) -> str:
+            if self._status == _PENDING:
+                return RUNNING
+            return CANCELLED_AND_NOTIFIED if self._status == _CANCELLED else FINISHED
+
+        @property
+        def _condition(self) -> threading.RLock:
+            return self._watching().lock
+
+        @property
+        def _waiters(self) -> list[Any]:
+            return self._watching().waiters
+
+        @property
+        def _done_callbacks(self) -> list[Any]:
+            return self._watching().callbacks
+
+    def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
+        if self._status in (_PENDING, _CANCELLED):
+            return self._status != _PENDING, self._status == _CANCELLED, None, None
+        error = self.exception()
+        return True, False, None if error else self._outcome, error
+
+
+_loans = Loans()
+
+
+def finished_future(owner: FutureOwner, group: CallGroup, value: T) -> ScalerFuture[T]:
+    """A future that has its result from the start."""
+    future: ScalerFuture[T] = ScalerFuture(owner, 0, group, b"")
+    future.settle(_VALUE, value)
+    return future

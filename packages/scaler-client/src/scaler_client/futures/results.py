@@ -1,0 +1,144 @@
+"""Outcomes: from the bytes of a Done to what `result()` raises and `profiling_info()` tells."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, NoReturn
+
+from scaler_client.core.graph_state import noted
+from scaler_client.core.records import LocalFailure
+from scaler_client.futures.waiters import WaitTimeoutError
+from scaler_client.objects.handles import fetched
+from scaler_client.payloads.pickles import load_with
+from scaler_client.payloads.user_exceptions import Origin
+from scaler_protocol.buffers import Buffer
+from scaler_protocol.errors import DeserializeError, ScalerError, StorageLostError, restore
+from scaler_protocol.messages import Status
+from scaler_protocol.profiles import Profile
+
+FETCH_SECONDS: Final = 1.0
+"""How long a result that is there may take to be fetched, however short the timeout of `result()` is."""
+Failure = tuple[BaseException, TracebackType | None]
+"""An exception and the traceback it came with: raising it adds frames, so each time starts from the first."""
+
+
+class RemoteTracebackError(Exception):
+    """The traceback of a task, as text: the cause of an exception that could not bring its own."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingInfo:
+    """What the run cost: seconds and bytes; `worker` names the process, `attempt` counts the runs from 1."""
+
+    duration_s: float
+    cpu_time_s: float
+    memory_peak: int
+    worker: str
+    attempt: int
+
+    @classmethod
+    def of(cls, profile: Profile, agent: str) -> ProfilingInfo:
+        """What a profile record says."""
+        return cls(
+            duration_s=profile.duration_us / 1e6,
+            cpu_time_s=profile.cpu_us / 1e6,
+            memory_peak=profile.peak_memory,
+            worker=f"{agent}/{profile.worker}" if agent else str(profile.worker),
+            attempt=profile.attempt,
+        )
+
+    @property
+    def duration_us(self) -> int:
+        """The duration in microseconds."""
+        return round(self.duration_s * 1e6)
+
+    @property
+    def peak_memory(self) -> int:
+        """The same as `memory_peak`."""
+        return self.memory_peak
+
+
+def load_failure(status: int, payload: Buffer) -> Failure:
+    """The exception of a task that has no result: what it raised, or what the engine says.
+
+    Raises what `refuse` raises where it can not be loaded.
+    """
+    if status != Status.RAISED:
+        failure = restore(bytes(payload))
+        failure.__cause__ = payload.cause if isinstance(payload, LocalFailure) else None
+        return failure, None
+    try:
+        error, text = pickle.loads(payload)
+    except BaseException as problem:
+        refuse("the exception that the task raised", problem)
+    origin = Origin.of(error)
+    if origin.traceback is None and origin.cause is None and text:
+        origin._replace(cause=RemoteTracebackError(text), suppress_context=True).give(error)
+    try:
+        return error, origin.traceback
+    finally:
+        del error, origin  # the frames of a traceback that is loaded lead to this one
+
+
+def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any], until: float = math.inf) -> tuple[bool, Any]:
+    """True and the value, or False and the failure, of a payload that may be in object storage.
+
+    Raises what may pass, so that asking again may help: StorageLostError, another OSError, TimeoutError where the
+    payload could not be fetched `until` then (a time of time.monotonic), and what `refuse` raises where it can not be
+    loaded.
+    """
+    try:
+        content = fetched(payload, max(until - time.monotonic(), FETCH_SECONDS))
+    except StorageLostError:
+        raise
+    except TimeoutError as late:
+        if is_interruption(late):
+            raise
+        raise WaitTimeoutError(f"the task is done, but its result did not come in time: {late}") from None
+    except ScalerError as lost:
+        return False, (lost.with_traceback(None), None)
+    if status != Status.VALUE:
+        return False, noted(load_failure(status, content), payload)  # and no name for it: see `load_failure`
+    try:
+        return True, load_with(load, content)
+    except BaseException as problem:
+        refuse("the result", problem)
+
+
+def refuse(what: str, problem: BaseException) -> NoReturn:
+    """Raise DeserializeError: loading `what` has failed.
+
+    A MemoryError, or the exception of a signal handler, has nothing to do with the bytes, and is raised as it is.
+    """
+    if isinstance(problem, MemoryError | KeyboardInterrupt) or is_interruption(problem):
+        raise problem
+    raise DeserializeError(f"{what} can not be loaded here: {problem!r}") from problem
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether a signal handler raised it: one of its frames was given the frame that it interrupted."""
+    trace = error.__traceback__
+    while trace is not None:
+        interrupted = trace.tb_frame.f_back
+        for given in trace.tb_frame.f_locals.values() if interrupted is not None else ():
+            if given is interrupted or (type(given) is tuple and any(each is interrupted for each in given)):
+                return True
+        trace = trace.tb_next
+    return False
+
+
+def dump_failure(failure: Failure) -> bytes:
+    """The payload of a RAISED outcome, made again from the exception."""
+    from scaler_client.payloads.exceptions import dump_exception
+
+    error, traceback = failure
+    Origin.of(error)._replace(traceback=traceback).give(error)
+    return dump_exception(error, "")

@@ -1,0 +1,211 @@
+"""How threads, `concurrent.futures.wait`, `as_completed` and callbacks wait for futures."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import math
+import numbers
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scaler_protocol.ranges import shown
+
+if TYPE_CHECKING:
+    from scaler_client.futures.futures import ScalerFuture
+
+WaitTimeoutError: type[Exception] = TimeoutError
+if sys.version_info < (3, 11):  # there are two; callers catch either
+
+    class _WaitTimeoutError(concurrent.futures.TimeoutError, TimeoutError):
+        """The future was not done in time."""
+
+    WaitTimeoutError = _WaitTimeoutError
+
+
+guard = threading.RLock()
+"""The lock under which outcomes are delivered to futures that have no Watch, and under which a Watch is made."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=guard._at_fork_reinit)  # type: ignore[attr-defined]
+
+
+def deadline(timeout: float | None) -> float:
+    """When a wait of so many seconds ends, by time.monotonic(); raises ValueError for what is no number."""
+    if timeout is None:
+        return math.inf
+    try:
+        seconds = float(timeout) if isinstance(timeout, numbers.Real) else math.nan
+    except OverflowError:  # a whole number that no float can hold
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise ValueError(f"timeout is {shown(timeout)}, not a number of seconds, or None")
+    return time.monotonic() + seconds
+
+
+class FutureOwner(Protocol):
+    """The connection that a future belongs to."""
+
+    @property
+    def waiting(self) -> AbstractContextManager[object]:
+        """A context that a thread enters while it blocks on a future; entering it sends whatever was submitted."""
+
+    def cancel(self, tasks: Sequence[int]) -> None:
+        """These tasks are not wanted any more. Never blocks."""
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Do this in the thread for callbacks."""
+
+
+class ThreadWaiter:
+    """Blocks one thread in `result()`; it has the interface of the waiters of concurrent.futures."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self, timeout: float | None) -> bool:
+        if timeout is None:
+            return self._gate.acquire()
+        return self._gate.acquire(timeout=float(min(max(timeout, 0.0), threading.TIMEOUT_MAX)))
+
+    def add_result(self, future: object) -> None:
+        with contextlib.suppress(RuntimeError):  # it was told before
+            self._gate.release()
+
+    add_exception = add_cancelled = add_result
+
+
+class Bell:
+    """An event that resets itself: one thread rings, another waits.
+
+    It is no threading.Event because a signal handler that raises in the middle of `Event.wait` can leave the condition
+    of that event in a state in which the next call raises RuntimeError.
+    """
+
+    __slots__ = ("_silent",)
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """End the wait that is going on, or the next one."""
+        with contextlib.suppress(RuntimeError):  # it rings already
+            self._silent.release()
+
+    def hush(self) -> None:
+        """Forget what has rung so far."""
+        self._silent.acquire(blocking=False)
+
+    def wait(self) -> None:
+        """Block until it rings; it is silent afterwards."""
+        self._silent.acquire()
+
+
+class DueCallbacks:
+    """The futures of this process whose callbacks are yet to be called. For any thread."""
+
+    def __init__(self) -> None:
+        self._futures: dict[Future[Any], None] = {}
+        self._called = Bell()
+
+    def add(self, future: Future[Any]) -> None:
+        """Note a future that is not done and has got a callback."""
+        self._futures[future] = None
+
+    def call(self, future: Future[Any], callbacks: list[Any]) -> None:
+        """Call the callbacks of a future that is done, all of them; then raise the last exception that is no Exception.
+
+        Exceptions are logged. Where a signal handler raises between two of them, those that are left stay in the list.
+        They do not stay once they are called: they may lead back to the future, whose result goes with its last user.
+        """
+        raised: BaseException | None = None
+        while callbacks:
+            callback = callbacks[0]
+            del callbacks[0]  # not pop: handlers run when a call has ended, and this one would be lost
+            try:
+                callback(future)
+            except Exception:
+                logging.getLogger("scaler").exception("exception calling callback for %r", future)
+            except BaseException as error:
+                raised = error
+        self._futures.pop(future, None)
+        self._called.ring()
+        if raised is not None:
+            raise raised
+
+    def clear(self) -> None:
+        """Forget all futures, in a forked process: its threads for callbacks are the parent's."""
+        self._futures, self._called = {}, Bell()
+
+    def wait(self) -> None:
+        """Block until the callbacks of all futures that are done by then were called."""
+        while any(future.done() for future in list(self._futures)):
+            self._called.wait()
+
+
+due_callbacks = DueCallbacks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=due_callbacks.clear)
+
+
+class _WaitEvent(threading.Event):
+    """Replaces the event of a `concurrent.futures.wait` or `as_completed`: who waits for it enters `owner.waiting`."""
+
+    def __init__(self, owner: FutureOwner) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.is_set():
+            return True
+        with self._owner.waiting:
+            return super().wait(timeout)
+
+
+class _Waiters(list[Any]):
+    """The waiters of one future."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: FutureOwner) -> None:
+        self._owner = owner
+
+    def append(self, waiter: Any) -> None:
+        # Nobody can have set the event yet: concurrent.futures installs a waiter while it holds all the locks.
+        if type(getattr(waiter, "event", None)) is threading.Event:
+            waiter.event = _WaitEvent(self._owner)
+        super().append(waiter)
+
+
+class Watch:
+    """The lock, waiters and callbacks of a future, made when a thread first waits for it or adds a callback."""
+
+    __slots__ = ("callbacks", "lock", "waiters")
+
+    def __init__(self, owner: FutureOwner) -> None:
+        self.lock = threading.RLock()
+        self.waiters = _Waiters(owner)
+        self.callbacks: list[Callable[[Future[Any]], object]] = []
+
+    @staticmethod
+    def tell(waiters: list[Any], future: ScalerFuture[Any]) -> None:
+        """Tell these that a future is done, the last one first, and take out of the list whoever was told."""
+        while waiters:
+            waiter = waiters[-1]
+            if future.cancelled():
+                waiter.add_cancelled(future)
+            elif future.failed():
+                waiter.add_exception(future)
+            else:
+                waiter.add_result(future)
+            waiters.pop()

@@ -1,0 +1,1 @@
+"""Graphs of calls: planning, ordering, submission. Knows nothing of the public classes."""

@@ -1,0 +1,127 @@
+"""Values as pickles: what is big lies beside the pickle and is not copied, and is seen where it lies when it is read.
+
+Whatever offers buffers (NumPy arrays, Arrow tables, …) comes back as a read-only view of the payload. Bytes and text
+are copied out of it once, when they are read. Buffers that would fit into a message stay in the pickle, so that
+whatever travels in one is a pickle alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any, Final
+
+from scaler_protocol.buffers import Buffer, BufferedPickle, Payload, split
+from scaler_protocol.handshake import INLINE_LIMIT
+
+PROTOCOL: Final = 5
+SCALARS: Final = frozenset({int, float, bool, type(None)})
+TEXTS: Final = frozenset({bytes, str, bytearray})
+COPIED_BYTES: Final = 1024 * 1024
+"""Bytes from here on are copied into memory that is asked for in steps when they are read (`parallel_copy`)."""
+_UNCHANGING: Final = SCALARS | {bytes, str, complex}
+_SMALL_TUPLE: Final = 16
+_FIRST_BYTE: Final = 0x80
+
+
+class _Apart:
+    """Bytes or text, whose pickle makes them of a buffer."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, value: bytes | str | bytearray) -> None:
+        self._make: tuple[Any, ...]
+        if isinstance(value, str):
+            self._make = str, (pickle.PickleBuffer(value.encode("utf-8", "surrogatepass")), "utf-8", "surrogatepass")
+        elif isinstance(value, bytes) and len(value) >= COPIED_BYTES:
+            from scaler_client.payloads.parallel_copy import copied
+
+            self._make = copied, (pickle.PickleBuffer(value),)
+        else:
+            self._make = type(value), (pickle.PickleBuffer(value),)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._make
+
+
+def is_unchanging(value: Any) -> bool:
+    """Whether nobody can change it, so that several tasks may have the same."""
+    kind = type(value)
+    return kind in _UNCHANGING or (kind in (tuple, frozenset) and all(map(is_unchanging, value)))
+
+
+def is_constant(value: Any) -> bool:
+    """Whether it is certain at a glance that nobody can change it."""
+    kind = type(value)
+    if kind is tuple:
+        return len(value) <= _SMALL_TUPLE and set(map(type, value)) <= _UNCHANGING
+    return kind in _UNCHANGING
+
+
+def is_long(value: Any) -> bool:
+    """Whether it is bytes or text that no message takes."""
+    return type(value) in TEXTS and len(value) > INLINE_LIMIT
+
+
+def dump(value: Any) -> Payload:
+    """Anything that cloudpickle takes, with its big buffers beside it; nothing may change those while it is used."""
+    buffers: list[Buffer] = []
+
+    def lay_aside(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes <= INLINE_LIMIT:
+            return True
+        buffers.append(view)
+        return False
+
+    if is_long(value):
+        pickled = pickle.dumps(_Apart(value), PROTOCOL, buffer_callback=lay_aside)
+    else:
+        from scaler_client.payloads.classes import dumps
+
+        pickled = dumps(value, lay_aside)
+    return BufferedPickle(pickled, buffers) if buffers else pickled
+
+
+class _TooLongError(Exception):
+    """A pickle that no message takes."""
+
+
+class _ShortFile(BytesIO):
+    """Takes no more than a message does."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > INLINE_LIMIT:
+            raise _TooLongError
+        return super().write(data)
+
+
+def dump_short(value: Any) -> bytes | None:
+    """A pickle alone, None where that is too long for a message; what is long is given up as soon as it is seen."""
+    from scaler_client.payloads.classes import Pickler
+
+    def take(buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes > INLINE_LIMIT:
+            raise _TooLongError
+        return True
+
+    file = _ShortFile()
+    try:
+        Pickler(file, PROTOCOL, buffer_callback=take).dump(value)
+    except _TooLongError:
+        return None
+    return file.getvalue()
+
+
+def load(payload: Buffer) -> Any:
+    """The value, which sees what lies beside the pickle. Raises MalformedMessageError, or what pickle does."""
+    if payload[0] == _FIRST_BYTE:
+        return pickle.loads(payload)
+    pickled, buffers = split(payload)
+    return pickle.loads(pickled, buffers=buffers)
+
+
+def load_with(deserialize: Callable[[Any], Any], payload: Buffer) -> Any:
+    """What `load`, or a serializer of the user's, makes of a payload; those get bytes."""
+    return deserialize(payload if deserialize is load else bytes(payload))

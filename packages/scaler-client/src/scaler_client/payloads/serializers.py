@@ -1,0 +1,24 @@
+"""The serializer that a client has when it is not given one."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from scaler_protocol.serializer import Serializer
+
+
+class DefaultSerializer(Serializer):
+    """cloudpickle; the only serializer whose clients may pickle a call as a whole."""
+
+    @staticmethod
+    def serialize(obj: Any) -> bytes:
+        """The bytes of anything that cloudpickle takes."""
+        from scaler_client.payloads.classes import dumps
+
+        return dumps(obj)
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        """The object."""
+        return pickle.loads(payload)

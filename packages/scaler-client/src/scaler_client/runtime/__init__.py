@@ -1,0 +1,1 @@
+"""The threads behind a client, and its connection. Knows nothing of the public classes."""

@@ -1,0 +1,65 @@
+"""What threads leave for the io thread: calls, requests, and that a task of this process blocks on others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from scaler_client.core.core import ClientCore
+from scaler_client.core.graph_state import GraphPiece
+from scaler_client.core.records import CallBlock
+from scaler_client.futures.futures import ScalerFuture
+from scaler_client.runtime.mailbox import Handoff
+from scaler_client.task_context import TaskRuntime
+from scaler_io.once_event import check_may_wait
+from scaler_protocol.errors import ClientForkedError
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something to tell the core, in turn with the calls."""
+
+    tell: Callable[[ClientCore], object]
+
+
+HandoffEntry = ScalerFuture[Any] | CallBlock | GraphPiece | Request
+
+
+class Waiting:
+    """Entered by threads that block on our futures. Inside a task the agent hears of the first and of the last.
+
+    Entering it raises RuntimeError in a thread that must not wait.
+    """
+
+    def __init__(self, handoff: Handoff[HandoffEntry], runtime: TaskRuntime | None) -> None:
+        self._handoff, self._runtime = handoff, runtime
+        self.forked = False
+        self._lock = threading.RLock()  # a signal handler may wait for a future in the middle of this
+        self._runs: dict[int, int] = {}
+
+    def __enter__(self) -> None:
+        if self.forked:
+            raise ClientForkedError
+        check_may_wait()
+        if self._runtime is not None:
+            self._count(1)
+        self._handoff.press()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._runtime is not None:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        task = self._runtime.current() if self._runtime is not None else None
+        if task is None or self._handoff.closed:
+            return
+        with self._lock:
+            threads = self._runs.pop(task.run, 0) + change
+            if threads > 0:
+                self._runs[task.run] = threads
+            if threads == (change > 0):
+                run, blocked = task.run, change > 0
+                self._handoff.put(Request(lambda core: core.mark_blocked(run, blocked)))

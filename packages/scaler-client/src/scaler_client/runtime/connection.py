@@ -1,0 +1,156 @@
+"""How a client reaches the scheduler: by ZeroMQ, or, inside a task, through the worker it runs in."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+import cloudpickle
+
+from scaler_client.objects.store import PATIENCE_SECONDS, ClientStorage, StorageDoor
+from scaler_client.runtime.io_thread import IoThread
+from scaler_client.runtime.task_ids import TaskIds
+from scaler_client.task_context import TaskRuntime, Transport, is_fork
+from scaler_io.links.events import UplinkEvent
+from scaler_io.links.uplink import Uplink
+from scaler_io.objects.connection import ObjectConnection
+from scaler_io.transport.zeromq import Dialer
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import ClientForkedError
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.ids import new_identity, new_incarnation, new_session
+from scaler_protocol.messages import Message
+
+CONNECT_GRACE_SECONDS = 5.0
+"""On top of the timeout, for the thread that connects to say so itself."""
+
+
+class DialedTransport:
+    """A Dialer as the io thread's Transport."""
+
+    def __init__(self, dialer: Dialer) -> None:
+        self._dialer = dialer
+
+    def turn(self, now: float) -> Sequence[UplinkEvent]:
+        """Take in what has arrived."""
+        return self._dialer.turn(now)
+
+    def send(self, message: Message) -> None:
+        """Write it with the next `flush`, or in the next epoch."""
+        self._dialer.uplink.send(message)
+
+    def flush(self, now: float) -> Sequence[UplinkEvent]:
+        """Write what was sent."""
+        return self._dialer.flush(now)
+
+    def readable(self) -> bool:
+        """Whether a turn would find something."""
+        return self._dialer.readable()
+
+    def wait(self, wake: int, seconds: float) -> bool:
+        """Block, but not beyond what the link has to do."""
+        due = self._dialer.uplink.due() - time.monotonic()
+        return self._dialer.wait(wake, max(0.0, min(seconds, due)))
+
+    def close(self) -> None:
+        """Write what is left, and leave."""
+        self._dialer.close()
+
+
+def dial(address: str, identity: bytes, name: str, timeout_seconds: float, storage_address: str = "") -> IoThread:
+    """A running IoThread that connects to a scheduler; raises AddressError.
+
+    Object storage is where `storage_address` says, or else the scheduler.
+    """
+    parsed = Address.parse_peer(address)
+    if storage_address:
+        Address.parse_peer(storage_address)
+    session, key = new_session(), new_identity()
+    hello = Hello(
+        Role.CLIENT,
+        identity,
+        new_incarnation(),
+        session=session,
+        name=name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        software="scaler-client 3.0.0",
+        python=platform.python_version(),
+        cloudpickle=cloudpickle.__version__,
+    )
+
+    def transport() -> Transport:
+        return DialedTransport(Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)))
+
+    def connect(at: Address) -> ObjectConnection:
+        patience = min(timeout_seconds, PATIENCE_SECONDS)
+        return ObjectConnection(
+            at, session=session, key=key, timeout_seconds=patience, name=name, renewed=lambda: thread.mend()
+        )
+
+    door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
+    thread = IoThread(address, TaskIds(session), transport, ClientStorage(door, session))
+    return _started(thread)
+
+
+_SHARED = "the tasks of one worker share them: run this task again, another worker will"
+_USED_UP = "its tasks have submitted as many tasks as it can number"
+
+_nested: IoThread | None = None
+_nested_lock = threading.RLock()
+
+
+def nested(runtime: TaskRuntime) -> IoThread:
+    """The IoThread that all clients inside the tasks of this process share; one that has failed is replaced."""
+    global _nested
+    with _nested_lock:
+        failed = _nested
+        if failed is not None and not failed.handoff.closed:
+            return failed
+        if failed is None:
+            ids = TaskIds(runtime.session, _SHARED, lambda: runtime.retire(_USED_UP))
+        else:
+            ids = failed.ids  # the session is the same, and no id may be used twice
+            failed.stop()  # only one thread may use the channel
+        storage = ClientStorage(runtime.storage, runtime.session)
+        _nested = _started(IoThread("this worker's scheduler", ids, runtime.connect, storage, runtime))
+        return _nested
+
+
+def connect(
+    inside: TaskRuntime | None, address: str | None, identity: bytes, timeout_seconds: float, storage_address: str
+) -> tuple[IoThread, TaskRuntime | None]:
+    """The thread for a client, connected, and `inside` where it is the one that the tasks of this process share.
+
+    Raises ValueError or ClientForkedError where an address is needed, AddressError, HandshakeRefusedError,
+    SchedulerLostError.
+    """
+    if address is None:
+        if inside is not None:
+            return nested(inside), inside
+        if is_fork():
+            raise ClientForkedError(
+                "a task has forked this process, which shares nothing with the task's worker:"
+                " give Client the address of the scheduler"
+            )
+        raise ValueError("No scheduler address provided, and not running inside a worker context")
+    io = dial(address, identity, f"Client|{identity.hex()}", timeout_seconds, storage_address)
+    try:
+        io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
+    except BaseException:
+        io.stop()
+        raise
+    if inside is not None and io.scheduler == inside.scheduler:
+        # The task's own cluster, whatever its address: a task that waits must not keep its worker's place.
+        io.stop()
+        return nested(inside), inside
+    return io, None
+
+
+def _started(thread: IoThread) -> IoThread:
+    thread.start()
+    return thread

@@ -1,0 +1,400 @@
+"""The shell around ClientCore: one thread that talks to the scheduler, one for callbacks."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from scaler_client.core.core import ClientCore
+from scaler_client.core.effects import (
+    AnswerShutdown,
+    Call,
+    ClientEffect,
+    Connected,
+    Mend,
+    Print,
+    Sweep,
+    TakeStock,
+    Transmit,
+)
+from scaler_client.core.graph_state import GraphPiece
+from scaler_client.core.records import CallBlock, Deliver, Discard
+from scaler_client.futures.deliveries import deliver, fail
+from scaler_client.futures.futures import ScalerFuture
+from scaler_client.futures.waiters import due_callbacks
+from scaler_client.objects.store import ClientStorage
+from scaler_client.runtime.blocking import HandoffEntry, Request, Waiting
+from scaler_client.runtime.callbacks import Callbacks
+from scaler_client.runtime.mailbox import Handoff
+from scaler_client.runtime.task_ids import TaskIds
+from scaler_client.task_context import TaskRuntime, Transport
+from scaler_io.once_event import Latch, never_wait_here
+from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
+from scaler_protocol.handshake import Goodbye
+from scaler_protocol.messages import Message
+
+PAUSE_SECONDS: Final = 0.001
+"""How long the thread lets submissions pile up after it took some."""
+IDLE_SECONDS: Final = 1.0
+GOODBYE_SECONDS: Final = 1.0
+"""How long leaving may take."""
+
+_log = logging.getLogger("scaler")
+
+
+class IoThread:
+    """Runs one core over one transport, from `start` to `stop`. Everything else may be called by any thread."""
+
+    def __init__(
+        self,
+        address: str,
+        ids: TaskIds,
+        dial: Callable[[], Transport],
+        storage: ClientStorage,
+        runtime: TaskRuntime | None = None,
+    ) -> None:
+        self.address = address
+        self.storage_address = ""
+        """What the scheduler says."""
+        self.scheduler = 0
+        """The incarnation of the scheduler that welcomed us last."""
+        self.storage = storage
+        self._inside = runtime is not None
+        self.handoff: Handoff[HandoffEntry] = Handoff()
+        self.waiting = Waiting(self.handoff, runtime)
+        self.ids = ids
+        self.next_task, self.next_tasks = ids.next_task, ids.next_tasks
+        self._dial = dial
+        self._core = ClientCore(address)
+        self._callbacks = Callbacks()
+        self._connected = Latch()
+        self._connect_error: ScalerError | None = None
+        self._shutdown_answered = Latch()
+        self._shutdown_answer: AnswerShutdown | None = None
+        self._perform: dict[type[Any], Callable[[Any], object]] = {
+            Call: lambda call: call.whom(),
+            Deliver: self._deliver,
+            Discard: self._discard,
+            Connected: self._note_connected,
+            Print: lambda output: self._callbacks.add(lambda: _print(output)),
+            AnswerShutdown: self._note_shutdown,
+            Mend: lambda mend: self.mend(mend.tasks),
+            TakeStock: lambda take: self._callbacks.add(self._take_stock),
+            Sweep: lambda sweep: self._callbacks.add(self.storage.sweep),
+        }
+        self._taken: list[HandoffEntry] = []
+        """What the core is being told of."""
+        self._taken_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
+
+    def start(self) -> None:
+        """Begin to connect; raises RuntimeError where the system has no threads left."""
+        _living.add(self)
+        try:
+            self._callbacks.start()
+            self._thread.start()
+        except BaseException:
+            self.handoff.close(ClientQuitError())
+            self._leave(None, None)
+            raise
+
+    def wait_connected(self, seconds: float) -> None:
+        """Block until the scheduler welcomed us; raises HandshakeRefusedError or SchedulerLostError."""
+        self._connected.wait(seconds)
+        if self._connect_error is not None:
+            raise self._connect_error
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def cancel(self, tasks: Sequence[int]) -> None:
+        """These tasks are not wanted any more."""
+        self.tell(lambda core: core.cancel(tasks))
+
+    def tell(self, request: Callable[[ClientCore], object]) -> None:
+        """Have the core do something soon; nothing happens where the client has left."""
+        with contextlib.suppress(ClientQuitError, ClientForkedError):
+            self.handoff.put(Request(request))
+
+    def clear(self) -> None:
+        """Cancel everything; returns when all futures have ended."""
+        cleared = Latch()
+        self.tell(lambda core: core.clear(cleared.set))
+        self.handoff.wake()
+        while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive():
+            pass
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Do this in the thread for callbacks."""
+        self._callbacks.add(work)
+
+    def ask_shutdown(self, seconds: float) -> AnswerShutdown | None:
+        """The scheduler's answer, None where there was none in time."""
+        answered = self._shutdown_answered
+        self.tell(lambda core: core.ask_shutdown())
+        self.handoff.wake()
+        return self._shutdown_answer if answered.wait(seconds) else None
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def stop(self, seconds: float = GOODBYE_SECONDS) -> None:
+        """Cancel what is under way and leave; waits that long for the thread to have said goodbye."""
+        self.handoff.close(ClientQuitError())
+        self.handoff.wake()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
+
+    def poison(self) -> None:
+        """This process is a fork: threads and sockets are the parent's."""
+        self.handoff.close(ClientForkedError())
+        self.storage.refuse(ClientForkedError())
+        self.waiting.forked = True
+
+    def _deliver(self, outcomes: Deliver) -> None:
+        deliver(outcomes.adopted(self.storage.adopt) if outcomes.stored else outcomes)
+        if outcomes.tells_of_losses():
+            self.storage.losses += 1
+
+    def _discard(self, unwanted: Discard) -> None:
+        for object_id in unwanted.objects:
+            self.storage.discard(object_id)
+
+    def mend(self, tasks: Sequence[int] = ()) -> None:
+        """Put in storage once more what it has lost, then repeat these tasks; does not wait."""
+
+        def run() -> None:
+            try:
+                self.storage.mend()
+            except ClientQuitError:
+                return
+            except Exception as error:
+                _log.warning("what object storage has lost can not be put there again: %r", error)
+                self.tell(lambda core: core.give_up(tasks))
+            else:
+                self.tell(lambda core: core.repeat(tasks))
+            self.handoff.wake()
+
+        threading.Thread(target=run, name="scaler-mend", daemon=True).start()
+
+    def _take_stock(self) -> None:
+        if self.storage.take_stock():
+            self.tell(lambda core: core.await_sweep())
+            self.handoff.wake()
+
+    def _note_connected(self, event: Connected) -> None:
+        self.storage_address = event.storage or self.storage_address
+        self.scheduler = event.scheduler or self.scheduler
+        if not self._connected.is_set():
+            self._connect_error = event.error
+            self._connected.set()
+        elif event.error is not None:
+            _log.error("%s", event.error)
+
+    def _note_shutdown(self, answer: AnswerShutdown) -> None:
+        self._shutdown_answer = answer
+        answered, self._shutdown_answered = self._shutdown_answered, Latch()  # who asks again waits again
+        answered.set()
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failure: ClientQuitError | None = None
+        transport: Transport | None = None
+        never_wait_here()
+        try:
+            transport = self._dial()
+            while not self.handoff.closed:
+                more, busy = self._turn(transport)
+                if not more:
+                    self._sleep(transport, busy)
+        except BaseException as error:
+            _log.exception("the io thread of a client failed")
+            failure = ClientQuitError(f"the client's io thread failed: {error!r}; make another client")
+            failure.__cause__ = error.with_traceback(None)  # the log has the traceback, whose frames hold results
+            self.handoff.close(failure)
+        finally:
+            self._leave(transport, failure)
+
+    def _turn(self, transport: Transport) -> tuple[bool, bool]:
+        """Take in, decide, write out, deliver; whether there is more to take in, and whether users submit in numbers.
+
+        What was delivered is not held beyond this: this thread may sleep for long, and a future keeps its result.
+        """
+        core, now = self._core, time.monotonic()
+        for event in transport.turn(now):
+            core.handle(event, now)
+        entries = self.handoff.take()
+        if entries:
+            self._accept(entries)
+        effects = core.settle(now)
+        try:
+            for effect in effects:  # grows where a message is rejected
+                if type(effect) is Transmit:
+                    try:
+                        transport.send(effect.message)
+                    except Exception as error:
+                        self._reject(effect.message, error)
+                        effects += core.settle(now)
+            for event in transport.flush(now):
+                core.handle(event, now)
+            more = transport.readable()
+        finally:
+            # Last, because whoever waits for an outcome waits for the interpreter too, until this thread sleeps.
+            self._perform_each(effects)
+        return more, self._expects_more(len(entries), now)
+
+    def _reject(self, message: Message, error: Exception) -> None:
+        _log.error("a client can not send %s: %s", type(message).__name__, error, exc_info=error)
+        if not isinstance(error, ScalerError):
+            cause, error = error, ScalerError(f"the message with this call can not be sent: {error!r}")
+            error.__cause__ = cause.with_traceback(None)
+        self._core.reject(message, error)
+
+    def _perform_each(self, effects: Iterable[ClientEffect]) -> None:
+        """Perform all effects but messages; one that fails harms no other. What somebody waits for is made up for."""
+        fatal: Exception | None = None
+        for effect in effects:
+            if type(effect) is not Transmit:
+                try:
+                    self._perform[type(effect)](effect)
+                except Exception as error:
+                    _log.exception("a client failed to perform %s", type(effect).__name__)
+                    try:
+                        self._make_up_for(effect, error)
+                    except Exception as another:
+                        fatal = another
+        if fatal is not None:
+            raise fatal
+
+    def _make_up_for(self, effect: ClientEffect, error: Exception) -> None:
+        if isinstance(effect, Deliver):
+            fail(effect, error)
+        elif isinstance(effect, Mend):
+            self._core.give_up(effect.tasks)
+            self.handoff.wake()
+        elif isinstance(effect, Call | AnswerShutdown | Connected):
+            self._perform[type(effect)](effect)
+
+    def _expects_more(self, taken: int, now: float) -> bool:
+        """Whether submissions come in numbers: a single one that long after the last is waited for by its caller."""
+        before = self._taken_at
+        if taken:
+            self._taken_at = now
+        return taken > 1 or (taken == 1 and now < before + PAUSE_SECONDS)
+
+    def _accept(self, entries: list[HandoffEntry]) -> None:
+        self._taken = entries
+        calls: list[ScalerFuture[Any]] = []
+        for entry in entries:
+            if type(entry) is ScalerFuture:
+                calls.append(entry)
+                continue
+            if calls:
+                self._core.submit(calls)
+                calls = []
+            if isinstance(entry, CallBlock):
+                self._core.submit_block(entry)
+            elif isinstance(entry, GraphPiece):
+                self._core.submit_piece(entry)
+            elif isinstance(entry, Request):
+                entry.tell(self._core)
+        if calls:
+            self._core.submit(calls)
+        self._taken = []
+
+    def _sleep(self, transport: Transport, busy: bool) -> None:
+        handoff, woken = self.handoff, False
+        if busy:
+            woken = transport.wait(handoff.fileno(), PAUSE_SECONDS)
+        elif handoff.fall_asleep():
+            now = time.monotonic()
+            due = self._core.due(now)
+            seconds = IDLE_SECONDS if due is None else min(max(due - now, 0.0), IDLE_SECONDS)
+            woken = transport.wait(handoff.fileno(), seconds)
+            handoff.wake_up()
+        if woken:
+            handoff.drain()
+
+    def _leave(self, transport: Transport | None, failure: ClientQuitError | None) -> None:
+        steps: Sequence[Callable[[], object]] = (
+            lambda: self._end_all(failure),
+            lambda: self._end_waiting(failure),
+            lambda: _say_goodbye(transport),
+            lambda: self._close_storage(failure or ClientQuitError()),
+            self._callbacks.stop,
+            self.handoff.free,
+            lambda: _living.discard(self),
+        )
+        for step in steps:  # whatever one of them raises, the others are taken
+            try:
+                step()
+            except Exception:
+                _log.exception("a client failed to leave properly")
+
+    def _end_all(self, failure: ClientQuitError | None) -> None:
+        """End every call: those that the core has, and those that it has not been told of."""
+        entries = [*self._taken, *self.handoff.take()]
+        self._accept([entry for entry in entries if not isinstance(entry, Request)])
+        self._core.abandon(failure)
+        effects = self._core.settle(time.monotonic())
+        self._perform_each(effect for effect in effects if isinstance(effect, Deliver | Call))
+
+    def _close_storage(self, refusal: ClientQuitError) -> None:
+        self.storage.refuse(refusal)
+        if not self._inside:
+            self.storage.close()
+
+    def _end_waiting(self, failure: ClientQuitError | None) -> None:
+        if not self._connected.is_set():
+            self._connect_error = failure
+            self._connected.set()
+        self._shutdown_answered.set()
+
+
+def _say_goodbye(transport: Transport | None) -> None:
+    if transport is None:
+        return
+    try:
+        transport.send(Goodbye("the client has left"))
+        transport.flush(time.monotonic())
+    finally:
+        transport.close()
+
+
+def _print(output: Print) -> None:
+    for stream, text in output.texts:
+        target = sys.stdout if stream == 1 else sys.stderr
+        if target is not None:
+            target.write(text.decode("utf-8", "replace"))
+            target.flush()
+
+
+_living: weakref.WeakSet[IoThread] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    deadline = time.monotonic() + GOODBYE_SECONDS
+    for living in list(_living):
+        living.handoff.close(ClientQuitError())
+        living.handoff.wake()
+    for living in list(_living):
+        living.stop(max(0.0, deadline - time.monotonic()))
+    due_callbacks.wait()
+
+
+def _poison_all() -> None:
+    for living in list(_living):
+        living.poison()
+    _living.clear()
+
+
+atexit.register(_leave_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_poison_all)

@@ -1,0 +1,135 @@
+"""What a combo is given: nothing is started with what a service would refuse."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler_client.api.local_cluster import SchedulerClusterCombo
+from scaler_client.api.local_cluster_options import checked, cluster_options, scheduler_options
+from scaler_scheduler.service.options import COMMAND as SCHEDULER
+from scaler_worker.config import COMMAND as CLUSTER
+
+ADDRESS = "tcp://127.0.0.1:2345"
+PARAMETERS = [each for each in inspect.signature(SchedulerClusterCombo).parameters.values() if each.name != "self"]
+DEFAULTS: Mapping[str, Any] = {
+    each.name: 2 if each.default is inspect.Parameter.empty else each.default for each in PARAMETERS
+}
+
+
+class Hostile:
+    """Neither true nor false, and nothing that can be shown or compared."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("no equality")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ODD: list[Any] = [
+    *(
+        "\ud800",
+        "x" * 5000,
+        "\0",
+        "",
+        "a=b",
+        "-",
+        "--help",
+        b"",
+        b"bytes",
+        [],
+        (),
+        {},
+        set(),
+        [1, 2],
+        object(),
+        int,
+        len,
+    ),
+    *(float("nan"), float("inf"), -0.0, 2**5000, 1j, Decimal("2.5"), Fraction(5, 2), Path("folder"), Hostile()),
+    *(np.int64(3), np.float32(2.5), np.float64("nan"), np.bool_(True), np.array([1, 2]), ["\0"], ["\ud800"], [5]),
+    *({"a=b": 1}, {"a,b": 1}, {" a": 1}, {"": 1}, {"gpu": 1.5}, {"gpu": -2}, {"gpu": -1, "linux": 3}, {1: 2}),
+    *("tcp://127.0.0.1:1", "ipc:///tmp/x", "tcp://\ud800:1", "uvloop", "UVLOOP", "debug", "even", "capability"),
+]
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(), max_size=5), st.sampled_from(ODD)
+)
+
+
+@settings(max_examples=1500, deadline=None, derandomize=True)
+@given(name=st.sampled_from(list(DEFAULTS)), value=ANYTHING)
+def test_what_is_taken_is_understood_by_the_services_and_all_else_is_named(name: str, value: Any) -> None:
+    try:
+        found = checked({**DEFAULTS, name: value})
+    except (ValueError, TypeError) as error:
+        assert name in str(error)
+        return
+    words = [ADDRESS, *scheduler_options(found)]
+    for word in words:
+        os.fsencode(word)
+    SCHEDULER.read(words)
+    if found["n_workers"]:
+        CLUSTER.read([ADDRESS, *cluster_options(found)])
+
+
+@pytest.mark.parametrize("name", [name for name in DEFAULTS if name != "protected"])
+@pytest.mark.parametrize(
+    "value", [Hostile(), float("nan"), np.array([1, 2]), 1j], ids=["hostile", "nan", "array", "1j"]
+)
+def test_nothing_is_started_with_nonsense(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *args, **options: pytest.fail("it was started"))
+    with pytest.raises((ValueError, TypeError), match=name):
+        SchedulerClusterCombo(**{"n_workers": 2, name: value})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"n_workers": 4097}, "n_workers is 4097, not a whole number from 0 to 4,096"),
+        ({"n_workers": 2.0}, "n_workers is 2.0, not a whole number"),
+        ({"client_timeout_seconds": 0}, "client_timeout_seconds is 0, not more than 0 seconds"),
+        ({"logging_paths": "log"}, r"logging_paths is 'log', not a list of paths: write \['log'\]"),
+        ({"logging_paths": [5]}, "logging_paths holds one that is 5"),
+        ({"logging_level": "LOUD"}, "logging_level: 'LOUD' is not one of DEBUG"),
+        ({"event_loop": "fast"}, "event_loop: 'fast' is not one of builtin, uvloop"),
+        ({"spill_directory": b"folder"}, "spill_directory is b'folder', not a text"),
+        ({"per_worker_capabilities": {"a=b": 1}}, "per_worker_capabilities is .*: "),
+        ({"per_worker_capabilities": {"gpu": 0.5}}, "per_worker_capabilities is .*gpu=0.5: give a whole number"),
+        ({"monitor_address": "here"}, "monitor_address: address 'here': write tcp"),
+        ({"protected": Hostile()}, "protected is <Hostile .*, not True or False"),
+        ({"preload": "a\0b"}, "preload is .* holds a NUL"),
+    ],
+)
+def test_what_is_wrong_is_told(wrong: Mapping[str, Any], told: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=told):
+        checked({**DEFAULTS, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "parameter", "most"),
+    [
+        (CLUSTER, cluster_options, "n_workers", 4096),
+        (CLUSTER, cluster_options, "per_worker_task_queue_size", 1_000_000),
+        (SCHEDULER, scheduler_options, "client_timeout_seconds", 1e9),
+    ],
+)
+def test_the_services_take_as_much(command: Any, options: Callable[..., Any], parameter: str, most: Any) -> None:
+    command.read([ADDRESS, *options(checked({**DEFAULTS, parameter: most}))])
+    with pytest.raises(ValueError, match=parameter):
+        checked({**DEFAULTS, parameter: most + 1})

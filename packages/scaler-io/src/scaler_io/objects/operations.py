@@ -1,0 +1,400 @@
+"""Transfers: one operation on a stored object each, as requests and answers.
+
+On the server's host objects from SHARED_BYTES on are written into segments and mapped; everywhere else, and below that,
+they travel in parts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import mmap
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from itertools import accumulate
+from typing import Final
+
+from scaler_io.objects.host_cache import CachedFile
+from scaler_io.objects.replicas import HeldObject
+from scaler_io.objects.segments import Copying, SegmentWriter, map_segment
+from scaler_io.once_event import Latch
+from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
+from scaler_protocol.messages import Message
+from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id, part_count
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.storage import (
+    AllocateObject,
+    DeleteObjects,
+    GetObject,
+    HoldObject,
+    ListObjects,
+    MapObject,
+    ObjectAllocated,
+    ObjectList,
+    ObjectMapped,
+    ObjectPart,
+    ObjectStored,
+    PutObject,
+    SealObject,
+)
+
+LOGGER: Final = logging.getLogger("scaler")
+_CHECK_SECONDS: Final = 1.0
+"""How often a waiting thread looks up: on Windows nothing else lets a Ctrl-C through."""
+_DELETED_TOGETHER: Final = 1000
+Buffer = bytes | bytearray | memoryview
+Pieces = Buffer | Sequence[Buffer]
+"""The bytes of an object: one buffer, or several, one behind the other."""
+Done = Callable[[ScalerError | None], object]
+
+
+def views_of(payload: Pieces) -> Sequence[memoryview]:
+    """The bytes of an object, as views that are not empty."""
+    buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
+    views = [memoryview(buffer) for buffer in buffers]
+    return [view.cast("B") for view in views if view.nbytes]
+
+
+def reference_of(views: Sequence[memoryview], name: bytes = b"") -> Reference:
+    """The reference of a new object with these bytes; its id is random unless it is to have a `name`."""
+    return Reference(name or new_object_id(), sum(map(len, views)))
+
+
+class Transfer:
+    """One operation: `count` requests, asked in order, and their answers, which come in order."""
+
+    def __init__(self, reference: Reference, count: int) -> None:
+        self.reference = reference
+        self.count = count
+        self.asked = 0
+        self.answered = 0
+        self.since = 0.0
+        """When somebody began to wait for it."""
+        self.over = Latch()
+        self.error: ScalerError | OSError | None = None
+
+    def begin(self, directory: str) -> None:
+        """It is going to be asked from its beginning; `directory` is where segments are if we are on their host."""
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether the next request may be sent before the last one is answered."""
+        return self.asked < self.count
+
+    def request(self, index: int, number: int) -> Message:
+        """The message that asks for part `index`."""
+        raise NotImplementedError
+
+    def answer(self, index: int, message: Message) -> None:
+        """Take the answer for part `index`; raises the ScalerError that ends the transfer."""
+        raise NotImplementedError
+
+    def span(self, index: int) -> int:
+        """The bytes of part `index`."""
+        return max(0, min(PART_BYTES, self.reference.size - index * PART_BYTES))
+
+    def cost(self, index: int) -> int:
+        """The bytes that part `index` takes of the connection."""
+        return self.span(index)
+
+    def finish(self, error: ScalerError | None = None) -> None:
+        """End, unless it has ended."""
+        if not self.over.is_set():
+            self.error = error
+            self.over.set()
+
+    def wait(self, deadline: float = math.inf) -> None:
+        """Block until it has ended; raises its error. Interrupted, it ends without an outcome.
+
+        Raises TimeoutError at the deadline, a time of time.monotonic: then it still goes on.
+        """
+        try:
+            while not self.over.wait(min(_CHECK_SECONDS, deadline - time.monotonic())):
+                if time.monotonic() >= deadline:
+                    break
+        except BaseException:
+            self.over.set()
+            raise
+        if not self.over.is_set():
+            raise TimeoutError(f"object {self.reference} did not come in time")
+        if self.error is not None:
+            raise self.error
+
+    def restart(self) -> None:
+        """Nothing that was asked and not answered will be answered."""
+        self.asked = self.answered
+
+
+class Upload(Transfer):
+    """An object to the server, with an `edition` where it is held here; `done` hears of its end, unless abandoned."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        buffers: Sequence[memoryview],
+        session: int,
+        done: Done | None = None,
+        edition: int = 0,
+        copying: Copying | None = None,
+    ) -> None:
+        super().__init__(reference, part_count(reference.size))
+        self.session, self.edition = session, edition
+        self._copying = copying
+        self._buffers = buffers
+        self._ends = list(accumulate(map(len, buffers)))
+        self._done = done
+        self._directory = self._segment = ""
+        self._writer: SegmentWriter | None = None
+
+    def begin(self, directory: str) -> None:
+        self._directory = directory if self.reference.size >= SHARED_BYTES and not self.edition else ""
+        self.count = 2 if self._directory else part_count(self.reference.size)
+        if self._copying is not None:
+            self._copying.restart()
+
+    @property
+    def may_ask(self) -> bool:
+        return super().may_ask and not (self._directory and self.asked > self.answered)
+
+    @property
+    def writing(self) -> bool:
+        """Whether there is something to `write`."""
+        return self._writer is not None
+
+    def write(self, limit: int) -> None:
+        """Write about `limit` bytes into our segment; raises ScalerError."""
+        if self._writer is not None and self._writer.write(limit):
+            self.close()
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def finish(self, error: ScalerError | None = None) -> None:
+        if self.over.is_set():
+            return
+        self.close()
+        super().finish(error)
+        if self._done is not None:
+            try:
+                self._done(error)
+            except Exception:
+                LOGGER.exception("the end of object %s could not be told", self.reference)
+
+    def cost(self, index: int) -> int:
+        return 0 if self._directory else self.span(index)
+
+    def request(self, index: int, number: int) -> Message:
+        if self._directory and index:
+            return SealObject(self.reference.object, self._segment, number)
+        if self._directory:
+            return AllocateObject(self.reference.object, self.reference.size, self.session, number)
+        part = self._part(index * PART_BYTES, self.span(index))
+        if self._copying is not None:
+            part = self._copying.copy(memoryview(part))
+        parts = Payloads.cut(part, [self.span(index)])
+        name, size = self.reference.object, self.reference.size
+        return PutObject(name, size, parts, index * PART_BYTES, self.session, number, self.edition)
+
+    def _part(self, start: int, length: int) -> memoryview | bytes:
+        """Bytes of the buffers as if they were one; copied only where they are not in one."""
+        pieces = []
+        at = bisect_right(self._ends, start)
+        while length:
+            buffer, begin = self._buffers[at], self._ends[at] - len(self._buffers[at])
+            pieces.append(buffer[start - begin : start - begin + length])
+            start, length, at = start + len(pieces[-1]), length - len(pieces[-1]), at + 1
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def answer(self, index: int, message: Message) -> None:
+        if self._directory and not index:
+            self._allocated(message)
+            return
+        if not isinstance(message, ObjectStored):
+            raise ProtocolError(f"{type(message).__name__} is no answer to PutObject")
+        if message.error:
+            raise restore(message.error.encode())
+
+    def _allocated(self, message: Message) -> None:
+        if not isinstance(message, ObjectAllocated):
+            raise ProtocolError(f"{type(message).__name__} is no answer to AllocateObject")
+        if message.error:
+            raise restore(message.error.encode())
+        self._segment = message.segment
+        if self._segment:
+            self._writer = SegmentWriter(self._directory, self._segment, self._buffers, self._copying)
+        else:
+            self.count = 1  # it is stored already
+
+    def restart(self) -> None:
+        self.close()
+        self.asked = self.answered = 0
+
+
+class Download(Transfer):
+    """An object from the server: mapped if it `may_map` and is on this host, else in parts.
+
+    With `looking`, where it would come in parts, only whether it is there.
+    """
+
+    def __init__(self, reference: Reference, *, looking: bool = False, may_map: bool = True) -> None:
+        super().__init__(reference, part_count(reference.size))
+        # Half the time of joining at the end, and half the memory: it grows in place and gives itself away.
+        self._file = BytesIO()
+        self._directory = ""
+        self.looking, self._may_map = looking, may_map
+        self.mapping: mmap.mmap | None = None
+        self.edition = 0
+        """As the server counts what is written; 0: not known."""
+
+    def begin(self, directory: str) -> None:
+        self._directory = directory if self._may_map and self.reference.size >= SHARED_BYTES else ""
+        self.count = 1 if self._directory or self.looking else part_count(self.reference.size)
+
+    @property
+    def looked(self) -> bool:
+        """Whether the object is there, and not on this host, and has not come."""
+        return self.looking and self.mapping is None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all has come: not, although there was no error, where another edition or no room was found."""
+        return self.answered == self.count
+
+    def cost(self, index: int) -> int:
+        return 0 if self._directory or self.looking else self.span(index)
+
+    def request(self, index: int, number: int) -> Message:
+        if self._directory:
+            return MapObject(self.reference.object, self.reference.size, number)
+        limit = 0 if self.looking else self.span(index)
+        return GetObject(self.reference.object, index * PART_BYTES, limit, number)
+
+    def answer(self, index: int, message: Message) -> None:
+        if not isinstance(message, ObjectMapped if self._directory else ObjectPart):
+            asked = "MapObject" if self._directory else "GetObject"
+            raise ProtocolError(f"{type(message).__name__} is no answer to {asked}")
+        if message.error:
+            raise restore(message.error.encode())
+        if not message.found or (isinstance(message, ObjectPart) and message.size != self.reference.size):
+            raise ObjectNotFoundError(f"there is no object {self.reference}")
+        if isinstance(message, ObjectMapped):
+            try:
+                self.mapping = map_segment(self._directory, message.segment, self.reference.size)
+            except OSError as error:
+                self.error = error
+                self.over.set()
+            return
+        if self.edition not in (0, message.edition):
+            self.finish()
+            return
+        self.edition = message.edition
+        part = message.parts.frame
+        if self.looking:
+            return
+        if len(part) != self.span(index):
+            raise ProtocolError(f"part {index} of object {self.reference} came with {len(part):,} bytes")
+        self._take(index, part)
+
+    def _take(self, index: int, part: bytes | memoryview) -> None:
+        if self.count == 1:
+            self._file = BytesIO(bytes(part))  # shares the bytes
+        else:
+            self._file.write(part)
+
+    @property
+    def payload(self) -> bytes | memoryview:
+        """What has come; of a mapped object a view, for which it stays mapped."""
+        return self._file.getvalue() if self.mapping is None else memoryview(self.mapping)
+
+
+class Growth(Download):
+    """An object from the server into a file of the host's cache, from where that ends."""
+
+    def __init__(self, reference: Reference, edition: int, file: CachedFile) -> None:
+        super().__init__(reference)
+        self.edition = edition
+        self._into = file
+        self.asked = self.answered = file.filled // PART_BYTES
+
+    def begin(self, directory: str) -> None:
+        """Nothing: it goes on where the file ends, in parts."""
+
+    def _take(self, index: int, part: bytes | memoryview) -> None:
+        try:
+            self._into.append(index * PART_BYTES, part)
+        except OSError:
+            self.finish()
+
+
+class Hold(Transfer):
+    """To say that an object is held on our host; `heard` is told when the server has said how that is."""
+
+    def __init__(
+        self, held: HeldObject, host: bytes, heard: Callable[[Hold, ScalerError | None], object] | None = None
+    ) -> None:
+        super().__init__(held.reference, 1)
+        self.held, self._host, self._heard = held, host, heard
+        self.needed = False
+        """Whether the server has it from nobody else."""
+
+    def request(self, index: int, number: int) -> Message:
+        held = self.held
+        return HoldObject(held.reference.object, held.reference.size, held.session, held.edition, self._host, number)
+
+    def cost(self, index: int) -> int:
+        return 0
+
+    def answer(self, index: int, message: Message) -> None:
+        if not isinstance(message, ObjectStored):
+            raise ProtocolError(f"{type(message).__name__} is no answer to HoldObject")
+        if message.error:
+            raise restore(message.error.encode())
+        self.needed = message.edition == self.held.edition
+
+    def finish(self, error: ScalerError | None = None) -> None:
+        if not self.over.is_set():
+            super().finish(error)
+            if self._heard is not None:
+                self._heard(self, error)
+
+
+class Listing(Transfer):
+    """What there is of our session."""
+
+    def __init__(self) -> None:
+        super().__init__(Reference(b"", 0), 1)
+        self.objects: Sequence[bytes] = ()
+
+    def request(self, index: int, number: int) -> Message:
+        return ListObjects(number)
+
+    def answer(self, index: int, message: Message) -> None:
+        if not isinstance(message, ObjectList):
+            raise ProtocolError(f"{type(message).__name__} is no answer to ListObjects")
+        self.objects = message.objects
+
+
+class Deletion(Transfer):
+    """Objects of a session that may be freed, or all of it where none is named; not answered."""
+
+    def __init__(self, names: Sequence[bytes], session: int) -> None:
+        super().__init__(Reference(b"", 0), 1)
+        self._names, self._session = list(names), session
+
+    def join(self, other: Deletion) -> bool:
+        """Say what comes right behind this in the same message, if that is possible."""
+        if self._session != other._session or not self._names or not other._names:
+            return False
+        if len(self._names) + len(other._names) > _DELETED_TOGETHER:
+            return False
+        self._names += other._names
+        return True
+
+    def request(self, index: int, number: int) -> Message:
+        self.finish()
+        return DeleteObjects(self._names, self._session)

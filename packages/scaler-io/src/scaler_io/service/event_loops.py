@@ -1,0 +1,56 @@
+"""The event loop that a program runs on: asyncio's own, or uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from scaler_io.service.options import EVENT_LOOP_KIND, Option
+from scaler_protocol.errors import ScalerError
+
+T = TypeVar("T")
+LOGGER: Final = logging.getLogger("scaler")
+
+_COLLECTOR_THRESHOLDS: Final = (100_000, 20, 100)
+
+EVENT_LOOP: Final = Option(("--event-loop", "-el"), "the event loop to run on", EVENT_LOOP_KIND, default="builtin")
+"""The field event_loop: str."""
+
+
+class EventLoopError(ScalerError, ValueError):
+    """The event loop is not installed: pip install "scaler[uvloop]", or use --event-loop builtin."""
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
+    """Run a coroutine function to its end on a new event loop, and log which.
+
+    Raises ValueError for an unknown kind and EventLoopError where uvloop cannot be imported, before `main` is called.
+    """
+    runner: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run
+    if EVENT_LOOP_KIND(kind) == "uvloop":
+        runner = _uvloop_run()
+    LOGGER.info("use event loop: %s", kind)
+    if sys.platform == "linux":
+        from scaler_io.service.process import hold_signals
+
+        hold_signals()
+    thresholds = gc.get_threshold()
+    # What servers keep comes and goes without cycles: to look at all of it again and again costs more than it does.
+    gc.freeze()
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+    try:
+        return runner(main())
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def _uvloop_run() -> Callable[[Coroutine[Any, Any, T]], T]:
+    try:
+        import uvloop
+    except ImportError as error:
+        raise EventLoopError(f"{EventLoopError.__doc__} ({error})") from error
+    return uvloop.run

@@ -1,0 +1,188 @@
+"""Log lines of programs: the logger `scaler`, its targets and its format. The root logger is never touched."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import logging.config
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TextIO
+
+from scaler_io.service.options import LOGGING_LEVEL, Option, one_of
+
+if sys.platform != "win32":
+    from scaler_io.service.nonblocking import NonblockingWriter
+
+LOGGER: Final = logging.getLogger("scaler")
+FORMAT: Final = logging.Formatter("[%(levelname)s]%(asctime)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
+"""`[INFO]2025-06-06 13:13:15+0200: text`, in local time."""
+
+LOG_FORMAT: Final = one_of("text", "json")
+
+LOGGING_OPTIONS: Final = (
+    Option(
+        ("--logging-paths", "-lp"),
+        "where log lines go: -, /dev/stdout, /dev/stderr or files to append to",
+        default=("/dev/stdout",),
+        metavar="PATH",
+        repeated=True,
+    ),
+    Option(
+        ("--logging-level", "-ll"),
+        f"the least severe line that is logged: {', '.join(LOGGING_LEVEL.words)}",
+        LOGGING_LEVEL,
+        default="INFO",
+        metavar="LEVEL",
+    ),
+    Option(("--log-format", "-lf"), "lines for people, or one JSON object each", LOG_FORMAT, default="text"),
+    Option(
+        ("--logging-config-file", "-lcf"),
+        "a file of Python's logging.config, which replaces the options above",
+        default=None,
+        metavar="FILE",
+    ),
+)
+"""The fields logging_paths: tuple[str, ...], logging_level, log_format: str and logging_config_file: str | None."""
+
+
+if TYPE_CHECKING:
+    _TextStreamHandler = logging.StreamHandler[TextIO]
+else:
+    _TextStreamHandler = logging.StreamHandler  # takes no type argument before Python 3.11
+
+
+class LineHandler(_TextStreamHandler):
+    """Writes lines to a stream, and does without when its reader is gone or has stopped, or its disk is full."""
+
+    def __init__(self, stream: TextIO, *, owned: bool) -> None:
+        super().__init__(stream)
+        self.owned = owned
+        self._dropped = 0
+        if sys.platform != "win32":
+            self._writer = NonblockingWriter.on(stream)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; where a reader has stopped the line is dropped, and how many were is said when it goes on."""
+        if sys.platform == "win32" or self._writer is None:
+            super().emit(record)
+            return
+        try:
+            line = self._encoded(record)
+            if self._dropped and self._writer.write(self._encoded(_dropped_record(record, self._dropped))):
+                self._dropped = 0
+            if self._dropped or not self._writer.write(line):
+                self._dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def _encoded(self, record: logging.LogRecord) -> bytes:
+        return (self.format(record) + self.terminator).encode(self.stream.encoding or "utf-8", "backslashreplace")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop a line that cannot be written; logging itself would print a traceback for each."""
+        error = sys.exc_info()[1]
+        if isinstance(error, BrokenPipeError):
+            # What is left in the buffer must go somewhere, or the interpreter complains of it at exit.
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self.stream.fileno())
+        elif not isinstance(error, OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the stream where it is ours."""
+        super().close()
+        if sys.platform != "win32" and self._writer is not None:
+            with contextlib.suppress(OSError):  # the reader is gone
+                self._writer.close()
+            self._writer = None
+        if self.owned:
+            self.stream.close()
+
+
+def _dropped_record(next_record: logging.LogRecord, count: int) -> logging.LogRecord:
+    text = "%d log lines before this one were dropped: they were not read in time"
+    return logging.LogRecord(next_record.name, logging.WARNING, __file__, 0, text, (count,), None)
+
+
+class JsonFormatter(logging.Formatter):
+    """A line is an object: time (ISO 8601), level, process, message, and a traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        entry = {
+            "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def configure(
+    paths: Sequence[str], level: str = "INFO", config_file: str | None = None, log_format: str = "text"
+) -> None:
+    """Direct the logger `scaler` to `paths`, or as `config_file` says, which wins over both others.
+
+    Replaces what an earlier call set up. Raises ValueError naming value and remedy; a bad path or level changes
+    nothing.
+    """
+    if config_file is not None:
+        _configure_from(config_file)
+        return
+    level = LOGGING_LEVEL(level)
+    handlers: list[logging.Handler] = []
+    try:
+        handlers.extend(_handler(path) for path in dict.fromkeys(map(_canonical, paths)))
+    except OSError as error:
+        for handler in handlers:
+            handler.close()
+        remedy = "name a file that can be written, or - for standard output"
+        raise ValueError(f"cannot log to {error.filename}: {error.strerror}; {remedy}") from error
+    for old in LOGGER.handlers[:]:
+        LOGGER.removeHandler(old)
+        old.close()
+    for handler in handlers or [logging.NullHandler()]:
+        handler.setFormatter(JsonFormatter() if LOG_FORMAT(log_format) == "json" else FORMAT)
+        LOGGER.addHandler(handler)
+    LOGGER.setLevel(level)
+    # User code in the same process may configure the root logger; each line must still come once.
+    LOGGER.propagate = False
+
+
+def announce(paths: Sequence[str], config_file: str | None = None) -> None:
+    """Log the first line of a server: where its log lines go."""
+    if config_file is not None:
+        LOGGER.info("logging as configured in %s", config_file)
+    else:
+        LOGGER.info("logging to %r", tuple(paths))
+
+
+def _canonical(path: str) -> str:
+    return "/dev/stdout" if path == "-" else path
+
+
+def _handler(path: str) -> logging.Handler:
+    # The process's own stream, not the device: opening that fails under another user and truncates a file behind it.
+    if path == "/dev/stdout":
+        return LineHandler(sys.stdout, owned=False)
+    if path == "/dev/stderr":
+        return LineHandler(sys.stderr, owned=False)
+    return LineHandler(open(path, "a", encoding="utf-8"), owned=True)
+
+
+def _configure_from(path: str) -> None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            logging.config.fileConfig(file, disable_existing_loggers=False)
+    except OSError as error:
+        raise ValueError(
+            f"logging configuration {path}: {error.filename or path}: {error.strerror or error}"
+        ) from error
+    except Exception as error:  # the file holds expressions, so anything may come
+        raise ValueError(f"logging configuration {path} is not a file of logging.config: {error!r}") from error

@@ -1,0 +1,556 @@
+"""What links promise, over memory and over ZeroMQ."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scaler_io.links import hub as hub_module
+from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
+from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.streams import ACK_SECONDS, HEADER, StreamGapError
+from scaler_io.links.uplink import LinkState
+from scaler_protocol.codec import decode, encode
+from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.handshake import Goodbye, Heartbeat, Hello, NeedHello, RefusalCode, Refused, Role, Welcome
+from scaler_protocol.messages import Cancel, Message, Shutdown
+
+if TYPE_CHECKING:
+    from conftest import MemoryRig, RecordingClient, Rig
+
+A, B = b"a" * 16, b"b" * 16
+GRACE, SILENCE = 0.5, 1.0
+
+
+def lost(rig: Rig, client: RecordingClient) -> list[str]:
+    return rig.service.core.losses(client.identity)
+
+
+# --- greeting -------------------------------------------------------------------------------------------------------
+
+
+def test_hello_and_welcome(rig: Rig) -> None:
+    client = rig.client()
+    (peer, joined) = rig.service.core.events[0]
+    assert isinstance(joined, PeerJoined) and peer == client.identity and joined.hello.epoch == 1
+    (up,) = (event for event in client.events if isinstance(event, LinkUp))
+    assert (up.welcome.incarnation, up.resumed, up.welcome.heartbeat_seconds) == (1, False, 0.1)
+    assert client.uplink.peer_incarnation == 1
+
+
+def test_what_is_said_before_the_first_welcome_is_not_sent(rig: Rig) -> None:
+    client = rig.client(up=False)
+    client.say(1)
+    rig.until(lambda: client.ups == [False])
+    client.say(2)
+    rig.until(lambda: rig.heard(client) == [2])
+
+
+def test_refused_lists_every_reason_and_is_final(rig: Rig) -> None:
+    rig.service.refusals = ["protocol version 0", "unknown role 9"]
+    client = rig.client(up=False)
+    rig.until(lambda: client.uplink.state is LinkState.REFUSED)
+    rig.run(0.3)
+    assert [event for event in client.events if isinstance(event, LinkRefused)] == [
+        LinkRefused(("protocol version 0", "unknown role 9"))
+    ]
+    assert client.uplink.epoch == 1 and client.uplink.due() == math.inf
+    assert client.dialer._connection is None
+    assert rig.service.core.events == []
+
+
+def test_who_says_a_hello_that_is_malformed_is_told_why() -> None:
+    """Or it would say it again for ever."""
+    hub = Hub(5, admit=lambda hello: Welcome(5), patience=lambda hello: Patience(1, 1))
+    one, two = (bytearray(encode(Hello(role, b"i" * 16, 1))[0]) for role in (1, 2))
+    (role,) = (at for at in range(len(one)) if one[at] != two[at])
+    one[role] = 9
+    with pytest.raises(MalformedMessageError, match=r"Hello\.role is 9, not one of 1, 2, 3"):
+        hub.receive(b"route", [HEADER.pack(0, 0), bytes(one)], 0.0)
+    ((route, (_, answer)),) = hub.outgoing()
+    assert route == b"route"
+    assert decode([answer]) == Refused(("Hello.role is 9, not one of 1, 2, 3",), (RefusalCode.MALFORMED,))
+
+
+def test_a_stranger_is_asked_to_say_hello(rig: Rig) -> None:
+    stranger = rig.raw()
+    stranger.tell(Cancel((1,)), sequence=1)
+    assert stranger.answer() == NeedHello()
+    stranger.tell(Heartbeat(1))
+    assert stranger.answer() == NeedHello()
+    assert rig.service.hub.refused_frames == 2
+    assert rig.service.core.events == [] and rig.service.service.malformed == 0
+
+
+def test_hello_twice_in_one_epoch_is_an_error(rig: Rig) -> None:
+    stranger = rig.raw()
+    hello = Hello(Role.CLIENT, B, 1, epoch=1)
+    stranger.tell(hello)
+    assert isinstance(stranger.answer(), Welcome)
+    stranger.tell(hello)
+    rig.until(lambda: rig.service.service.malformed == 1)
+    assert rig.service.core.joins(B) == [False]
+
+
+def test_goodbye_ends_it_at_once(rig: Rig) -> None:
+    client = rig.client()
+    client.uplink.send(Goodbye("done"))
+    client.say()
+    rig.until(lambda: lost(rig, client) == ["done"])
+
+
+def test_goodbye_is_heard_where_nothing_can_be_written_any_more(rig: Rig) -> None:
+    client = rig.client()
+    (route,) = rig.service.hub._routes
+    client.paused = True
+    client.uplink.send(Goodbye("done"))
+    client.dialer.close()
+    rig.service.hub.unreachable(route, rig.now)  # so says ZeroMQ once the peer has closed, whatever is still unread
+    rig.until(lambda: lost(rig, client) != [])
+    assert lost(rig, client) == ["done"]
+
+
+# --- numbered messages ----------------------------------------------------------------------------------------------
+
+
+def test_messages_arrive_once_and_in_order(rig: Rig) -> None:
+    client, other = rig.client(A), rig.client(B)
+    for start in range(0, 900, 300):
+        client.say(*range(start, start + 300))
+        other.say(start)
+        rig.service.say(A, *range(start, start + 300))
+        rig.service.say(B, start)
+    rig.until(lambda: len(rig.heard(client)) >= 900 and len(client.numbers) >= 900 and len(rig.heard(other)) >= 3)
+    rig.run(0.2)
+    assert rig.heard(client) == client.numbers == list(range(900))
+    assert rig.heard(other) == other.numbers == [0, 300, 600]
+
+
+@pytest.mark.parametrize("fault", ["cut", "half_open"])
+def test_and_across_epochs(rig: Rig, fault: str) -> None:
+    client = rig.client()
+    for start in range(0, 200, 40):
+        client.say(*range(start, start + 20))
+        rig.service.say(client.identity, *range(start, start + 20))
+        rig.until(lambda start=start: len(rig.heard(client)) > start)  # type: ignore[misc]
+        rig.hold(client)
+        client.say(*range(start + 20, start + 40))
+        rig.service.say(client.identity, *range(start + 20, start + 40))
+        rig.run(0.01)
+        getattr(rig, fault)(client)
+        rig.until(lambda start=start: len(client.ups) == 2 + start // 40)  # type: ignore[misc]
+    rig.until(lambda: len(rig.heard(client)) >= 200 and len(client.numbers) >= 200)
+    rig.run(0.2)
+    assert rig.heard(client) == client.numbers == list(range(200))
+    assert client.ups == rig.service.core.joins(client.identity) == [False] + [True] * 5
+
+
+def test_what_was_said_while_down_is_sent_when_up(rig: Rig) -> None:
+    client = rig.client()
+    client.say(0)
+    rig.until(lambda: rig.heard(client) == [0])
+    rig.cut(client)
+    rig.until(lambda: client.uplink.state is LinkState.DOWN)
+    client.say(1, 2)
+    rig.service.say(client.identity, 3, 4)
+    rig.until(lambda: rig.heard(client) == [0, 1, 2] and client.numbers == [3, 4])
+    assert client.ups == [False, True]
+
+
+def test_a_gap_asks_for_a_new_epoch(rig: Rig) -> None:
+    client = rig.client()
+    client.connection.send([HEADER.pack(7, 0), *encode(Cancel((7,)))])
+    client.say(1)
+    rig.until(lambda: client.ups == [False, True] and rig.heard(client) == [1])
+    assert rig.service.service.malformed >= 1
+
+
+def test_a_message_without_its_number_is_refused(rig: Rig) -> None:
+    client = rig.client()
+    client.connection.send([HEADER.pack(0, 0), *encode(Cancel((7,)))])
+    client.say(1)
+    rig.until(lambda: rig.heard(client) == [1])
+    assert rig.service.service.malformed == 1
+
+
+@pytest.mark.parametrize("side", ["client", "service"])
+def test_an_acknowledgement_of_what_was_never_sent_begins_a_new_stream(rig: Rig, side: str) -> None:
+    client = rig.client()
+    rig.run(0.2)
+    frames = [HEADER.pack(0, 10**6), *encode(Heartbeat(0))]
+    if side == "client":
+        client.connection.send(frames)
+    else:
+        (route,) = rig.service.hub._routes
+        rig.service.listener.send(route, frames)
+    rig.until(lambda: client.ups == [False, False])
+    client.say(1)
+    rig.service.say(client.identity, 1)
+    rig.until(lambda: client.numbers == [1] and rig.heard(client) == [1])
+    assert rig.service.core.joins(client.identity) == [False, False]
+
+
+@pytest.mark.parametrize("known", [0, 99])
+def test_a_peer_that_knows_another_service_starts_afresh(rig: Rig, known: int) -> None:
+    raw = rig.raw()
+    raw.tell(Hello(Role.CLIENT, B, 1, epoch=1, peer_incarnation=0))
+    raw.answer()
+    raw.tell(Cancel((1,)), sequence=1)
+    rig.until(lambda: rig.service.core.numbers(B) == [1])
+    again = rig.raw()
+    again.tell(Hello(Role.CLIENT, B, 1, epoch=2, peer_incarnation=known, received=0))
+    welcome = again.answer()
+    assert isinstance(welcome, Welcome) and not welcome.resumed and welcome.received == 0
+
+
+def test_acknowledgements_go_alone_when_nothing_is_said(rig: Rig) -> None:
+    client = rig.client()
+    began = rig.now
+    client.say(1, 2, 3)
+    rig.service.say(client.identity, 1, 2, 3)
+    rig.until(lambda: rig.heard(client) == [1, 2, 3])
+    rig.until(lambda: client.uplink.kept_bytes == 0)
+    assert rig.now - began < ACK_SECONDS + 2  # the clock of the wall may be late
+    assert client.uplink._stream.sent == 3
+
+
+# --- incarnations ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_incarnation_of_the_service_starts_afresh(rig: Rig) -> None:
+    client = rig.client()
+    client.say(*range(10))
+    rig.until(lambda: len(rig.heard(client)) == 10)
+    rig.restart(2)
+    rig.until(lambda: client.ups == [False, False])
+    assert client.uplink.peer_incarnation == 2
+    (_, joined) = rig.service.core.events[0]
+    assert isinstance(joined, PeerJoined) and joined.hello.peer_incarnation == 1
+    client.say(10, 11)
+    rig.service.say(client.identity, 1, 2)
+    rig.until(lambda: rig.heard(client) == [10, 11] and client.numbers == [1, 2])
+
+
+def test_a_new_incarnation_of_the_client_starts_afresh(rig: Rig) -> None:
+    client = rig.client()
+    client.say(1, 2)
+    rig.until(lambda: rig.heard(client) == [1, 2])
+    rig.kill(client)
+    reborn = rig.client(incarnation=6)
+    reborn.say(3)
+    rig.service.say(reborn.identity, 4)
+    rig.until(lambda: rig.heard(reborn) == [1, 2, 3] and reborn.numbers == [4])
+    assert rig.service.core.joins(client.identity) == [False, False]
+
+
+def test_a_peer_that_was_given_up_starts_afresh(rig: Rig) -> None:
+    client = rig.client()
+    client.say(1)
+    rig.until(lambda: rig.heard(client) == [1])
+    client.pause()
+    rig.until(lambda: bool(lost(rig, client)))
+    client.resume()
+    rig.until(lambda: client.ups == [False, False])
+    client.say(2)
+    rig.until(lambda: rig.heard(client) == [1, 2])
+
+
+# --- who is gone ----------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_peer_is_lost_after_its_patience(rig: Rig) -> None:
+    client = rig.client()
+    rig.service.patience = hub_module.Patience(GRACE, math.inf)  # counts from its next Hello only
+    rig.swallow(client)
+    began = rig.now
+    rig.until(lambda: bool(lost(rig, client)))
+    assert lost(rig, client) == ["silent for 1 s"]
+    assert rig.now - began > SILENCE - 0.25
+
+
+def test_a_killed_peer_is_lost_after_its_grace(rig: Rig) -> None:
+    client = rig.client()
+    began = rig.now
+    rig.kill(client)
+    rig.until(lambda: bool(lost(rig, client)))
+    assert lost(rig, client) == ["its connection is gone"]
+    assert GRACE <= rig.now - began < SILENCE + 5
+
+
+def test_a_silent_service_is_left_for_a_new_connection(rig: Rig) -> None:
+    client = rig.client(timeout=0.5)
+    rig.swallow(client)
+    rig.until(lambda: len(client.ups) == 2)
+    assert LinkDown("the peer is silent") in client.events
+
+
+def test_a_slow_peer_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, other = rig.client(A), rig.client(B)
+    monkeypatch.setattr(hub_module, "KEPT_LIMIT", 25_000)
+    monkeypatch.setattr(hub_module, "KEPT_MOST", 50_000)
+    client.pause()
+    rig.service.say(A, *range(2000))
+    rig.service.say(B, 1)
+    rig.until(lambda: bool(lost(rig, client)))
+    assert lost(rig, client)[0].startswith("too slow: ")
+    rig.until(lambda: other.numbers == [1])
+    assert lost(rig, other) == []
+
+
+def test_big_messages_are_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is to get them has asked for none of them, and cannot have acknowledged any yet."""
+    client = rig.client()
+    monkeypatch.setattr(hub_module, "KEPT_LIMIT", 50_000)
+    client.pause()
+    for _ in range(2):
+        rig.service.core.outbox.append((client.identity, Cancel(range(200_000))))
+    rig.service.say(client.identity, 1)
+    rig.run(SILENCE / 4)
+    client.resume()
+    rig.until(lambda: len(client.numbers) == 400_001)
+    rig.until(lambda: rig.service.hub._peers[client.identity].stream.kept_bytes == 0)
+    assert lost(rig, client) == []
+
+
+def welcomed_hub() -> Hub:
+    """One that has welcomed A at time 0."""
+    hub = Hub(5, admit=lambda hello: Welcome(5), patience=lambda hello: Patience(60, 60))
+    hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(Hello(Role.CLIENT, A, 1, epoch=1)))], 0.0)
+    return hub
+
+
+def test_a_peer_that_is_behind_must_acknowledge_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "KEPT_LIMIT", 5000)
+    hub = welcomed_hub()
+    for _ in range(4):
+        hub.send(A, Cancel(range(500)))
+    for now in range(1, 11):
+        assert hub.tick(now) == []
+    hub.receive(b"route", [HEADER.pack(0, 1), *map(bytes, encode(Heartbeat(1, echo=True)))], 10.5)
+    for now in range(11, 21):
+        assert hub.tick(now) == []
+    ((peer, event),) = hub.tick(21)
+    assert peer == A and isinstance(event, PeerLost) and event.reason.startswith("too slow: ")
+
+
+def test_a_peer_that_catches_up_is_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "KEPT_LIMIT", 5000)
+    hub = welcomed_hub()
+    for _ in range(2):
+        hub.send(A, Cancel(range(500)))
+    assert hub.tick(1.0) == []
+    hub.receive(b"route", [HEADER.pack(0, 1), *map(bytes, encode(Heartbeat(1, echo=True)))], 2.0)
+    for now in range(2, 30):
+        assert hub.tick(now) == []
+
+
+def test_a_peer_that_reads_nothing_is_given_up() -> None:
+    """What answers its heartbeats is not kept, but stands somewhere until it reads."""
+    hub, answers = welcomed_hub(), 0
+    beat = [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(1)))]
+    while not (lost := hub.tick(1.0)):
+        hub.receive(b"route", beat, 1.0)
+        answers += len(hub.outgoing())
+        assert answers < 20_000
+    assert lost == [(A, PeerLost("it reads nothing of what it is sent"))]
+    assert hub.cuts() == [b"route"]
+
+
+def test_a_peer_that_returns_heartbeats_reads() -> None:
+    hub = welcomed_hub()
+    for now in range(1, 60):
+        assert hub.tick(now) == []
+        beats = [decode([bytes(frames[1])]) for _, frames in hub.outgoing()]
+        for _ in range(1000):
+            hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(1)))], now)
+        echo = Heartbeat(next(beat.sent for beat in beats if isinstance(beat, Heartbeat) and not beat.echo), True)
+        hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(echo))], now)
+    assert hub.cuts() == []
+
+
+@pytest.mark.parametrize("said", [Heartbeat(1), Hello(Role.CLIENT, B, 1, protocol=0)], ids=["unasked", "refused"])
+def test_a_stranger_that_reads_nothing_is_cut_off(said: Message) -> None:
+    hub = Hub(5, admit=lambda hello: Refused(["no"]), patience=lambda hello: Patience(60, 60))
+    answers = 0
+    while not (cuts := hub.cuts()):
+        hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(said))], 1.0)
+        answers += len(hub.outgoing())
+        assert answers < 20_000
+    assert cuts == [b"route"] and answers > 1000
+
+
+@pytest.mark.parametrize("end", [Goodbye(), Shutdown()], ids=["goodbye", "gap"])
+def test_who_leaves_much_unread_begins_with_another_connection(end: Message) -> None:
+    """Or what it leaves would pile up with each of its identities."""
+    hub = welcomed_hub()
+    hub.send(A, Cancel(range(200_000)))
+    sequence = 1 if isinstance(end, Goodbye) else 9
+    with contextlib.suppress(StreamGapError):
+        hub.receive(b"route", [HEADER.pack(sequence, 0), *map(bytes, encode(end))], 1.0)
+    assert hub.cuts() == [b"route"]
+
+
+def test_sending_to_nobody_is_no_error(rig: Rig) -> None:
+    rig.service.say(b"nobody", 1)
+    rig.client()
+
+
+# --- strangers and garbage ------------------------------------------------------------------------------------------
+
+
+def test_a_stale_hello_changes_nothing(rig: Rig) -> None:
+    client = rig.client()
+    rig.cut(client)
+    rig.until(lambda: client.ups[1:] in ([True], [False]))
+    epoch = client.uplink.epoch
+    for peer_incarnation in (0, 1, 77):
+        for stale in (1, epoch):
+            rig.raw().tell(rig.hello(client, stale, peer_incarnation))
+    client.say(1)
+    rig.until(lambda: rig.heard(client) == [1])
+    rig.run(0.3)
+    assert client.uplink.epoch == epoch
+    assert len(rig.service.core.joins(client.identity)) == 2 and lost(rig, client) == []
+
+
+GARBAGE: list[Any] = [
+    [b""],
+    [b"", b""],
+    [b"x"],
+    [b"GET / \r\n\r\n"],
+    [bytes(16)],
+    [bytes(16), b""],
+    [bytes(16), bytes(16)],
+    [bytes(16), b"\xff" * 64],
+    [bytes(16), bytes(encode(Shutdown())[0])[:-8]],
+    [bytes(15), *encode(Shutdown())],
+    [bytes(16), *encode(Shutdown()), b"payload of nobody"],
+    [bytes(16), *encode(Shutdown()), b"", b"x"],
+]
+
+
+def test_garbage_hurts_nobody(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    client = rig.client(A)
+    stranger, friend = rig.raw(), rig.raw()
+    friend.tell(Hello(Role.CLIENT, B, 1, epoch=1))
+    assert isinstance(friend.answer(), Welcome)
+    stranger.throw(*GARBAGE)
+    friend.throw(*GARBAGE)
+    friend.tell(Cancel((5,)), sequence=1)
+    client.say(1)
+    rig.until(lambda: rig.heard(client) == [1] and rig.service.core.numbers(B) == [5])
+    rig.until(lambda: rig.service.service.malformed == 2 * len(GARBAGE))
+    assert 9 <= len(caplog.messages) <= 12 and "malformed message number 1 " in caplog.messages[0]
+    assert lost(rig, client) == []
+
+
+def test_a_numbered_message_that_is_malformed_ends_its_link(rig: Rig) -> None:
+    client, stranger = rig.client(A), rig.raw()
+    stranger.tell(Hello(Role.CLIENT, B, 1, epoch=1))
+    assert isinstance(stranger.answer(), Welcome)
+    stranger.throw([HEADER.pack(1, 0), b"\xff" * 64])
+    answer = stranger.answer()
+    assert isinstance(answer, Refused) and tuple(answer.codes) == (RefusalCode.MALFORMED,)
+    assert answer.reasons[0].startswith("malformed message: not a message")
+    rig.until(lambda: rig.service.core.losses(B) == list(answer.reasons))
+    client.say(1)
+    rig.until(lambda: rig.heard(client) == [1])
+    assert lost(rig, client) == []
+
+
+def test_a_client_whose_message_is_malformed_is_told_why(rig: Rig) -> None:
+    client = rig.client()
+    client.uplink._stream.write(Cancel((1,)))  # counted as sent; something else goes in its place
+    client.connection.send([HEADER.pack(1, 0), b"\xff" * 64])
+    rig.until(lambda: client.uplink.state is LinkState.REFUSED)
+    (refused,) = [event for event in client.events if isinstance(event, LinkRefused)]
+    assert "malformed message" in refused.reasons[0]
+
+
+def test_a_bug_of_the_core_hurts_one_message(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    client = rig.client()
+    rig.service.core.fails_at = {1}
+    client.say(0, 1, 2)
+    rig.until(lambda: rig.heard(client) == [0, 2])
+    assert "could not be handled" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_a_bug_of_the_core_is_not_told_of_for_ever(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    client = rig.client()
+    rig.service.core.fails_at = set(range(99))
+    client.say(*range(100))
+    rig.until(lambda: rig.heard(client) == [99])
+    assert rig.service.service.malformed == 99 and len(caplog.messages) == 10
+
+
+@pytest.mark.parametrize("frames", [[b"x"], [bytes(16), b"\xff" * 64], [b"short", *encode(Shutdown())]])
+def test_garbage_from_the_service_costs_one_epoch(rig: Rig, frames: list[bytes]) -> None:
+    client = rig.client()
+    client.say(1)
+    rig.until(lambda: rig.heard(client) == [1])
+    (route,) = rig.service.hub._routes
+    assert rig.service.listener.send(route, frames)
+    rig.service.say(client.identity, 1)
+    client.say(2)
+    rig.until(lambda: client.ups == [False, True] and client.numbers == [1] and rig.heard(client) == [1, 2])
+    assert client.dialer.malformed == 1
+
+
+@pytest.mark.parametrize("message", [Welcome(9), Refused(["no"]), NeedHello()])
+def test_only_services_say_these(rig: Rig, message: Message) -> None:
+    client = rig.client()
+    client.connection.send([bytes(16), *encode(message)])
+    client.say(1)
+    rig.until(lambda: rig.heard(client) == [1])
+    assert rig.service.service.malformed == 1
+
+
+# --- what only the network in memory can show -----------------------------------------------------------------------
+
+
+def test_a_welcome_that_was_lost_does_not_resume_a_stream(memory_rig: MemoryRig) -> None:
+    """The service began a new stream that the client never heard of: neither may count on in it."""
+    rig = memory_rig
+    client = rig.client()
+    client.say(*range(5))
+    rig.service.say(client.identity, *range(5))
+    rig.until(lambda: len(rig.heard(client)) == 5 and len(client.numbers) == 5)
+    rig.swallow(client)
+    rig.until(lambda: bool(lost(rig, client)))  # given up, while the client believes in its connection
+    rig.until(lambda: client.uplink.state is LinkState.GREETING)
+    rig.run(rig.network.latency * 1.5)  # its Hello has arrived, and the Welcome is under way
+    assert rig.service.core.joins(client.identity) == [False, False]
+    client.connection.cut(down_lost=9)  # type: ignore[attr-defined]
+    rig.service.say(client.identity, 5, 6)
+    rig.until(lambda: len(client.ups) == 2)
+    assert client.ups == [False, False]
+    client.say(7)
+    rig.service.say(client.identity, 7)
+    rig.until(lambda: 7 in client.numbers and 7 in rig.heard(client))
+    assert client.numbers[5:] == [7] and rig.heard(client)[5:] == [7]
+
+
+def test_a_service_that_did_not_look_blames_nobody(memory_rig: MemoryRig) -> None:
+    rig = memory_rig
+    clients = [rig.client(i.to_bytes(2, "big") * 8) for i in range(300)]
+    assert rig.service.shell is not None
+    rig.service.shell.stop(SILENCE * 3)
+    rig.run(SILENCE * 4)
+    for client in clients:
+        assert lost(rig, client) == []
+
+
+def test_no_service_for_too_long(memory_rig: MemoryRig) -> None:
+    rig = memory_rig
+    client = rig.client(timeout=0.4)
+    rig.kill_service()
+    rig.run(10)
+    assert sum(isinstance(event, LinkLost) for event in client.events) == 1
+    rig.service = rig.serve(2)
+    rig.until(lambda: client.ups == [False, False])
+    rig.kill_service()
+    rig.run(10)
+    assert sum(isinstance(event, LinkLost) for event in client.events) == 2

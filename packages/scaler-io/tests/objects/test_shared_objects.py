@@ -1,0 +1,593 @@
+"""ObjectConnection on the server's host: segments that are written once, mapped, pinned and used again."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from scaler_io.objects import connection_thread
+from scaler_io.objects.connection import ObjectConnection
+from scaler_io.objects.mmaps import Mappings
+from scaler_io.objects.segments import SegmentWriter, map_segment, read_token
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import (
+    ClientQuitError,
+    ObjectNotFoundError,
+    ObjectRefusedError,
+    ScalerError,
+    StorageFullError,
+    StorageLostError,
+)
+from scaler_protocol.handshake import Role
+from scaler_protocol.objects import SHARED_BYTES, Reference
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
+
+DEADLINE = 60
+MIB = 1024 * 1024
+
+
+class SegmentServer:
+    """A server process whose segments can be looked at."""
+
+    def __init__(self, folder: Path, *words: str, address: str = "tcp://127.0.0.1:0") -> None:
+        self.folder = folder
+        source, ready = os.pipe()
+        command = [sys.executable, "-m", "scaler_storage", address, "--segment-directory", str(folder)]
+        self.process = subprocess.Popen(
+            [*command, "--ready-fd", str(ready), "-lp", "/dev/null", *words],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(ready,),
+        )
+        os.close(ready)
+        with open(source, encoding="utf-8") as reader:
+            assert select.select([reader], [], [], DEADLINE)[0]
+            self.address = Address.parse(reader.read().strip())
+
+    @property
+    def directory(self) -> Path:
+        [directory] = self.folder.iterdir()
+        return directory
+
+    @property
+    def segments(self) -> set[str]:
+        """The segments that there are, the free ones included."""
+        return {path.name for path in self.directory.iterdir()} - {"lock", "token", "peers"}
+
+    def wait_for(self, holds: Callable[[set[str]], bool]) -> None:
+        """Until the segments are so."""
+        wait_until(lambda: holds(self.segments))
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        self.process.wait(DEADLINE)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + DEADLINE
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+Start = Callable[..., SegmentServer]
+Connect = Callable[..., ObjectConnection]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    servers: list[SegmentServer] = []
+
+    def started(*words: str, address: str = "tcp://127.0.0.1:0") -> SegmentServer:
+        servers.append(SegmentServer(tmp_path / "segments", *words, address=address))
+        return servers[-1]
+
+    yield started
+    for server in servers:
+        server.process.send_signal(signal.SIGCONT)
+        server.end(signal.SIGTERM)
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    connections: list[ObjectConnection] = []
+
+    def connected(
+        server: SegmentServer, session: int = 1, role: int = Role.CLIENT, timeout_seconds: float = DEADLINE
+    ) -> ObjectConnection:
+        made = ObjectConnection(server.address, session=session, role=role, timeout_seconds=timeout_seconds)
+        connections.append(made)
+        return made
+
+    yield connected
+    for connection in connections:
+        connection.close()
+
+
+def view(got: bytes | memoryview) -> memoryview:
+    assert isinstance(got, memoryview) and got.readonly and got.format == "B"
+    return got
+
+
+def test_what_is_got_is_a_view_of_the_segment(start: Start, connect: Connect) -> None:
+    server = start()
+    writer, reader = connect(server), connect(server, session=2)
+    content = os.urandom(3 * MIB + 5)
+    reference = writer.put([content[:MIB], content[MIB:]])
+    got = view(reader.get(reference))
+    assert got == content
+    [segment] = server.segments
+    with open(server.directory / segment, "r+b") as file:
+        file.write(b"seen by all")
+    assert bytes(got[:11]) == bytes(view(writer.get(reference))[:11]) == b"seen by all"
+
+
+def test_many_buffers_are_written_one_behind_the_other(start: Start, connect: Connect) -> None:
+    connection = connect(start())
+    pieces = [bytes([index % 251]) * (index % 7) for index in range(100_000)]
+    assert connection.get(connection.put(pieces)) == b"".join(pieces)
+
+
+def test_small_objects_travel(start: Start, connect: Connect) -> None:
+    server = start()
+    connection = connect(server)
+    assert connection.get(connection.put(b"x" * (SHARED_BYTES - 1))) == b"x" * (SHARED_BYTES - 1)
+    assert not server.segments
+
+
+def test_an_object_is_mapped_once(start: Start, connect: Connect) -> None:
+    connection = connect(start())
+    reference = connection.put(b"x" * MIB)
+    first, second = view(connection.get(reference)), view(connection.get(reference))
+    assert first.obj is second.obj
+    connection.delete([reference])
+    with pytest.raises(ObjectNotFoundError):
+        connection.get(reference)
+    assert first == b"x" * MIB
+
+
+def test_half_of_the_descriptors_are_left_to_others(start: Start, connect: Connect) -> None:
+    server = start()
+    references = connect(server).put_each([bytes([number]) * SHARED_BYTES for number in range(100)])
+    script = """
+        import os, resource, sys
+        from scaler_io.objects.connection import ObjectConnection
+        from scaler_protocol.addresses import Address
+        from scaler_protocol.objects import Reference
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+        connection = ObjectConnection(Address.parse(sys.argv[1]), session=2)
+        references = [Reference.unpack(bytes.fromhex(word)) for word in sys.argv[2:]]
+        got = [connection.get(reference) for reference in references]
+        assert [(each[0], len(each)) for each in got] == [(number, references[0].size) for number in range(100)]
+        assert sum(isinstance(each, memoryview) for each in got) == 60
+        assert len(os.listdir("/proc/self/fd")) < 100
+        del got
+        assert isinstance(connection.get(references[99]), memoryview)
+        connection.close()
+        print("done")
+    """
+    run(script, str(server.address), *(reference.pack().hex() for reference in references))
+
+
+@pytest.mark.parametrize("exhausted", ["descriptors", "mappings"])
+def test_what_can_not_be_mapped_is_copied(start: Start, connect: Connect, exhausted: str) -> None:
+    server = start()
+    references = connect(server).put_each([bytes([number]) * SHARED_BYTES for number in range(3)])
+    script = """
+        import mmap, os, resource, sys
+        from scaler_io.objects.connection import ObjectConnection
+        from scaler_protocol.addresses import Address
+        from scaler_protocol.objects import Reference
+
+        connection = ObjectConnection(Address.parse(sys.argv[1]), session=2)
+        first, second, third = [Reference.unpack(bytes.fromhex(word)) for word in sys.argv[3:]]
+        got = connection.get(first)
+        assert isinstance(got, memoryview)
+        others = []
+        if sys.argv[2] == "descriptors":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        try:
+            while True:  # neighbours are one mapping unless they differ
+                taken = os.dup(0) if sys.argv[2] == "descriptors" else mmap.mmap(-1, 4096, prot=1 + len(others) % 2)
+                others.append(taken)
+        except OSError:
+            pass
+        copied = connection.get(second)
+        assert bytes(copied[:1]) == b"\\1" and len(copied) == second.size
+        if sys.argv[2] == "descriptors":
+            assert isinstance(copied, bytes)
+            for taken in others:
+                os.close(taken)
+        others.clear()
+        assert isinstance(connection.get(third), memoryview)
+        connection.close()
+        print("done")
+    """
+    run(script, str(server.address), exhausted, *(reference.pack().hex() for reference in references))
+
+
+def test_a_segment_is_used_again_when_nothing_of_it_is_used_any_more(start: Start, connect: Connect) -> None:
+    server = start()
+    writer, reader = connect(server), connect(server, session=2)
+    reference = writer.put(b"1" * MIB)
+    part = view(reader.get(reference))[5:10]
+    writer.delete([reference])
+    other = writer.put(b"2" * MIB)
+    assert len(server.segments) == 2 and bytes(part) == b"11111"
+    del part
+    reader.delete([Reference(b"0" * 16, 1)])  # a turn of its thread: pins go in order with what comes next
+    with pytest.raises(ObjectNotFoundError):
+        reader.get(reference)
+    third = writer.put(b"3" * MIB)
+    assert len(server.segments) == 2
+    assert writer.get(other) == b"2" * MIB and writer.get(third) == b"3" * MIB
+
+
+def test_a_thousand_rounds_leave_one_free_segment_and_its_server_none(start: Start, connect: Connect) -> None:
+    server = start("--memory-limit", str(64 * MIB))
+    writer, reader = connect(server), connect(server, session=2)
+    for number in range(1000):
+        reference = writer.put(number.to_bytes(4, "little") * (SHARED_BYTES // 4))
+        assert view(reader.get(reference))[-4:] == number.to_bytes(4, "little")
+        writer.delete([reference])
+    server.wait_for(lambda segments: len(segments) <= 3)
+    writer.close()
+    reader.close()
+    directory = server.directory
+    server.end(signal.SIGTERM)
+    assert not directory.exists()
+
+
+def test_a_put_that_does_not_wait(start: Start, connect: Connect) -> None:
+    connection = connect(start("--memory-limit", str(8 * MIB)))
+    ended = threading.Event()
+    outcomes: dict[int, ScalerError | None] = {}
+
+    def put(number: int, content: bytes | Sequence[bytes]) -> Reference:
+        def done(error: ScalerError | None) -> None:
+            outcomes[number] = error
+            if len(outcomes) == 4:
+                ended.set()
+
+        return connection.put_soon(content, done=done)
+
+    references = [put(0, b"small"), put(1, [b"b" * MIB, b"ig"]), put(2, b"x" * (9 * MIB)), put(3, b"")]
+    assert ended.wait(DEADLINE)
+    assert isinstance(outcomes.pop(2), StorageFullError)
+    assert outcomes == {0: None, 1: None, 3: None}
+    assert [bytes(connection.get(references[number])) for number in (0, 1, 3)] == [b"small", b"b" * MIB + b"ig", b""]
+    connection.close()
+    with pytest.raises(ClientQuitError):
+        connection.put_soon(b"x", done=print)
+
+
+def begin_ahead(connection: ObjectConnection, following: Sequence[Reference]) -> None:
+    """Have these read ahead, and wait until all are here."""
+    connection.get_soon(following)
+    begun = list(connection._ahead._begun.values())
+    assert [download.reference for download in begun] == following
+    assert all(download.over.wait(DEADLINE) for download in begun)
+
+
+def test_what_is_read_ahead_is_here_when_it_is_asked_for(start: Start, connect: Connect) -> None:
+    server = start()
+    connection = connect(server)
+    contents = [os.urandom(size) for size in (100_000, MIB, 1, 3 * MIB, SHARED_BYTES - 1, SHARED_BYTES)]
+    references = [connection.put(content) for content in contents]
+    begin_ahead(connection, references)
+    server.process.send_signal(signal.SIGSTOP)
+    assert [connection.get(reference) for reference in references] == contents
+    server.process.send_signal(signal.SIGCONT)
+    assert connection.get(references[0]) == contents[0]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_what_is_read_ahead_and_deleted_is_not_found(start: Start, connect: Connect, by_name: bool) -> None:
+    server = start()
+    connection = connect(server)
+    references = [connection.put(bytes(size)) for size in (100_000, MIB)]
+    begin_ahead(connection, references)
+    if by_name:
+        connection.delete(references)
+    else:
+        connection.clear()
+    for reference in references:
+        with pytest.raises(ObjectNotFoundError):
+            connection.get(reference)
+    server.wait_for(lambda found: len(found) == 1)  # which is free
+    connection.delete([connection.put(bytes(MIB))])
+    assert len(server.segments) == 1
+
+
+def test_what_could_not_be_read_ahead_is_asked_for_again(start: Start, connect: Connect) -> None:
+    server = start()
+    connection = connect(server, timeout_seconds=2)
+    here, gone = connection.put(bytes(MIB)), Reference(b"?" * 16, MIB)
+    begin_ahead(connection, [gone, here])
+    with pytest.raises(ObjectNotFoundError):
+        connection.get(gone)
+    assert connection.get(here) == bytes(MIB)
+    server.process.send_signal(signal.SIGSTOP)
+    connection.get_soon([here])
+    server.end()
+    with pytest.raises(StorageLostError):
+        connection.get(here)
+
+
+def test_a_forked_process_reads_for_itself_what_its_parent_reads_ahead(start: Start) -> None:
+    script = """
+        import os, signal, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on: fork with threads
+        from scaler_io.objects.connection import ObjectConnection
+        from scaler_protocol.addresses import Address
+
+        connection = ObjectConnection(Address.parse(sys.argv[1]), session=1)
+        reference = connection.put(b"1" * 100_000)
+        server = int(sys.argv[2])
+        os.kill(server, signal.SIGSTOP)
+        connection.get_soon([reference])  # on the way when the other one begins
+        if not os.fork():
+            os.kill(server, signal.SIGCONT)
+            os._exit(0 if connection.get(reference) == b"1" * 100_000 else 1)
+        assert os.wait()[1] == 0
+        assert connection.get(reference) == b"1" * 100_000
+        connection.close()
+        print("done")
+    """
+    server = start()
+    run(script, str(server.address), str(server.process.pid))
+
+
+def test_what_is_raised_by_who_is_told_harms_nobody(
+    start: Start, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = connect(start())
+
+    def done(error: ScalerError | None) -> None:
+        raise ValueError("in the callback")
+
+    reference = connection.put_soon(b"x", done=done)
+    assert connection.get(connection.put(b"y")) == b"y" and connection.get(reference) == b"x"
+    assert "could not be told" in caplog.text and "in the callback" in caplog.text
+
+
+def test_a_lost_server_ends_puts_that_do_not_wait(start: Start, connect: Connect) -> None:
+    server = start()
+    connection = connect(server, timeout_seconds=0.5)
+    connection.open()
+    server.process.send_signal(signal.SIGSTOP)
+    errors: list[ScalerError | None] = []
+    ended = threading.Event()
+
+    def done(error: ScalerError | None) -> None:
+        errors.append(error)
+        if len(errors) == 2:
+            ended.set()
+
+    for _ in range(2):
+        connection.put_soon(b"x" * MIB, done=done)
+    server.end()
+    assert ended.wait(DEADLINE)
+    assert all(isinstance(error, StorageLostError) for error in errors)
+
+
+def test_a_wrong_proof_is_refused(start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_thread, "read_token", lambda directory: b"guessed")
+    connection = connect(start())
+    with pytest.raises(ObjectRefusedError, match="AllocateObject came before a HostProof"):
+        connection.put(b"x" * MIB)
+    assert connection.get(connection.put(b"small")) == b"small"
+    with pytest.raises(ObjectRefusedError, match="MapObject came before a HostProof"):
+        connection.get(Reference(b"x" * 16, MIB))
+
+
+def test_the_directory_is_for_its_owner_alone(start: Start) -> None:
+    server = start()
+    assert server.directory.stat().st_mode & 0o777 == 0o700
+    assert (server.directory / "token").stat().st_mode & 0o777 == 0o600
+    assert len(read_token(str(server.directory))) == 32
+
+
+def test_views_outlive_server_and_connection(start: Start, connect: Connect) -> None:
+    server = start()
+    connection = connect(server, timeout_seconds=0.2)
+    reference = connection.put(b"1" * MIB)
+    got = view(connection.get(reference))
+    server.end()
+    again = start(address=str(server.address))
+    assert not again.segments and len(list(again.folder.iterdir())) == 1  # of the killed one nothing is left
+    with pytest.raises(ObjectNotFoundError):
+        connect(again).get(reference)
+    assert connect(again).put(b"2" * MIB)
+    connection.close()
+    assert got == b"1" * MIB
+
+
+def test_a_forked_process_may_keep_what_its_parent_gives_back(start: Start, connect: Connect) -> None:
+    server = start()
+    script = """
+        import os, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on: fork with threads
+        from scaler_io.objects.connection import ObjectConnection
+        from scaler_protocol.addresses import Address
+
+        connection = ObjectConnection(Address.parse(sys.argv[1]), session=1)
+        reference = connection.put(b"1" * 1_000_000)
+        got = connection.get(reference)
+        go, gone = os.pipe()
+        if not os.fork():
+            os.close(gone)
+            os.read(go, 1)
+            os._exit(0 if got == b"1" * 1_000_000 else 1)
+        del got
+        connection.delete([reference])
+        for number in range(3):
+            connection.delete([connection.put(b"2" * 1_000_000)])
+        os.close(gone)
+        assert os.wait()[1] == 0
+        connection.close()
+        print("done")
+    """
+    run(script, str(server.address))
+
+
+def run(script: str, *words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *words], capture_output=True, encoding="utf-8", timeout=DEADLINE
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+HOLDER = """
+    import os, sys
+    from scaler_io.objects.connection import ObjectConnection
+    from scaler_io.objects.operations import Upload
+    from scaler_protocol.addresses import Address
+    from scaler_protocol.objects import Reference
+
+    connection = ObjectConnection(Address.parse(sys.argv[1]), session=1)
+    if sys.argv[2] == "read":
+        got = connection.get(Reference.unpack(bytes.fromhex(sys.argv[3])))
+    else:
+        Upload.write = lambda upload, limit: None  # for ever in the middle
+        connection.put_soon(bytes(1_000_000), done=print)
+        while not connection._traffic._conveyor._copies:
+            pass
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("doing", ["read", "write"])
+def test_a_killed_process_gives_back_what_it_had(start: Start, connect: Connect, doing: str) -> None:
+    server = start("--memory-limit", str(4 * MIB), "--client-timeout-seconds", "1000")
+    connection = connect(server)
+    reference = connection.put(b"1" * 1_000_000)
+    command = [sys.executable, "-c", textwrap.dedent(HOLDER), str(server.address), doing, reference.pack().hex()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"ready\n"
+        if doing == "read":
+            connection.delete([reference])
+        with pytest.raises(StorageFullError):
+            connection.put(bytes(3_500_000))
+        holder.kill()
+    if doing == "write":
+        connection.delete([reference])
+    wait_until(lambda: is_stored(connection, bytes(3_500_000)))  # its lock is free, whatever its connection says
+    assert len(list((server.directory / "peers").iterdir())) == 1
+
+
+def is_stored(connection: ObjectConnection, content: bytes) -> bool:
+    try:
+        return bool(connection.put(content))
+    except StorageFullError:
+        return False
+
+
+def test_an_interrupted_put_is_no_segment_for_others(start: Start, connect: Connect) -> None:
+    server = start()
+    script = """
+        import os, signal, sys
+        from scaler_io.objects.connection import ObjectConnection
+        from scaler_io.objects.operations import Upload
+        from scaler_protocol.addresses import Address
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # programs in the background begin without
+        connection = ObjectConnection(Address.parse(sys.argv[1]), session=1)
+        write = Upload.write
+
+        def interrupted(upload, limit):
+            Upload.write = slow
+            os.kill(os.getpid(), signal.SIGINT)
+            write(upload, 4096)
+
+        def slow(upload, limit):
+            write(upload, 4096)
+
+        for round in range(3):
+            Upload.write = interrupted
+            try:
+                connection.put(b"1" * (1 << 20))
+            except KeyboardInterrupt:
+                pass
+            else:
+                raise AssertionError("it was not interrupted")
+            Upload.write = write
+            reference = connection.put(b"2" * (1 << 20))
+            assert connection.get(reference) == b"2" * (1 << 20)
+            connection.delete([reference])
+        connection.close()
+        print("done")
+    """
+    run(script, str(server.address))
+    server.wait_for(lambda segments: len(segments) <= 1)
+
+
+@pytest.mark.soak
+def test_an_object_of_3_gib(start: Start, connect: Connect) -> None:
+    server = start()
+    connection = connect(server)
+    block = os.urandom(256 * MIB)
+    reference = connection.put([*[block] * 12, b"end"])
+    got = view(connection.get(reference))
+    assert len(got) == reference.size == 3 * 2**30 + 3
+    assert got[-MIB:] == block[3 - MIB :] + b"end"
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_no_token_and_no_segment(tmp_path: Path) -> None:
+    assert read_token("") == read_token(str(tmp_path)) == b""
+    with pytest.raises(ObjectNotFoundError, match="segment is gone"):
+        map_segment(str(tmp_path), "1", 10)
+    with pytest.raises(StorageLostError, match="segment is gone"):
+        SegmentWriter(str(tmp_path), "1", [])
+
+
+def test_a_writer_writes_slice_by_slice(tmp_path: Path) -> None:
+    (tmp_path / "1").write_bytes(bytes(12))
+    writer = SegmentWriter(str(tmp_path), "1", [memoryview(each) for each in (b"abc", b"defgh", b"", b"ij")])
+    assert [writer.write(4) for _ in range(3)] == [False, False, True]
+    writer.close()
+    writer.close()
+    assert (tmp_path / "1").read_bytes() == b"abcdefghij\0\0"
+
+
+def test_a_full_memory_is_an_error_of_its_own() -> None:
+    writer = SegmentWriter("/dev", "full", [memoryview(b"x")])
+    with pytest.raises(StorageFullError, match="memory for segments is full"):
+        writer.write(1)
+    writer.close()
+
+
+def test_pins_are_given_back_once_per_mapping(tmp_path: Path) -> None:
+    (tmp_path / "1").write_bytes(b"x" * 10)
+    woken: list[int] = []
+    mappings = Mappings(lambda: woken.append(1))
+    first = mappings.keep(b"n", map_segment(str(tmp_path), "1", 10), 7)
+    second = mappings.keep(b"n", map_segment(str(tmp_path), "1", 10), 8)
+    assert second is first and mappings.find(b"n", 10) is first and mappings.find(b"n", 9) is None
+    gc.collect()
+    returned = mappings.returned()
+    assert returned is not None and (returned.pins, returned.lent) == ([8], [])
+    mappings.lend()
+    part = memoryview(first)[3:]
+    del first, second
+    assert mappings.returned() is None and part == b"x" * 7
+    del part
+    returned = mappings.returned()
+    assert returned is not None and (returned.pins, returned.lent) == ([], [7])
+    assert mappings.find(b"n", 10) is None and woken == [1, 1]

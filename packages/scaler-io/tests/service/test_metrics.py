@@ -1,0 +1,106 @@
+"""Metrics: names and values as Prometheus's own parser reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scaler_io.service.metrics import MetricsPage, families
+from scaler_io.service.options import http_address
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError
+from scaler_protocol.monitoring import MonitorStatus, StorageStatus
+
+STATUS = MonitorStatus(
+    5, 1000.0, cpu=0.5, rss=7, waiting=4, held=1, assigned=2, succeeded=10, raised=3, cancelled=6, lost_runs=8,
+    sent_names=("Run",), sent_counts=(9,), client_sessions=(1, 2), client_names=("a", ""), client_hosts=("h", ""),
+    client_tasks=(1, 1), agents=(3,), agent_names=("vm:1",), agent_hosts=("vm",), agent_sizes=(2,),
+    agent_queue_sizes=(10,), agent_capabilities=("",), agent_runtimes=("",), agent_cpus=(0.1,), agent_rsses=(11,),
+    agent_frees=(12,), agent_sents=(2,), agent_queueds=(0,), agent_lags=(0.25,), agent_silences=(1.5,),
+    worker_agents=(3, 3), worker_names=("a", "b"), worker_pids=(1, 2), worker_states=(1, 2), worker_runs=(0, 5),
+    worker_cpus=(0.5, 0.25), worker_rsses=(100, 200), worker_queues=(0, 0), function_names=("f", 'g"\n', "f"),
+    function_counts=(1, 2, 3), function_seconds=(0.5, 1.0, 0.0), graphs=(1, 2, 3), graph_sessions=(1, 1, 1),
+    graph_nodes=(10, 20, 5), graph_dones=(2, 3, 5), graph_faileds=(1, 1, 0), graph_cancelleds=(0, 4, 0),
+    graph_assigneds=(2, 1, 0), graph_begins=(1.0, 2.0, 3.0), graph_ends=(0.0, 0.0, 4.0), graphs_ended=7,
+)  # fmt: skip
+STORAGE = StorageStatus(
+    objects=10, writing=2, sessions=1, peers=1, bytes=5000, memory_limit=8000, refused=3, writing_bytes=1000,
+    pinned_bytes=70, recyclable_bytes=80, spilled=4, spilled_bytes=600, spilled_ever=6000, loaded_ever=5400, hits=30,
+    misses=10, unknown=1, waiting=5, held=1, held_bytes=900, brought_ever=40,
+)  # fmt: skip
+
+
+def read(port: int) -> dict[tuple[str, str], float]:
+    """Every sample by name and by the values of its labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, "/".join(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_page_says_what_the_status_says() -> None:
+    newest: list[tuple[MonitorStatus | None, StorageStatus | None]] = [(None, None)]
+    page = MetricsPage(Address("127.0.0.1", 0), lambda: newest[-1])
+    assert read(page.port) == {}
+    newest.append((STATUS, None))
+    assert not any("storage" in name or "object" in name for name, _ in read(page.port))
+    newest.append((STATUS, STORAGE))
+    found = read(page.port)
+    expected = {
+        ("scaler_tasks", "waiting"): 4, ("scaler_tasks", "held"): 1, ("scaler_tasks", "assigned"): 2,
+        ("scaler_tasks_ended_total", "success"): 10, ("scaler_tasks_ended_total", "cancelled"): 6,
+        ("scaler_runs_lost_total", ""): 8, ("scaler_messages_sent_total", "Run"): 9, ("scaler_clients", ""): 1,
+        ("scaler_scheduler_cpu_cores", ""): 0.5, ("scaler_scheduler_resident_memory_bytes", ""): 7,
+        ("scaler_agents", ""): 1, ("scaler_workers", "idle"): 1, ("scaler_workers", "running"): 1,
+        ("scaler_workers", "blocked"): 0, ("scaler_agent_worker_cpu_cores", "vm:1/vm"): 0.75,
+        ("scaler_agent_worker_resident_memory_bytes", "vm:1/vm"): 300, ("scaler_agent_lag_seconds", "vm:1/vm"): 0.25,
+        ("scaler_function_tasks_total", "f"): 4, ("scaler_function_tasks_total", 'g"\n'): 2,
+        ("scaler_function_duration_seconds", "f"): 0.5, ("scaler_graphs", ""): 2, ("scaler_graphs_ended_total", ""): 7,
+        ("scaler_graph_nodes", "done"): 5, ("scaler_graph_nodes", "failed"): 2, ("scaler_graph_nodes", "cancelled"): 4,
+        ("scaler_graph_nodes", "assigned"): 3, ("scaler_graph_nodes", "waiting"): 16, ("scaler_objects", "memory"): 5,
+        ("scaler_objects", "disk"): 4, ("scaler_objects", "writing"): 2, ("scaler_object_bytes", "memory"): 4000,
+        ("scaler_objects", "held"): 1, ("scaler_object_bytes", "held"): 900,
+        ("scaler_storage_brought_bytes_total", ""): 40, ("scaler_object_bytes", "disk"): 600,
+        ("scaler_object_bytes", "writing"): 1000,
+        ("scaler_storage_memory_limit_bytes", ""): 8000, ("scaler_storage_mapped_bytes", ""): 70,
+        ("scaler_storage_recyclable_bytes", ""): 80, ("scaler_storage_waiting_writes", ""): 5,
+        ("scaler_storage_spilled_bytes_total", ""): 6000, ("scaler_storage_loaded_bytes_total", ""): 5400,
+        ("scaler_storage_refused_writes_total", ""): 3, ("scaler_storage_reads_total", "memory"): 30,
+        ("scaler_storage_reads_total", "disk"): 10, ("scaler_storage_reads_total", "unknown"): 1,
+    }  # fmt: skip
+    assert found.items() >= expected.items()
+    page.close()
+    with pytest.raises(OSError):
+        read(page.port)
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    """The example for Grafana in docs/."""
+    dashboard = json.loads((Path(__file__).resolve().parents[4] / "docs" / "grafana.json").read_text("utf-8"))
+    there = {sample.name for family in families(STATUS, STORAGE) for sample in family.samples}
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = {name for query in queries for name in re.findall(r"scaler_\w+", query)}
+    assert len(queries) >= 8 and asked <= there
+
+
+def test_an_address_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressError, match=f"cannot serve metrics at 127.0.0.1:{port}: Address already in use"):
+            MetricsPage(Address("127.0.0.1", port), lambda: (None, None))
+
+
+def test_addresses_of_pages() -> None:
+    assert http_address("127.0.0.1:9100") == Address("127.0.0.1", 9100)
+    assert http_address("[::1]:9100") == Address("::1", 9100)
+    with pytest.raises(ValueError, match=r"address 'nine': write host:port"):
+        http_address("nine")

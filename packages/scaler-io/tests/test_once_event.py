@@ -1,0 +1,94 @@
+"""Latches, also those whose threads are interrupted again and again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+
+import pytest
+
+from scaler_io import once_event
+from scaler_io.once_event import Latch, check_may_wait, never_wait_here
+
+DEADLINE = 20.0
+
+
+def test_it_happens_once_for_everybody() -> None:
+    latch = Latch()
+    assert not latch.is_set() and not latch.wait(0.0) and not latch.wait(-1.0)
+    heard: list[bool] = []
+    threads = [threading.Thread(target=lambda: heard.append(latch.wait(DEADLINE))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    latch.set()
+    latch.set()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert heard == [True] * 5
+    assert latch.is_set() and latch.wait(0.0) and latch.wait(DEADLINE)
+
+
+def test_a_thread_that_serves_others_is_told_that_it_must_not_wait() -> None:
+    over, open_latch = Latch(), Latch()
+    over.set()
+    found: list[object] = []
+
+    def serve() -> None:
+        never_wait_here()
+        found.append(over.wait(DEADLINE))
+        with pytest.raises(RuntimeError, match=r"thread serving, .*finalizer"):
+            open_latch.wait(DEADLINE)
+        found.append("told")
+
+    thread = threading.Thread(target=serve, name="serving")
+    thread.start()
+    thread.join(DEADLINE)
+    assert found == [True, "told"]
+    check_may_wait()
+
+
+def test_those_who_set_it_at_once_do_not_meet() -> None:
+    for _ in range(200):
+        latch, begin = Latch(), threading.Barrier(4)
+
+        def run(act: object, latch: Latch = latch, begin: threading.Barrier = begin) -> None:
+            begin.wait(DEADLINE)
+            latch.set() if act == "set" else latch.wait(DEADLINE)
+
+        threads = [threading.Thread(target=run, args=(act,)) for act in ("set", "set", "wait", "wait")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE)
+        assert latch.wait(0.0) and not any(thread.is_alive() for thread in threads)
+
+
+def test_what_interrupts_a_wait_is_all_that_comes_of_it() -> None:
+    latch, interrupts = Latch(), 0
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code.co_filename == once_event.__file__:
+            raise KeyboardInterrupt
+
+    def send() -> None:
+        while interrupts < 1000:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    sender = threading.Thread(target=send)
+    try:
+        sender.start()
+        while interrupts < 1000:
+            try:
+                latch.wait(DEADLINE)
+            except KeyboardInterrupt:
+                interrupts += 1
+    finally:
+        interrupts = 1000
+        sender.join(DEADLINE)
+        signal.signal(signal.SIGINT, before)
+    assert not latch.wait(0.0)
+    threading.Timer(0.01, latch.set).start()
+    assert latch.wait(DEADLINE)

@@ -1,0 +1,380 @@
+"""SchedulerCore: which task runs where, and who is told. Events in, effects out, no IO.
+
+A task is WAITING in a lane, HELD while inputs or its function's bytes are lacking, ASSIGNED to an agent, DONE once
+its owner was sent the outcome, GONE when nobody wants it:
+
+    Submit ─▶ WAITING ◀──inputs, function bytes── HELD        Cancel, owner or parent ended: any ─▶ GONE
+                 │ ▲
+         Run     │ │ Returned; agent lost; LOST below the limit; RAISED with retries left
+                 ▼ │
+              ASSIGNED ──Done──▶ DONE ──Release──▶ forgotten
+
+A run is one dispatch: run ids are never used twice. Any outcome of user code (VALUE, RAISED) is accepted from any run
+of a task that is not DONE, the first wins; FAILED, LOST and CANCELLED count only from the current run.
+
+Invariants (`check`): an ASSIGNED task stands under its run at its agent and nowhere else; the waiting room counts the
+WAITING tasks; a session knows exactly its unforgotten tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from scaler_io.links.effects import Effect, Stop
+from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
+from scaler_protocol import messages
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, Welcome
+from scaler_protocol.ids import session_of
+from scaler_protocol.operations import Drain, Resized
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.storage import DeleteObjects
+from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
+from scaler_scheduler.core.completion import Outcomes
+from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.definitions import Definitions
+from scaler_scheduler.core.dispatch import Dispatch
+from scaler_scheduler.core.intake import Intake
+from scaler_scheduler.core.operators import Operators
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    DONE,
+    GONE,
+    WAITING,
+    AgentRecord,
+    Offer,
+    SessionRecord,
+    runtime_of,
+)
+from scaler_scheduler.core.recovery import Recovery
+from scaler_scheduler.core.state import SchedulerState
+
+
+class SchedulerCore:
+    """All of the scheduler but its sockets. `handle` is the only way in, `settle` the only way out."""
+
+    def __init__(self, incarnation: int, config: SchedulerConfig) -> None:
+        self._config = config
+        self.state = SchedulerState(incarnation, config)
+        self._recovery = Recovery(self.state)
+        self._outcomes = Outcomes(self.state, self._recovery)
+        self._dispatch = Dispatch(self.state, self._outcomes)
+        self._intake = Intake(self.state, self._outcomes, self._dispatch)
+        self._definitions = Definitions(self.state, self._outcomes, self._dispatch)
+        self._operators = Operators(self.state, self._outcomes)
+        self._clients: dict[bytes, SessionRecord] = {}
+        self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
+            PeerJoined: self._joined,
+            PeerLost: self._lost,
+            SendFailed: self._send_failed,
+            messages.Submit: self._submit,
+            messages.Done: self._done,
+            messages.Cancel: self._cancel,
+            messages.Release: self._release,
+            messages.Returned: self._returned,
+            messages.Blocked: self._blocked,
+            messages.Functions: self._functions,
+            messages.NeedFunctions: self._need_functions,
+            messages.Inputs: self._inputs,
+            DeleteObjects: self._delete_objects,
+            messages.Resume: self._resume,
+            messages.Output: self._output,
+            messages.AgentStatus: self._status,
+            Drain: lambda peer, event, now: self._operators.drain(peer, event),
+            Resized: lambda peer, event, now: self._operators.resized(self._agent(peer), event),
+            messages.Shutdown: self._shutdown,
+        }
+
+    def admit(self, hello: Hello) -> Welcome | Refused:
+        """Whether a peer may join; a refusal lists everything that is wrong."""
+        reasons: dict[int, str] = {}
+        if hello.protocol != PROTOCOL_VERSION:
+            version = f"protocol version {hello.protocol}, the scheduler speaks {PROTOCOL_VERSION}"
+            reasons[RefusalCode.PROTOCOL] = version
+        if hello.role not in (Role.CLIENT, Role.AGENT, Role.OPERATOR):
+            reasons[RefusalCode.ROLE] = f"unknown role {hello.role}"
+        if len(hello.identity) != 16:
+            reasons[RefusalCode.IDENTITY] = f"an identity has 16 bytes, not {len(hello.identity)}"
+        elif problem := self._changed(hello):
+            reasons[RefusalCode.IDENTITY] = problem
+        if hello.role == Role.CLIENT:
+            known = self.state.sessions.get(hello.session)
+            if not hello.session or (known is not None and known.peer != hello.identity):
+                reasons[RefusalCode.SESSION] = f"session {hello.session} is taken: connect again with another number"
+        elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
+            reasons[RefusalCode.WORKERS] = "an agent has at least one worker and room for one task"
+        if reasons:
+            return Refused(list(reasons.values()), list(reasons))
+        return Welcome(
+            self.state.incarnation,
+            timeout_seconds=self._config.client_timeout_seconds,
+            storage_address=self._config.storage_address,
+            monitor_address=self._config.monitor_address,
+        )
+
+    def _changed(self, hello: Hello) -> str:
+        """What a peer that is connected, or may yet come back, says differently this time."""
+        peer = hello.identity
+        session = self._clients.get(peer)
+        known = Role.CLIENT if session else Role.AGENT if peer in self.state.agents else Role.OPERATOR
+        if known == Role.OPERATOR and peer not in self._operators:
+            return ""
+        if hello.role != known:
+            return f"identity {peer.hex()} has role {known}, not {hello.role}: use one identity per process"
+        if session and hello.session != session.number:
+            return f"identity {peer.hex()} has session {session.number}, not {hello.session}: use one per session"
+        return ""
+
+    def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
+        """Take one event in; raises ProtocolError for a message that this peer may not send, changing nothing."""
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            raise ProtocolError(f"unexpected message {type(event).__name__}")
+        self.state.chronicle.now = now
+        handler(peer, event, now)
+
+    def settle(self, now: float) -> list[Effect]:
+        """Make every pending decision once, and say what to do about it."""
+        state = self.state
+        state.chronicle.now = now
+        self._recovery.settle(now)
+        self._outcomes.needs.queue_ready(now)
+        self._dispatch.assign(now)
+        if state.withdrawn:
+            self._dispatch.withdraw()
+        self._dispatch.rebalance(now)
+        self._outcomes.post(now)
+        out, state.out = state.out, []
+        return out
+
+    def due(self) -> float | None:
+        """When `settle` should be called again although nothing happened."""
+        times = [self._outcomes.due(), self._dispatch.due(), self._recovery.due()]
+        return min([time for time in times if time is not None], default=None)
+
+    # --- peers ------------------------------------------------------------------------------------------------------
+
+    def _joined(self, peer: bytes, event: PeerJoined, now: float) -> None:
+        hello = event.hello
+        runtime = runtime_of(hello)
+        if hello.role == Role.CLIENT:
+            if hello.session not in self.state.sessions:
+                self.state.sessions[hello.session] = self._clients[peer] = SessionRecord(
+                    hello.session, peer, runtime=runtime, name=hello.name, host=hello.host
+                )
+                self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
+        elif hello.role == Role.OPERATOR:
+            self._operators.joined(peer, hello)
+        elif not event.resumed:
+            if peer in self.state.agents:
+                # An identity is that of one process: it lives, and is about to say what it still runs.
+                self._agent_lost(peer, "it began anew", now, charged=False)
+            offer = Offer(tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime)
+            agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, offer)
+            agent.number, agent.heard = self.state.chronicle.number(), now
+            agent.resuming = agent.returning = bool(hello.peer_incarnation)
+            self.state.agents[peer] = agent
+            self._dispatch.joined(agent, now)
+            self.state.log(f"{hello.workers} workers of {hello.name or hello.host} connected")
+        if hello.role != Role.OPERATOR and hello.peer_incarnation not in (0, self.state.incarnation):
+            self._recovery.open(now)
+
+    def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
+        if peer in self.state.agents:
+            self._agent_lost(peer, event.reason, now, charged=not event.farewell)
+        elif session := self._clients.pop(peer, None):
+            self._session_over(session, now)
+            self.state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
+        elif peer in self._operators:
+            self._operators.left(peer)
+
+    def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True) -> None:
+        agent = self.state.agents.pop(peer)
+        self._dispatch.left(agent)
+        self._recovery.agent_left(agent, now)
+        text = f"{agent.workers} workers of {agent.name or agent.host} are gone: {reason}"
+        self.state.log(text, logging.WARNING if charged else logging.INFO)
+        self._outcomes.agent_lost(agent, reason, now, charged=charged)
+        for session in [session for session in self.state.sessions.values() if session.peer == peer]:
+            self._session_over(session, now)
+
+    def _session_over(self, session: SessionRecord, now: float) -> None:
+        self._outcomes.cancel_known(list(session.tasks), now)
+        self.state.sessions.pop(session.number, None)
+        self._recovery.session_over(session)
+        self.state.waiting.drop_session(session)
+        session.end()
+
+    def _send_failed(self, peer: bytes, event: SendFailed, now: float) -> None:
+        """Runs that cannot be written will never end: their tasks fail with the reason."""
+        if isinstance(event.message, messages.Run) and (agent := self.state.agents.get(peer)):
+            runs = range(event.message.first_run, event.message.first_run + len(event.message.tasks))
+            error = ProtocolError(f"the task cannot be sent to a worker: {event.reason}")
+            self._outcomes.fail_runs(agent, runs, error, now)
+
+    def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
+        agent = self._agent(peer)
+        agent.status, agent.heard = event, now
+        for death in event.deaths:
+            self.state.chronicle.say(logging.WARNING, f"{agent.name or agent.host}: {death}")
+        agent.running, agent.newer = frozenset(run for run in event.runs if run), self.state.next_run
+        self.state.suspects.reported(agent, now)
+
+    def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
+        if self._config.protected:
+            self.state.send(peer, messages.ShutdownAnswer(False, "Scheduler is in protected mode. Can't shutdown"))
+            return
+        self.state.send(peer, messages.ShutdownAnswer(True))
+        for agent in self.state.agents:
+            self.state.send(agent, messages.Shutdown())
+        self.state.out.append(Stop("a client asked for it"))
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def _submit(self, peer: bytes, event: messages.Submit, now: float) -> None:
+        try:
+            check_submit(event)
+            submitter = self._intake.submitter(peer, event) if event.tasks else None
+        except ProtocolError as error:
+            self._intake.refuse(peer, event, error)
+            raise
+        self._definitions.take(event, now)
+        if submitter is not None:
+            self._intake.submit(submitter, event, now)
+
+    def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
+        check_done(event)
+        self._outcomes.done(self._agent(peer), event, now)
+
+    def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
+        if peer in self._operators:
+            self._operators.cancel(peer, event.tasks, now)
+            return
+        self.state.chronicle.not_found += sum(self.state.find(task) is None for task in event.tasks)
+        owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
+        self._recovery.cancelled(owned)
+        self._outcomes.cancel_known(owned, now)
+
+    def _release(self, peer: bytes, event: messages.Release, now: float) -> None:
+        if event.tasks:
+            session = self.state.sessions.get(session_of(event.tasks[0]))
+            if session is not None and session.peer == peer:
+                self._outcomes.released(session, event.tasks, now)
+
+    def _returned(self, peer: bytes, event: messages.Returned, now: float) -> None:
+        agent = self._agent(peer)
+        agent.recalling = False
+        back = []
+        for run in event.runs:
+            record = agent.runs.get(run)
+            if record is not None:
+                self.state.leave_agent(record)
+                if record.state == ASSIGNED:
+                    back.append(record)
+        self.state.queue(back, now, first=True)
+
+    def _blocked(self, peer: bytes, event: messages.Blocked, now: float) -> None:
+        agent = self._agent(peer)
+        for run, blocked in zip(event.runs, event.blocked, strict=True):
+            if run not in agent.runs:
+                self._recovery.note_blocked(run, blocked)
+            elif blocked:
+                agent.blocked.add(run)
+            else:
+                agent.blocked.discard(run)
+        self.state.freed[agent] = None
+
+    def _inputs(self, peer: bytes, event: messages.Inputs, now: float) -> None:
+        check_inputs(event)
+        stored = set(event.stored)
+        for position, task in enumerate(event.tasks):
+            record = self.state.find(task)
+            if record is not None and record.group.session.peer == peer:
+                status, payload = event.statuses[position], event.results[position]
+                self._outcomes.supply(record, event.needs[position], status, payload, now, stored=position in stored)
+
+    # --- functions, output, recovery --------------------------------------------------------------------------------
+
+    def _functions(self, peer: bytes, event: messages.Functions, now: float) -> None:
+        if peer not in self._clients and peer not in self.state.agents:
+            raise ProtocolError("only a client or an agent defines functions")
+        try:
+            check_functions(event)
+        except ProtocolError as error:
+            self._definitions.refuse(peer, event, error, now)
+            raise
+        self._definitions.take(event, now)
+
+    def _need_functions(self, peer: bytes, event: messages.NeedFunctions, now: float) -> None:
+        self._agent(peer)
+        self._definitions.ask(peer, event)
+
+    def _delete_objects(self, peer: bytes, event: DeleteObjects, now: float) -> None:
+        """An agent knows of objects that their session's process will never hear of."""
+        self._agent(peer)
+        if session := self.state.sessions.get(event.session):
+            self.state.send(session.peer, event)
+
+    def _output(self, peer: bytes, event: messages.Output, now: float) -> None:
+        """Lines of several sessions are sorted out; nested tasks write to their root session."""
+        self._agent(peer)
+        by_owner: dict[bytes, list[int]] = {}
+        for position, task in enumerate(event.tasks):
+            record = self.state.find(task)
+            if record is not None:
+                by_owner.setdefault(record.group.lane.session.peer, []).append(position)
+        for owner, positions in by_owner.items():
+            self.state.send(
+                owner,
+                messages.Output(
+                    [event.tasks[i] for i in positions],
+                    [event.streams[i] for i in positions],
+                    Payloads([event.texts[i] for i in positions]),
+                ),
+            )
+
+    def _resume(self, peer: bytes, event: messages.Resume, now: float) -> None:
+        if agent := self.state.agents.get(peer):
+            # A client in a task wants these.
+            session = self.state.nested(session_of(event.wanted[0]), agent) if event.wanted else None
+            self._recovery.agent_resumes(agent, event, now)
+            if session is not None:
+                self._recovery.client_resumes(session, event, now)
+        elif peer in self._clients:
+            self._recovery.client_resumes(self._clients[peer], event, now)
+
+    def _owns(self, peer: bytes, number: int) -> bool:
+        session = self.state.sessions.get(number)
+        return session is not None and session.peer == peer
+
+    def _agent(self, peer: bytes) -> AgentRecord:
+        agent = self.state.agents.get(peer)
+        if agent is None:
+            raise ProtocolError("only an agent may say this")
+        return agent
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        waiting = assigned = unfinished = 0
+        for session in self.state.sessions.values():
+            self._outcomes.needs.check(session)
+            unended = Counter(task.extra.graph for task in session.tasks.values() if task.state != DONE and task.extra)
+            for graph in session.graphs.values():
+                assert graph.open == unended[graph], (graph, unended[graph])
+            for number, task in session.tasks.items():
+                assert number == task.id and task.state != GONE, f"task {number:x} is {task.state}"
+                if task.state == ASSIGNED:
+                    assigned += 1
+                    assert task.agent is not None and task.agent.runs.get(task.run) is task
+                waiting += task.state == WAITING
+                unfinished += task.state != DONE
+        assert waiting == self.state.waiting.count, (waiting, self.state.waiting.count)
+        assert unfinished == self.state.chronicle.unfinished, (unfinished, self.state.chronicle.unfinished)
+        at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]
+        assert sum(task.state == ASSIGNED for task in at_agents) == assigned
+        for agent in self.state.agents.values():
+            assert agent.blocked <= agent.runs.keys()
+            assert agent.runs or not agent.load

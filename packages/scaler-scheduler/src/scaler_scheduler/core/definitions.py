@@ -1,0 +1,85 @@
+"""Definitions: the bytes of functions come, are asked for, or will not come. Pure, no IO."""
+
+from __future__ import annotations
+
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.messages import Functions, NeedFunctions, Submit
+from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.completion import Outcomes
+from scaler_scheduler.core.dispatch import Dispatch
+from scaler_scheduler.core.functions import FunctionRecord
+from scaler_scheduler.core.records import ASSIGNED, HELD, TaskRecord
+from scaler_scheduler.core.state import SchedulerState
+
+
+class Definitions:
+    """Passes bytes on to the agents and tasks that wait for them, and the word that there are none."""
+
+    def __init__(self, state: SchedulerState, outcomes: Outcomes, dispatch: Dispatch) -> None:
+        self._state, self._outcomes, self._dispatch = state, outcomes, dispatch
+
+    def take(self, event: Submit | Functions, now: float) -> None:
+        """The bytes of functions have come."""
+        if not event.functions:
+            return
+        fresh = self._state.functions.define(event.functions, event.names, event.bodies, event.bodies_stored)
+        self._dispatch.defined(fresh, now)
+        for function in fresh:
+            for agent in function.asking:
+                self._answer(agent, function)
+            function.asking.clear()
+
+    def ask(self, agent: bytes, event: NeedFunctions) -> None:
+        """An agent needs these: it is told at once, or when somebody who has submitted calls of them has answered."""
+        for wanted in dict.fromkeys(event.functions):
+            function = self._state.functions.use(wanted)
+            if function.body is not None:
+                self._answer(agent, function)
+                continue
+            function.asking.add(agent)
+            while function.sessions:
+                number = next(iter(function.sessions))
+                if session := self._state.sessions.get(number):
+                    self._state.send(session.peer, NeedFunctions((wanted,), number))
+                    break
+                function.sessions.discard(number)
+
+    def refuse(self, peer: bytes, event: Functions, error: ProtocolError, now: float) -> None:
+        """What this peer says of functions is wrong: its tasks that wait for them fail, others' may still run."""
+        for named in dict.fromkeys(event.functions):
+            function = self._state.functions.find(named)
+            if function is not None and function.body is None:
+                for record in self._waiting(peer, function):
+                    self._outcomes.fail(record, error, now)
+                self._ask_others(peer, function)
+
+    def _waiting(self, peer: bytes, function: FunctionRecord) -> list[TaskRecord]:
+        """The tasks of a peer that can not run without the function; none of them is on an agent any more."""
+        found: list[TaskRecord] = []
+        for session in [session for session in function.held if session.peer == peer]:
+            session.lacking.discard(function)
+            found += [task for task in function.held.pop(session) if task.state == HELD]
+        for agent in [agent for name in function.asking if (agent := self._state.agents.get(name))]:
+            for task in list(agent.runs.values()):
+                group = task.group
+                if (
+                    task.state == ASSIGNED
+                    and group.session.peer == peer
+                    and function in (group.function, group.serializer)
+                ):
+                    self._state.withdrawn.setdefault(agent, []).append(task.run)
+                    self._state.leave_agent(task)
+                    task.state = HELD
+                    found.append(task)
+        return found
+
+    def _ask_others(self, peer: bytes, function: FunctionRecord) -> None:
+        """Agents wait for it still: somebody else may have it."""
+        if function.asking:
+            sessions = (self._state.sessions.get(number) for number in function.sessions)
+            for session in [session for session in sessions if session is not None and session.peer != peer][:1]:
+                self._state.send(session.peer, NeedFunctions((function.id,), session.number))
+
+    def _answer(self, agent: bytes, function: FunctionRecord) -> None:
+        body, stored = Payloads((function.body or b"",)), (0,) if function.stored else ()
+        self._state.send(agent, Functions((function.id,), (function.name,), body, stored))

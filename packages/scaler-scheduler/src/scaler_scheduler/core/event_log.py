@@ -1,0 +1,205 @@
+"""Chronicle: what happens to tasks, written down in columns for monitors. Pure, no IO.
+
+The parts of the core tell it of every step of a batch. Where nobody listens only totals are kept; a listener that comes
+is told first of all that has not ended (`begin`), then of every step (`take`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+from scaler_protocol.capabilities import Capabilities
+from scaler_protocol.errors import restore
+from scaler_protocol.limits import shortened
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
+from scaler_protocol.ranges import Text
+from scaler_protocol.tracebacks import traceback_text
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    HELD,
+    WAITING,
+    AgentRecord,
+    GroupRecord,
+    TaskRecord,
+    describe_runtime,
+)
+
+SNAPSHOT_TASKS = 50_000
+"""Waiting tasks that a new listener is told of, so that its coming does not hold up the others."""
+TEXT = Text(1000)
+"""A line of words for monitors."""
+TEXTS = 1000
+"""Texts between two looks: what comes beyond is not told, for nobody could read it."""
+TRACEBACK_LIMIT = 4000
+"""Characters of a traceback that monitors get: its end."""
+_STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD}
+
+
+def capability_text(capabilities: Capabilities) -> str:
+    """Capabilities as `--per-worker-capabilities` takes them."""
+    return ",".join(name if value < 0 else f"{name}={value}" for name, value in capabilities)
+
+
+class Chronicle:
+    """Totals since the start, and the steps since the last `take`. `now` is the time of what is being handled."""
+
+    def __init__(self) -> None:
+        self.listening = False
+        self.now = 0.0
+        self.submitted = 0
+        self.ended = [0] * (Status.LOST + 1)
+        """Tasks that ended, by status."""
+        self.lost_runs = 0
+        self.not_found = 0
+        self._numbers = count(1)
+        self._snapshot = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._groups: list[GroupRecord] = []
+        self._batches = bytearray()
+        self._tasks = array("Q")
+        self._statuses = bytearray()
+        self._profiles = bytearray()
+        self._texts: list[tuple[float, int, int, str]] = []
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that have not ended."""
+        return self.submitted - sum(self.ended)
+
+    def number(self) -> int:
+        """A number that no group, agent or graph has had; they count up."""
+        return next(self._numbers)
+
+    # --- steps: to be called where `listening` ----------------------------------------------------------------------
+
+    def stand(self, state: int, tasks: Sequence[TaskRecord]) -> None:
+        """These tasks, of which there may be none, are WAITING or HELD from now on."""
+        step, groups = _STEPS[state], {task.group for task in tasks}
+        if len(groups) == 1:
+            self._step(step, self._number_of(groups.pop()), [task.id for task in tasks])
+            return
+        by_group: dict[GroupRecord, list[int]] = {}
+        for task in tasks:
+            by_group.setdefault(task.group, []).append(task.id)
+        for group, ids in by_group.items():
+            self._step(step, self._number_of(group), ids)
+
+    def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
+        """An agent was given these tasks, under consecutive runs."""
+        self._step(TaskStep.ASSIGNED, agent.number, tasks, first_run)
+
+    def done(self, agent: AgentRecord | None, tasks: Sequence[int], statuses: Iterable[int], profiles: bytes) -> None:
+        """These tasks have ended so."""
+        self._step(TaskStep.ENDED, agent.number if agent else 0, tasks)
+        self._statuses += bytes(statuses)
+        self._profiles += profiles
+
+    def gone(self, task: int) -> None:
+        """Nobody wants this one any more."""
+        self._step(TaskStep.GONE, 0, (task,))
+
+    def say(self, level: int, text: str, task: int = 0) -> None:
+        """Something in words, where possible about a task."""
+        if self.listening and len(self._texts) < TEXTS:
+            self._texts.append((self.now, level, task, shortened(text, TEXT)))
+
+    def fault(self, task: int, status: int, payload: bytes, stored: bool) -> None:
+        """Why a task has ended without a value, where somebody has said so."""
+        if status not in (Status.RAISED, Status.FAILED):
+            return
+        if stored:
+            self.say(logging.ERROR, "what went wrong is too long to be told: its client knows", task)
+        elif status == Status.FAILED:
+            self.say(logging.WARNING, str(restore(payload)), task)
+        elif len(self._texts) < TEXTS and (text := traceback_text(payload)):
+            told = text if len(text) <= TRACEBACK_LIMIT else f"Traceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
+            self._texts.append((self.now, logging.ERROR, task, told))
+
+    def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
+        self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now, first_run)
+        self._tasks += array("Q", tasks)  # twice as fast as `extend`
+
+    def _number_of(self, group: GroupRecord) -> int:
+        if group.told != self._snapshot:
+            group.number, group.told = group.number or self.number(), self._snapshot
+            self._groups.append(group)
+        return group.number
+
+    # --- for whoever listens ----------------------------------------------------------------------------------------
+
+    def begin(self, agents: Iterable[AgentRecord], tasks: Iterable[TaskRecord]) -> None:
+        """Somebody begins to listen: tell of what has not ended, as if it had just happened."""
+        self._clear()
+        self.listening = True
+        self._snapshot += 1
+        told: dict[int, list[TaskRecord]] = {WAITING: [], HELD: []}
+        assigned, room = [], SNAPSHOT_TASKS
+        for task in tasks:
+            if task.state == ASSIGNED:
+                assigned.append(task)
+            elif room and (members := told.get(task.state)) is not None:
+                members.append(task)
+                room -= 1
+        told[WAITING] += assigned  # a group can be told of in no other way
+        for state, members in told.items():
+            if members:
+                self.stand(state, members)
+        for agent in agents:
+            self._tell_runs(agent)
+
+    def _tell_runs(self, agent: AgentRecord) -> None:
+        first = 0
+        ids: list[int] = []
+        for run, task in agent.runs.items():
+            if task.state != ASSIGNED:
+                continue
+            if ids and run != first + len(ids):
+                self.assigned(agent, first, ids)
+                ids = []
+            if not ids:
+                first = run
+            ids.append(task.id)
+        if ids:
+            self.assigned(agent, first, ids)
+
+    def end(self) -> None:
+        """Nobody listens any more."""
+        self.listening = False
+        self._clear()
+
+    def take(self, since: float) -> TaskEvents | None:
+        """What has happened since the last time; `since` is what a `now` of 0 stands for, in seconds since 1970."""
+        if not (self._batches or self._texts or self._groups):
+            return None
+        groups = self._groups
+        if sys.byteorder == "big":
+            self._tasks.byteswap()
+        text_times, levels, about, texts = zip(*self._texts, strict=True) if self._texts else [()] * 4
+        events = TaskEvents(
+            group_numbers=[group.number for group in groups],
+            group_functions=[group.function.name for group in groups],
+            group_sessions=[group.lane.session.number for group in groups],
+            group_priorities=[group.lane.priority for group in groups],
+            group_needs=[capability_text(group.lane.requirement.capabilities) for group in groups],
+            group_runtimes=[
+                describe_runtime(runtime) if (runtime := group.lane.requirement.runtime) else "" for group in groups
+            ],
+            since=since,
+            batches=bytes(self._batches),
+            tasks=self._tasks.tobytes(),
+            statuses=bytes(self._statuses),
+            profiles=bytes(self._profiles),
+            text_times=[since + time for time in text_times],
+            text_levels=levels,
+            text_tasks=about,
+            texts=texts,
+        )
+        self._clear()
+        return events

@@ -1,0 +1,113 @@
+"""The functions that tasks call, known by content.
+
+Theory. A record lives as long as a group of tasks refers to it, or as long as it is among the RECORDS_LIMIT functions
+used last: a cluster that runs for years sees any number of functions, and remembers few. The bytes of a function are
+held for those used last only, and asked for again when they are needed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    from scaler_scheduler.core.records import SessionRecord, TaskRecord
+
+BYTES_LIMIT = 256 * 1024 * 1024
+RECORDS_LIMIT = 4096
+SMOOTHING = 0.2
+"""Weight of the newest duration in a function's running mean."""
+
+
+class _Referable:
+    """`dataclass(slots=True)` has no place for weak references before Python 3.11."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(slots=True, eq=False)
+class FunctionRecord(_Referable):
+    """One function: its bytes if they are held, and how long a call takes, in seconds, once that was measured."""
+
+    id: bytes
+    name: str = ""
+    body: bytes | None = None
+    stored: bool = False
+    """Whether the body is a reference into object storage."""
+    seconds: float | None = None
+    submitted: int = 0
+    """Tasks that call it, since it is known."""
+    asking: set[bytes] = field(default_factory=set)
+    """Agents that wait for the bytes."""
+    sessions: set[int] = field(default_factory=set)
+    """Numbers of sessions that submitted calls of it; some of them may have ended."""
+    held: dict[SessionRecord, dict[TaskRecord, None]] = field(default_factory=dict)
+    """Tasks that cannot be dispatched until the bytes have come."""
+
+    def measured(self, seconds: float) -> None:
+        """A call took so long."""
+        if self.seconds is None:
+            self.seconds = seconds
+        else:
+            self.seconds += SMOOTHING * (seconds - self.seconds)
+
+
+class FunctionStore:
+    """Functions by id. Work per function used, defined or dropped is constant, however many there are."""
+
+    def __init__(self, bytes_limit: int = BYTES_LIMIT, records_limit: int = RECORDS_LIMIT) -> None:
+        self._bytes_limit = bytes_limit
+        self._records_limit = records_limit
+        self._held = 0
+        self._known: WeakValueDictionary[bytes, FunctionRecord] = WeakValueDictionary()
+        self._recent: OrderedDict[bytes, FunctionRecord] = OrderedDict()
+        """The least recently used one first."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def use(self, function: bytes) -> FunctionRecord:
+        """The function of this id, as the most recently used one."""
+        record = self._recent.get(function)
+        if record is not None:
+            self._recent.move_to_end(function)
+            return record
+        record = self._known.get(function)
+        if record is None:
+            record = self._known[function] = FunctionRecord(function)
+        self._recent[function] = record
+        if len(self._recent) > self._records_limit:
+            self._drop_oldest()
+        return record
+
+    def find(self, function: bytes) -> FunctionRecord | None:
+        """The function of this id, if it is known; it counts as no use."""
+        return self._known.get(function)
+
+    def define(
+        self, functions: Iterable[bytes], names: Sequence[str], bodies: Sequence[bytes], stored: Collection[int] = ()
+    ) -> list[FunctionRecord]:
+        """Take the bytes of functions; returns those that were missing."""
+        fresh, references = [], set(stored)
+        for position, (function, name, body) in enumerate(zip(functions, names, bodies, strict=True)):
+            record = self.use(function)
+            if record.body is None:
+                record.name, record.body, record.stored = name, body, position in references
+                self._held += len(body)
+                fresh.append(record)
+                while self._held > self._bytes_limit and len(self._recent) > 1:
+                    self._drop_oldest()
+        return fresh
+
+    def latest(self) -> Iterator[FunctionRecord]:
+        """The functions used last, the newest first."""
+        return reversed(self._recent.values())
+
+    def _drop_oldest(self) -> None:
+        _, record = self._recent.popitem(last=False)
+        if record.body is not None:
+            self._held -= len(record.body)
+            record.body = None

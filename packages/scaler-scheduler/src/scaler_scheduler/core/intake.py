@@ -1,0 +1,226 @@
+"""Intake: from a Submit to tasks that wait, each in its lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+from scaler_protocol.errors import NoWorkerError, ProtocolError, ScalerError, describe
+from scaler_protocol.ids import session_of
+from scaler_protocol.messages import Done, Encoding, Group, Status, Submit
+from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.completion import Outcomes
+from scaler_scheduler.core.dispatch import Dispatch
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    GONE,
+    HELD,
+    WAITING,
+    GraphRecord,
+    GroupRecord,
+    Requirement,
+    SessionRecord,
+    TaskRecord,
+)
+from scaler_scheduler.core.state import SchedulerState
+
+DEEPEST = 2**16 - 1
+"""Nested tasks below this depth are served as if they stood there."""
+GROUPS_LIMIT = 1024
+"""Groups of one session that are remembered for its next tasks."""
+
+
+class Submitter(NamedTuple):
+    """Whose tasks they are, and the parent of nested ones; no session where the run of the parent is over."""
+
+    peer: bytes
+    session: SessionRecord | None
+    parent: TaskRecord | None
+
+
+class Intake:
+    """Resolves what tasks of a batch share once, and enters them."""
+
+    def __init__(self, state: SchedulerState, outcomes: Outcomes, dispatch: Dispatch) -> None:
+        self._state = state
+        self._outcomes = outcomes
+        self._dispatch = dispatch
+
+    def submit(self, submitter: Submitter, event: Submit, now: float) -> None:
+        """Take new tasks of a client, or of a task that runs on an agent."""
+        session, parent = submitter.session, submitter.parent
+        if session is None:
+            self._outcomes.cancel_known(event.tasks, now)
+            cancelled = [Status.CANCELLED] * len(event.tasks)
+            self._state.send(submitter.peer, Done(event.tasks, cancelled, Payloads([b""] * len(event.tasks))))
+            return
+        root, depth = session, 0
+        if parent is not None:
+            root, depth = parent.group.lane.session, min(parent.group.for_agents.depth + 1, DEEPEST)
+        records: list[TaskRecord] = []
+        try:
+            records = self._records(event, [self._group(session, group, root, depth) for group in event.groups])
+            self._take(session, parent, event, records, now)
+        except Exception as error:
+            failure = ScalerError(f"the scheduler could not take this task: {error!r}")
+            self.refuse(submitter.peer, event, failure)
+            self._take_back(session, records, failure, now)
+            if (graph := session.graphs.get(event.graph)) is not None and not graph.counts:
+                del session.graphs[event.graph]
+            raise
+
+    @staticmethod
+    def _records(event: Submit, groups: list[GroupRecord]) -> list[TaskRecord]:
+        if event.task_groups:
+            return list(map(TaskRecord, event.tasks, [groups[group] for group in event.task_groups], event.calls))
+        group = groups[0]
+        return [TaskRecord(task, group, call) for task, call in zip(event.tasks, event.calls, strict=True)]
+
+    def _take(
+        self, session: SessionRecord, parent: TaskRecord | None, event: Submit, records: list[TaskRecord], now: float
+    ) -> None:
+        session.watched |= event.watched
+        plain = not (event.stored or event.dependents or event.takers or event.graph)
+        new, met = records, list[TaskRecord]()
+        if not session.tasks.keys().isdisjoint(event.tasks):
+            new, met = _merge(session, records, plain)
+        graph = self._graph(session, event) if event.graph and new else None
+        known = len(session.tasks)
+        session.tasks.update([(record.id, record) for record in new])
+        self._state.chronicle.submitted += len(session.tasks) - known
+        _count([*new, *met] if met else new, grouped=bool(event.task_groups))
+        if graph is not None:
+            graph.enter(new)
+        if parent is not None:
+            parent.more().children.extend([record.id for record in chain(new, met)])
+        if not plain:
+            for position in event.stored:
+                records[position].more().stored = True
+            self._outcomes.enter(session, event, records, now)
+        self._enter([record for record in records if record.state == WAITING], now)
+
+    def _take_back(self, session: SessionRecord, records: list[TaskRecord], error: ScalerError, now: float) -> None:
+        """These could not be taken as a whole: those that were entered end, wherever they stand by now."""
+        lanes = {record.group.lane for record in records}
+        queued = {task for lane in lanes for task in (*lane.tasks, *(entry[-1] for entry in lane.ready))}
+        for record in records:
+            if session.tasks.get(record.id) is record and record.state in (WAITING, HELD):
+                if record not in queued:
+                    record.state = HELD
+                self._outcomes.fail(record, error, now)
+
+    def _graph(self, session: SessionRecord, event: Submit) -> GraphRecord:
+        graph, chronicle = session.graphs.get(event.graph), self._state.chronicle
+        if graph is None:
+            graph = session.graphs[event.graph] = GraphRecord(
+                event.graph, chronicle.number(), event.graph_size, session.number, chronicle.now
+            )
+        return graph
+
+    def _enter(self, records: list[TaskRecord], now: float) -> None:
+        limit = self._state.config.max_number_of_tasks_waiting
+        if limit >= 0 and self._state.waiting.count + len(records) > limit:
+            error = NoWorkerError(f"{self._state.waiting.count:,} tasks wait already, the limit is {limit:,}")
+            for record in records:
+                record.state = HELD
+                self._outcomes.fail(record, error, now)
+            return
+        self._state.queue(records, now)
+        for lane in {record.group.lane for record in records}:
+            self._dispatch.check_eligible(lane, now)
+
+    def submitter(self, peer: bytes, event: Submit) -> Submitter:
+        """Who submits these tasks; raises ProtocolError, changing nothing, for tasks that are not the sender's."""
+        number = session_of(event.tasks[0])
+        session = self._state.sessions.get(number)
+        if session is not None and session.peer != peer:
+            raise ProtocolError(f"session {number} is not the sender's")
+        if not event.parent:
+            if session is None or session.nested:
+                raise ProtocolError(f"session {number} is not connected")
+            return Submitter(peer, session, None)
+        agent = self._state.agents.get(peer)
+        if agent is None:
+            raise ProtocolError("only tasks on an agent have a parent")
+        parent = agent.runs.get(event.parent)
+        if parent is None or parent.state != ASSIGNED:
+            return Submitter(peer, None, None)
+        return Submitter(peer, self._state.nested(number, agent), parent)
+
+    def refuse(self, peer: bytes, event: Submit, error: ScalerError) -> None:
+        """Answer a refused Submit: the sender's tasks have failed.
+
+        Tasks that are known already are left out, because they end on their own. No table changes.
+        """
+        refused = [task for task in event.tasks if self._is_refusable(peer, task)]
+        if refused:
+            count = len(refused)
+            self._state.send(peer, Done(refused, [Status.FAILED] * count, Payloads([describe(error)] * count)))
+
+    def _is_refusable(self, peer: bytes, task: int) -> bool:
+        """Whether the task is the sender's own, and nothing else will tell the sender how it ended."""
+        session = self._state.sessions.get(session_of(task))
+        if session is None:  # the session of a task on an agent begins with its first Submit
+            return peer in self._state.agents
+        record = session.tasks.get(task)
+        return session.peer == peer and (record is None or record.is_unseen)
+
+    def _group(self, session: SessionRecord, group: Group, root: SessionRecord, depth: int) -> GroupRecord:
+        key = (group, root, depth)
+        record = session.groups.get(key)
+        if record is not None:
+            session.groups.move_to_end(key)
+        else:
+            needs = tuple(sorted(zip(group.capability_names, group.capability_values, strict=True)))
+            runtime = None if group.encoding == Encoding.JSON else session.runtime
+            lane = self._state.waiting.lane(root, group.priority, depth, Requirement(needs, runtime))
+            functions = self._state.functions
+            record = session.groups[key] = GroupRecord(
+                group,
+                session,
+                lane,
+                functions.use(group.function),
+                functions.use(group.serializer) if group.serializer else None,
+                replace(group, capability_names=(), capability_values=(), depth=depth),
+            )
+            lane.groups += 1
+            record.function.sessions.add(session.number)
+            if record.serializer is not None:
+                record.serializer.sessions.add(session.number)
+            if len(session.groups) > GROUPS_LIMIT:
+                _, oldest = session.groups.popitem(last=False)
+                self._state.waiting.let_go(oldest.lane)
+        return record
+
+
+def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tuple[list[TaskRecord], list[TaskRecord]]:
+    """Of tasks that are submitted again the known ones learn what was not seen of them; copies count for nothing.
+
+    Returns the tasks that enter, and copies of those on agents of which nobody had said what they call.
+    """
+    new: list[TaskRecord] = []
+    met: list[TaskRecord] = []
+    for copy in records:
+        known = session.tasks.get(copy.id)
+        if known is None:
+            new.append(copy)
+        elif known.is_unseen:
+            copy.extra = known.extra  # it waited for this: the copy takes its place, with those that depend on it
+            new.append(copy)
+        else:
+            copy.state = GONE
+            if known.group.lane.unseen and plain:
+                known.group, known.call = copy.group, copy.call
+                met.append(copy)
+    return new, met
+
+
+def _count(records: Sequence[TaskRecord], *, grouped: bool) -> None:
+    """Functions know how often they are called; unless `grouped`, these tasks have one group."""
+    if grouped:
+        for record in records:
+            record.group.function.submitted += 1
+    elif records:
+        records[0].group.function.submitted += len(records)

@@ -1,0 +1,65 @@
+"""Operators: peers without tasks of their own, which may cancel any task and drain any worker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import Hello
+from scaler_protocol.messages import Status
+from scaler_protocol.operations import Drain, Resized
+from scaler_scheduler.core.completion import Outcomes
+from scaler_scheduler.core.records import DONE, GONE, AgentRecord
+from scaler_scheduler.core.state import SchedulerState
+
+
+class Operators:
+    """Who they are, and what they want done."""
+
+    def __init__(self, state: SchedulerState, outcomes: Outcomes) -> None:
+        self._state = state
+        self._outcomes = outcomes
+        self._names: dict[bytes, str] = {}
+
+    def __contains__(self, peer: bytes) -> bool:
+        return peer in self._names
+
+    def joined(self, peer: bytes, hello: Hello) -> None:
+        """Another one."""
+        self._names[peer] = hello.name or hello.host
+        self._state.log(f"operator {self._names[peer]} connected from {hello.host}")
+
+    def left(self, peer: bytes) -> None:
+        """One is gone; what it wanted goes on."""
+        del self._names[peer]
+
+    def cancel(self, peer: bytes, tasks: Iterable[int], now: float) -> None:
+        """Stop these wherever they stand; their owners are told, and what depends on them shares their fate."""
+        for task in tasks:
+            record = self._state.find(task)
+            if record is None or record.state in (DONE, GONE):
+                self._state.chronicle.not_found += 1
+                continue
+            self._outcomes.take_back(record)
+            self._outcomes.settle(record, Status.CANCELLED, b"", now)
+            self._state.chronicle.say(logging.WARNING, f"{self._names[peer]} cancelled it", task)
+
+    def drain(self, peer: bytes, event: Drain) -> None:
+        """Have a worker end once it has finished what it runs; raises ProtocolError for a peer that is no operator."""
+        if peer not in self._names:
+            raise ProtocolError("only an operator may drain workers")
+        for agent in self._state.agents.values():
+            if agent.number == event.agent:
+                self._state.send(agent.peer, event)
+                self._state.log(f"{self._names[peer]} drains process {event.pid} of {agent.name or agent.host}")
+                return
+        self._state.log(f"{self._names[peer]} wants to drain process {event.pid} of an agent that is gone")
+
+    def resized(self, agent: AgentRecord, event: Resized) -> None:
+        """Workers of an agent were drained; raises ProtocolError where there would be more than before."""
+        if event.workers > agent.workers:
+            raise ProtocolError(f"{event.workers} workers are left of an agent that has {agent.workers}")
+        self._state.log(f"{agent.name or agent.host} has {event.workers} workers left of {agent.workers}")
+        agent.workers = event.workers
+        self._state.freed[agent] = None

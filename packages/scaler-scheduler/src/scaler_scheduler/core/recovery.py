@@ -1,0 +1,269 @@
+"""Recovery: putting the tables together again from what clients and agents still hold.
+
+After a restart the first Hello that names an older incarnation opens a window. Within it agents say what they run and
+what outcomes they keep, clients which tasks they still want. A wanted task that an agent runs is left to it, one that
+an agent has finished is asked for again, and what nobody holds by the end of the window is submitted again by its
+client. A client inside a task resumes through its agent, behind it: what it asks for is submitted again under its
+parent's run, or, where that is over, dropped.
+
+An agent that has been welcomed before is given nothing until it has said what it runs, or its runs would be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scaler_protocol.ids import session_of
+from scaler_protocol.messages import Group, NeedTasks, Release, Resend, Resume, Status, Withdraw
+from scaler_scheduler.core.functions import FunctionRecord
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    DONE,
+    HELD,
+    WAITING,
+    AgentRecord,
+    GroupRecord,
+    LaneRecord,
+    Requirement,
+    SessionRecord,
+    TaskRecord,
+)
+from scaler_scheduler.core.state import SchedulerState
+
+
+class Recovery:
+    """The window after a restart, and agents that come back after they were given up."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._until: float | None = None
+        self._resuming: list[SessionRecord] = []
+        self._wanted: dict[int, SessionRecord] = {}
+        self._running: dict[int, tuple[AgentRecord, int]] = {}
+        self._finished: dict[int, AgentRecord] = {}
+        self._claimed: set[int] = set()
+        """Runs of earlier incarnations that agents have named."""
+        self._blocked: set[int] = set()
+        """Runs of which nobody has said yet that they are wanted, and that wait for tasks of their own."""
+        self._adopted: list[TaskRecord] = []
+        self._asked: dict[int, AgentRecord] = {}
+        """Tasks whose kept outcomes were asked for."""
+        self._answers_until = 0.0
+
+    def open(self, now: float) -> None:
+        """Somebody remembers an earlier incarnation."""
+        if self._until is None:
+            self._until = now + self._state.config.recovery_seconds
+
+    def due(self) -> float | None:
+        """When the window closes, or an agent has had time enough to answer."""
+        return self._answers_until if self._until is None and self._asked else self._until
+
+    def agent_left(self, agent: AgentRecord, now: float) -> None:
+        """What this agent holds can not be had any more."""
+        self._give_up([task for task, asked in self._asked.items() if asked is agent], now)
+        self._running = {task: held for task, held in self._running.items() if held[0] is not agent}
+        self._finished = {task: held for task, held in self._finished.items() if held is not agent}
+
+    def session_over(self, session: SessionRecord) -> None:
+        """A session has ended: what it wanted is not wanted any more."""
+        if self._resuming:
+            self._resuming = [resuming for resuming in self._resuming if resuming is not session]
+            self._wanted = {task: owner for task, owner in self._wanted.items() if owner is not session}
+
+    def client_resumes(self, session: SessionRecord, event: Resume, now: float) -> None:
+        """A client wants these tasks; those that are known go their way."""
+        session.resuming = True
+        self._resuming.append(session)
+        for task in event.wanted:
+            if task in session.tasks or session_of(task) != session.number:
+                continue
+            if held := self._running.pop(task, None):
+                self._adopt(session, task, *held)
+            elif agent := self._finished.pop(task, None):
+                self._resend(session, task, agent, now)
+            else:
+                self._wanted[task] = session
+        if self._until is None:
+            self._until = now  # nothing to wait for: nobody but this client remembers
+
+    def cancelled(self, tasks: Iterable[int]) -> None:
+        """Their client does not want these any more."""
+        for task in tasks:
+            self._wanted.pop(task, None)
+
+    def agent_resumes(self, agent: AgentRecord, event: Resume, now: float) -> None:
+        """An agent runs these tasks and keeps those outcomes."""
+        agent.resuming = False
+        self._state.freed[agent] = None
+        named = zip(event.running, event.runs, strict=True)
+        unwanted = [run for task, run in named if not self._runs(agent, task, run)]
+        if unwanted:
+            self._state.send(agent.peer, Withdraw(unwanted))
+        self._finish(agent, event, now)
+
+    def _runs(self, agent: AgentRecord, task: int, run: int) -> bool:
+        """Whether the agent may go on with this run."""
+        record = self._state.find(task)
+        if run in agent.runs or run in self._claimed:
+            return run in agent.runs and agent.runs[run].id == task
+        if record is not None:
+            return self._takes_up(agent, record, run)
+        if self._until is None or not self._is_older(agent, run) or task in self._running:
+            return False
+        self._claimed.add(run)
+        if session := self._wanted.pop(task, None):
+            self._adopt(session, task, agent, run)
+        else:
+            self._running[task] = (agent, run)
+        return True
+
+    def _takes_up(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
+        """An agent that was given up is back with a run: whether the task still waits for another one."""
+        extra = record.extra
+        is_suspect = record.state == HELD and extra is not None and extra.suspect and not extra.lacking
+        if not (record.state == WAITING or is_suspect) or not self.was_given(agent, record, run):
+            return False
+        if is_suspect:
+            self._state.suspects.remove(record)
+        else:
+            self._state.waiting.take_out(record)
+        if extra is not None:
+            extra.suspect = False  # its host lives
+            if extra.charged == run:
+                extra.lost_runs -= 1  # it was not lost
+                extra.charged = 0
+        self._put(agent, record, run)
+        return True
+
+    def _is_older(self, agent: AgentRecord, run: int) -> bool:
+        """Whether the agent may have been given this run by an earlier incarnation."""
+        return agent.returning and not self._state.is_own(run)
+
+    def was_given(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
+        """Whether this agent may have been given this run, which it has no longer: of ours that is known."""
+        if self._state.is_own(run):
+            return record.extra is not None and (run, agent.peer) in record.extra.given_up
+        return agent.returning
+
+    def keeps(self, agent: AgentRecord, task: int, run: int, status: int) -> bool:
+        """A run of a task that nobody has asked for yet has ended: whether its agent is to keep the outcome."""
+        if self._until is None or not self._is_older(agent, run):
+            return False
+        if self._running.get(task, (None, 0))[0] is agent:
+            del self._running[task]  # there is nothing left to be adopted
+        if status > Status.FAILED or self._state.find(task) is not None:
+            return False
+        self._finished[task] = agent
+        return True
+
+    def note_blocked(self, run: int, blocked: bool) -> None:
+        """A run that may be adopted began, or stopped, to wait for other tasks."""
+        if blocked and self._until is not None:
+            self._blocked.add(run)
+        else:
+            self._blocked.discard(run)
+
+    def _finish(self, agent: AgentRecord, event: Resume, now: float) -> None:
+        resend, forget = [], []
+        for task in event.finished:
+            record = self._state.find(task)
+            if session := self._wanted.pop(task, None):
+                self._resend(session, task, agent, now)
+            elif record is not None and record.state == DONE and not self._is_kept(record):
+                record.agent = agent  # to be told when the owner has it
+            elif record is not None and record.state != DONE:
+                resend.append(task)
+            elif record is None and self._until is not None:
+                self._finished[task] = agent
+            else:
+                forget.append(task)
+        if resend:
+            self._state.send(agent.peer, Resend(resend))
+        if forget:
+            self._state.send(agent.peer, Release(forget))
+
+    def _is_kept(self, record: TaskRecord) -> bool:
+        """Whether the agent that ended the task is there, as the one that was told of it."""
+        return record.agent is not None and self._state.agents.get(record.agent.peer) is record.agent
+
+    def settle(self, now: float) -> None:
+        """When the window has closed: ask the clients for what nobody holds, let agents forget what nobody wants."""
+        if self._asked and now >= self._answers_until:
+            self._give_up(list(self._asked), now)
+        if self._until is not None and now >= self._until:
+            self._close()
+
+    def _close(self) -> None:
+        self._until = None
+        self._ask_for_calls()
+        for agent, run in self._running.values():
+            self._state.withdrawn.setdefault(agent, []).append(run)
+        forgotten: dict[AgentRecord, list[int]] = {}
+        for task, agent in self._finished.items():
+            forgotten.setdefault(agent, []).append(task)
+        for agent, tasks in forgotten.items():
+            self._state.send(agent.peer, Release(tasks))
+        for session in self._resuming:
+            session.resuming = False
+        self._state.forget_nested(session.number for session in self._resuming)
+        self._resuming = []
+        self._wanted, self._running, self._finished, self._adopted = {}, {}, {}, []
+        self._blocked, self._claimed = set(), set()
+
+    def _ask_for_calls(self) -> None:
+        """Of tasks that nobody holds, and of those that agents run, should they be lost."""
+        lacking: dict[SessionRecord, list[int]] = {}
+        for task, session in self._wanted.items():
+            if session.number in self._state.sessions and task not in session.tasks:
+                lacking.setdefault(session, []).append(task)
+        for record in self._adopted:
+            if record.state == ASSIGNED and record.group.lane.unseen:
+                lacking.setdefault(record.group.session, []).append(record.id)
+        for session, tasks in lacking.items():
+            self._state.send(session.peer, NeedTasks(tasks))
+
+    def _adopt(self, session: SessionRecord, task: int, agent: AgentRecord, run: int) -> None:
+        """The agent goes on with the task; its call is asked for at the end of the window, should it be lost."""
+        record = self._enter(session, task)
+        self._put(agent, record, run)
+        self._adopted.append(record)
+
+    def _resend(self, session: SessionRecord, task: int, agent: AgentRecord, now: float) -> None:
+        record = self._enter(session, task)
+        record.state = HELD
+        if self._state.chronicle.listening:
+            self._state.chronicle.stand(HELD, (record,))
+        self._state.send(agent.peer, Resend((task,)))
+        self._asked[task] = agent
+        self._answers_until = now + self._state.config.recovery_seconds
+
+    def _enter(self, session: SessionRecord, task: int) -> TaskRecord:
+        """A task that is known by its id alone."""
+        self._state.chronicle.submitted += task not in session.tasks
+        record = session.tasks[task] = TaskRecord(task, self._unseen(session), b"")
+        return record
+
+    def _give_up(self, tasks: list[int], now: float) -> None:
+        """No agent will answer for these any more: those that are still open are submitted again."""
+        for task in tasks:
+            del self._asked[task]
+        records = [record for record in map(self._state.find, tasks) if record is not None and record.is_unseen]
+        self._state.queue(records, now)
+
+    def _unseen(self, session: SessionRecord) -> GroupRecord:
+        """The group of tasks that are only known by their ids."""
+        nothing = Group(b"")
+        key = (nothing, session, 0)
+        if key not in session.groups:
+            lane = LaneRecord(session, 0, 0, Requirement((), None), unseen=True)
+            session.groups[key] = GroupRecord(nothing, session, lane, FunctionRecord(b""), None, nothing)
+        return session.groups[key]
+
+    def _put(self, agent: AgentRecord, record: TaskRecord, run: int) -> None:
+        record.state, record.agent, record.run = ASSIGNED, agent, run
+        if self._state.chronicle.listening:
+            self._state.chronicle.assigned(agent, run, (record.id,))
+        agent.runs[run] = record
+        if run in self._blocked:
+            agent.blocked.add(run)

@@ -1,0 +1,43 @@
+"""Reports: what agents say of runs that have ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.messages import Done
+from scaler_protocol.profiles import PROFILE
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord, SessionRecord, TaskRecord
+
+
+def take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:
+    """What the agent ran, which is no load of its any more; raises ProtocolError for a run that is another task's."""
+    runs, cost = agent.runs, 0.0
+    records = list(map(runs.get, report.runs))
+    for record, task in zip(records, report.tasks, strict=True):
+        if record is not None:
+            cost += record.cost
+            if record.id != task:
+                raise ProtocolError(f"Done names a run of task {record.id:x} as one of task {task:x}")
+    for run in report.runs:
+        runs.pop(run, None)
+    if agent.blocked:
+        agent.blocked.difference_update(report.runs)
+    agent.load = max(0.0, agent.load - cost) if runs else 0.0
+    return records
+
+
+def plain_owner(records: Sequence[TaskRecord | None], report: Done) -> SessionRecord | None:
+    """The session of all these tasks, if there is nothing about them but that they have ended with a value."""
+    if any(report.statuses) or not records or records[0] is None:
+        return None
+    owner = records[0].group.session
+    for record in records:
+        if record is None or record.state != ASSIGNED or record.extra is not None or record.group.session is not owner:
+            return None
+    return owner
+
+
+def profile_of(report: Done, position: int) -> bytes:
+    """The packed profile of one run."""
+    return report.profiles[position * PROFILE.size : (position + 1) * PROFILE.size]

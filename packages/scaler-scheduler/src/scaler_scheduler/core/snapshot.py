@@ -1,0 +1,151 @@
+"""Census: all that the scheduler knows of itself, its clients, agents and workers, as one MonitorStatus. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from typing import Any
+
+from scaler_protocol.messages import AgentStatus, Status
+from scaler_protocol.monitoring import MonitorStatus
+from scaler_scheduler.core.event_log import capability_text
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord, describe_runtime
+from scaler_scheduler.core.state import SchedulerState
+
+FUNCTIONS = 256
+"""Functions told of: those that were used last."""
+WORKERS = 10_000
+"""Workers told of, so that what agents claim to have does not hold up the scheduler."""
+_NO_STATUS = AgentStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """What the shell knows: its address, the time since 1970 and since its start, its load, its messages, its links."""
+
+    address: str
+    at: float
+    uptime: float
+    cpu: float
+    rss: int
+    sent: Mapping[str, int] = field(default_factory=dict)
+    received: Mapping[str, int] = field(default_factory=dict)
+    lag: Callable[[bytes], float] = lambda peer: 0.0
+    """Seconds to a peer and back, at the last heartbeat."""
+
+
+def census(state: SchedulerState, figures: ProcessFigures, now: float, *, snapshot: bool = False) -> MonitorStatus:
+    """The figures of now."""
+    chronicle = state.chronicle
+    agents = list(state.agents.values())
+    assigned = sum(task.state == ASSIGNED for agent in agents for task in agent.runs.values())
+    return MonitorStatus(
+        state.incarnation,
+        figures.at,
+        address=figures.address,
+        snapshot=snapshot,
+        uptime=figures.uptime,
+        cpu=figures.cpu,
+        rss=figures.rss,
+        waiting=state.waiting.count,
+        held=chronicle.unfinished - state.waiting.count - assigned,
+        assigned=assigned,
+        succeeded=chronicle.ended[Status.VALUE],
+        raised=chronicle.ended[Status.RAISED],
+        failed=chronicle.ended[Status.FAILED],
+        cancelled=chronicle.ended[Status.CANCELLED],
+        not_found=chronicle.not_found,
+        lost_runs=chronicle.lost_runs,
+        sent_names=list(figures.sent),
+        sent_counts=list(figures.sent.values()),
+        received_names=list(figures.received),
+        received_counts=list(figures.received.values()),
+        **_clients(state),
+        **_agents(agents, figures.lag, now),
+        **_workers(agents),
+        **_functions(state),
+        **_graphs(state, figures.at - now),
+    )
+
+
+def _clients(state: SchedulerState) -> dict[str, Any]:
+    sessions = list(state.sessions.values())
+    return {
+        "client_sessions": [session.number for session in sessions],
+        "client_names": [session.name for session in sessions],
+        "client_hosts": [session.host for session in sessions],
+        "client_tasks": [len(session.tasks) for session in sessions],
+    }
+
+
+def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float) -> dict[str, Any]:
+    statuses = [agent.status or _NO_STATUS for agent in agents]
+    runtimes = [agent.offer.runtime for agent in agents]
+    return {
+        "agents": [agent.number for agent in agents],
+        "agent_names": [agent.name for agent in agents],
+        "agent_hosts": [agent.host for agent in agents],
+        "agent_sizes": [agent.workers for agent in agents],
+        "agent_queue_sizes": [agent.queue_size for agent in agents],
+        "agent_capabilities": [capability_text(agent.offer.capabilities) for agent in agents],
+        "agent_runtimes": [describe_runtime(runtime) if runtime else "" for runtime in runtimes],
+        "agent_cpus": [status.cpu for status in statuses],
+        "agent_rsses": [status.rss for status in statuses],
+        "agent_frees": [status.free for status in statuses],
+        "agent_sents": [len(agent.runs) for agent in agents],
+        "agent_queueds": [status.queued for status in statuses],
+        "agent_lags": [lag(agent.peer) for agent in agents],
+        "agent_silences": [max(0.0, now - agent.heard) for agent in agents],
+    }
+
+
+def _workers(agents: list[AgentRecord]) -> dict[str, Any]:
+    told = [(agent.number, agent.status) for agent in agents if agent.status is not None]
+    if sum(len(status.names) for _, status in told) > WORKERS:
+        told.sort(key=lambda report: len(report[1].names))
+        ends = accumulate(len(status.names) for _, status in told)
+        told = [report for report, end in zip(told, ends, strict=True) if end <= WORKERS]
+    return {
+        "worker_agents": [number for number, status in told for _ in status.names],
+        "worker_names": [name for _, status in told for name in status.names],
+        "worker_pids": [pid for _, status in told for pid in status.pids],
+        "worker_states": [state for _, status in told for state in status.states],
+        "worker_runs": [run for _, status in told for run in status.runs],
+        "worker_cpus": [cpu for _, status in told for cpu in status.cpus],
+        "worker_rsses": [rss for _, status in told for rss in status.rsses],
+        "worker_queues": [queue for _, status in told for queue in status.queues],
+    }
+
+
+def _functions(state: SchedulerState) -> dict[str, Any]:
+    functions = [function for function in islice(state.functions.latest(), FUNCTIONS) if function.submitted]
+    return {
+        "function_names": [function.name for function in functions],
+        "function_counts": [function.submitted for function in functions],
+        "function_seconds": [function.seconds or 0.0 for function in functions],
+    }
+
+
+def _graphs(state: SchedulerState, since: float) -> dict[str, Any]:
+    living = [graph for session in state.sessions.values() for graph in session.graphs.values()]
+    graphs = [*state.ended_graphs, *living]
+    if not graphs:
+        return {}
+    at_agents = (
+        task.extra for agent in state.agents.values() for task in agent.runs.values() if task.state == ASSIGNED
+    )
+    assigned = Counter(extra.graph.number for extra in at_agents if extra is not None and extra.graph is not None)
+    return {
+        "graphs": [graph.number for graph in graphs],
+        "graph_sessions": [graph.session for graph in graphs],
+        "graph_nodes": [graph.size for graph in graphs],
+        "graph_dones": [sum(counts.done for counts in graph.counts.values()) for graph in graphs],
+        "graph_faileds": [sum(counts.failed for counts in graph.counts.values()) for graph in graphs],
+        "graph_cancelleds": [sum(counts.cancelled for counts in graph.counts.values()) for graph in graphs],
+        "graph_assigneds": [assigned[graph.number] for graph in graphs],
+        "graph_begins": [since + graph.begun for graph in graphs],
+        "graphs_ended": state.graphs_ended,
+        "graph_ends": [since + graph.ended if graph.ended else 0.0 for graph in graphs],
+    }

@@ -1,0 +1,157 @@
+"""The tables that the parts of the scheduler's core share, and the few moves that keep them consistent."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from scaler_io.links.effects import Effect, Log, Send
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
+from scaler_protocol.messages import Message, NeedTasks, Status
+from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.event_log import Chronicle
+from scaler_scheduler.core.functions import FunctionStore
+from scaler_scheduler.core.locality import Locality
+from scaler_scheduler.core.queue import WaitingRoom
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    GONE,
+    HELD,
+    WAITING,
+    AgentRecord,
+    GraphRecord,
+    LaneRecord,
+    SessionRecord,
+    TaskRecord,
+)
+from scaler_scheduler.core.suspects import Suspects
+
+GRAPHS_TOLD = 100
+"""Graphs that are over and still told of."""
+
+
+class SchedulerState:
+    """Sessions with their tasks, agents with their runs, functions, who waits, and what is to be said."""
+
+    def __init__(self, incarnation: int, config: SchedulerConfig) -> None:
+        self.config = config
+        self.incarnation = incarnation
+        self._first_run, self._last_run = first_run(incarnation), first_run(incarnation + SPARE_INCARNATIONS)
+        self.next_run = self._first_run + 1
+        self.sessions: dict[int, SessionRecord] = {}
+        self.agents: dict[bytes, AgentRecord] = {}
+        self.functions = FunctionStore()
+        self.waiting = WaitingRoom()
+        self.chronicle = Chronicle()
+        self.locality = Locality()
+        self.suspects = Suspects()
+        self.out: list[Effect] = []
+        self.withdrawn: dict[AgentRecord, list[int]] = {}
+        self.ended: dict[SessionRecord, list[int]] = {}
+        """Inner nodes of which sessions that watch are to be told."""
+        self.unwanted: dict[SessionRecord, list[bytes]] = {}
+        """Objects that only we know to be of no use to anybody."""
+        self.ended_graphs: deque[GraphRecord] = deque(maxlen=GRAPHS_TOLD)
+        """The last ones that are over; so many have ever been."""
+        self.graphs_ended = 0
+        self.freed: dict[AgentRecord, None] = {}
+        """Agents that may have got room since the last dispatch."""
+
+    def send(self, to: bytes, message: Message) -> None:
+        """Say something to a peer."""
+        self.out.append(Send(to, message))
+
+    def log(self, text: str, level: int = logging.INFO) -> None:
+        """Say something to the operator."""
+        self.out.append(Log(level, text))
+        self.chronicle.say(level, text)
+
+    def is_own(self, run: int) -> bool:
+        """Whether it is a run of this incarnation, given to an agent or not."""
+        return self._first_run <= run < self._last_run
+
+    def find(self, task: int) -> TaskRecord | None:
+        """The task of this id, if it is known."""
+        session = self.sessions.get(session_of(task))
+        return session.tasks.get(task) if session else None
+
+    def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
+        """These tasks are to run; HELD, where they lack results or are suspects.
+
+        `first` and `soon` are as for the waiting room.
+        """
+        lanes: dict[LaneRecord, list[TaskRecord]] = {}
+        for task in tasks:
+            task.state, task.agent = WAITING, None
+            extra = task.extra
+            if extra is not None and (extra.lacking or (extra.suspect and not task.group.lane.unseen)):
+                task.state = HELD
+                if not extra.lacking:
+                    self.suspects.add(task)
+                if self.chronicle.listening:
+                    self.chronicle.stand(HELD, (task,))
+            else:
+                lanes.setdefault(task.group.lane, []).append(task)
+        for lane, members in lanes.items():
+            if self.chronicle.listening:
+                self.chronicle.stand(HELD if lane.unseen else WAITING, members)
+            if lane.unseen:
+                for task in members:
+                    task.state = HELD
+                self.send(lane.session.peer, NeedTasks([task.id for task in members]))
+            else:
+                self.waiting.add(members, lane, now, first=first, soon=soon)
+
+    def leave_agent(self, task: TaskRecord) -> None:
+        """The task's run is over, or taken back: its agent has more room."""
+        agent = task.agent
+        if agent is not None and agent.runs.pop(task.run, None) is not None:
+            agent.load = max(0.0, agent.load - task.cost) if agent.runs else 0.0
+            agent.blocked.discard(task.run)
+            self.freed[agent] = None
+
+    def drop(self, task: TaskRecord) -> None:
+        """Nobody wants the task any more: stop it wherever it stands, and its children; its owner is not told."""
+        session = task.group.session
+        session.tasks.pop(task.id, None)
+        state, task.state = task.state, GONE
+        self.count_ended(task, Status.CANCELLED)
+        if self.chronicle.listening:
+            self.chronicle.gone(task.id)
+        if state == WAITING:
+            self.waiting.forget(task)
+        elif state == ASSIGNED and task.agent is not None:
+            self.withdrawn.setdefault(task.agent, []).append(task.run)
+        elif task.extra is not None and task.extra.suspect:
+            self.suspects.remove(task)
+        task.call = b""
+
+    def count_ended(self, task: TaskRecord, status: int) -> None:
+        """A task has ended so: the totals are to know, and its graph."""
+        self.chronicle.ended[status] += 1
+        graph = task.extra.graph if task.extra is not None else None
+        if graph is not None and graph.end(task, status):
+            graph.ended = self.chronicle.now
+            self.graphs_ended += 1
+            self.ended_graphs.append(task.group.session.graphs.pop(graph.first))
+
+    def nested(self, number: int, agent: AgentRecord) -> SessionRecord:
+        """The session of tasks that are submitted by a task on this agent; raises ProtocolError for another's."""
+        session = self.sessions.get(number)
+        if session is None:
+            session = SessionRecord(number, agent.peer, runtime=agent.offer.runtime, nested=True)
+            self.sessions[number] = session
+        if session.peer != agent.peer:
+            raise ProtocolError(f"session {number} is not the sender's")
+        return session
+
+    def forget_nested(self, numbers: Iterable[int]) -> None:
+        """Tasks of these sessions are gone: nested ones that have none any more are no more."""
+        for number in numbers:
+            session = self.sessions.get(number)
+            if session is not None and session.nested and not session.tasks and not session.resuming:
+                del self.sessions[number]
+                self.waiting.drop_session(session)
+                session.end()

@@ -1,0 +1,1 @@
+"""What monitors and Prometheus are sent. Reads the core; changes nothing there."""

@@ -1,0 +1,1 @@
+"""The scheduler's process: sockets, options, the object storage server beside it."""

@@ -1,0 +1,127 @@
+"""The command line of `scaler_scheduler`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from scaler_io.ports import free_port
+from scaler_io.service.base import SERVER_OPTIONS, ServerOptions
+from scaler_io.service.cli import Command
+from scaler_io.service.exposure import refuse_exposed
+from scaler_io.service.options import (
+    ALLOCATE_POLICY,
+    REFUSED_BY_SCHEDULER,
+    STORAGE_OPTIONS,
+    Option,
+    http_address,
+    positive_seconds,
+    whole_number,
+)
+from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions(ServerOptions):
+    """What the command line, the environment and the TOML file came to."""
+
+    object_storage_address: Address | None
+    advertised_object_storage_address: Address | None
+    monitor_address: Address | None
+    metrics_address: Address | None
+    protected: bool
+    max_number_of_tasks_waiting: int
+    worker_timeout_seconds: float
+    allocate_policy: str
+
+    def check(self) -> None:
+        """Raises ValueError for options that mean nothing together, AddressError for a bind that is too open."""
+        if self.object_storage_address is not None:
+            if _is_same_service(self.object_storage_address, self.address):
+                raise ValueError(
+                    f"--object-storage-address {self.object_storage_address} is this scheduler's own address: "
+                    "name another server, or leave it out to have one started"
+                )
+            for option in STORAGE_OPTIONS:
+                if getattr(self, option.destination) is not None:
+                    raise ValueError(f"{option.names[0]} is for the server at --object-storage-address: give it there")
+        # Not super(): a dataclass with slots is another class than the one that its methods were written in.
+        ServerOptions.check(self)
+        if self.metrics_address is not None:
+            refuse_exposed(self.metrics_address, self.insecure)
+
+    def with_port(self) -> SchedulerOptions:
+        """The same; where the port is 0, with one that is free, as are the two behind it. Raises AddressError."""
+        if self.address.path or self.address.port:
+            return self
+        try:
+            port = free_port(self.address.host)
+        except OSError as error:
+            raise AddressError(f"cannot listen to {self.address}: {error}") from None
+        return replace(self, address=replace(self.address, port=port))
+
+
+def _is_same_service(one: Address, other: Address) -> bool:
+    return one == other or (one.is_local and other.is_local and one.port != 0 and one.port == other.port)
+
+
+COMMAND = Command(
+    program="scaler_scheduler",
+    description="Route tasks from clients to workers.",
+    section="scheduler",
+    config=SchedulerOptions,
+    options=(
+        Option(("address", "bind_address"), "where to listen: tcp://host:port or ipc://path", Address.parse),
+        Option(
+            ("--object-storage-address", "-osa"),
+            "the object storage server; without it the next port is used, and a server started there if none comes up",
+            Address.parse_peer,
+            default=None,
+        ),
+        Option(
+            ("--advertised-object-storage-address", "-aosa"),
+            "what to tell clients and workers instead of the former",
+            Address.parse_peer,
+            default=None,
+        ),
+        Option(("--monitor-address", "-ma"), "where monitors subscribe; port + 2", Address.parse, default=None),
+        Option(
+            ("--metrics-address",),
+            "where Prometheus reads /metrics; none",
+            http_address,
+            default=None,
+            metavar="HOST:PORT",
+        ),
+        Option(("--protected", "-p"), "refuse to be shut down by clients", default=True, flag=True),
+        Option(
+            ("--max-number-of-tasks-waiting", "-mt"),
+            "fail what is submitted beyond this; -1 for no limit",
+            whole_number(-1),
+            default=-1,
+        ),
+        Option(
+            ("--client-timeout-seconds", "-ct"),
+            "how long the work of a client that is away lives",
+            positive_seconds,
+            default=60.0,
+        ),
+        Option(
+            ("--worker-timeout-seconds", "-wt"),
+            "after how long a silence workers are given up",
+            positive_seconds,
+            default=60.0,
+        ),
+        Option(
+            ("--object-retention-seconds", "-ot"), "how long orphaned results are kept", positive_seconds, default=60.0
+        ),
+        Option(
+            ("--allocate-policy", "-ap"),
+            "balance by load alone, or keep workers with rare capabilities free",
+            ALLOCATE_POLICY,
+            default="even_load",
+        ),
+        *SERVER_OPTIONS,
+    ),
+    refusals=REFUSED_BY_SCHEDULER,
+    example="scaler_scheduler tcp://127.0.0.1:2345 --allocate-policy capability",
+)

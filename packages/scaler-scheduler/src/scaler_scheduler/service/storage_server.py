@@ -1,0 +1,118 @@
+"""The object storage server beside a scheduler: a process that is started where nobody else's is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+
+from scaler_protocol.addresses import Address
+from scaler_scheduler.service.options import SchedulerOptions
+
+LOGGER = logging.getLogger("scaler")
+WAIT_SECONDS = 2.0
+"""How long somebody else's may take to come up."""
+START_SECONDS = 10.0
+"""How long ours may."""
+_PROBE_SECONDS = 0.1
+
+
+class StorageServer:
+    """The one that the options name, whatever becomes of it; or else one at the port behind the scheduler's."""
+
+    def __init__(self, options: SchedulerOptions, scheduler: Address) -> None:
+        self.address = options.object_storage_address or scheduler.beside(1)
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start one now, where none is named: nobody else is about to."""
+        if self._options.object_storage_address is not None:
+            return
+        if self._process is not None:  # it has ended, or hangs
+            self._process.kill()
+            self._process.wait()
+        LOGGER.info("Scheduler: no object storage server at %s, starting one", self.address)
+        command = [sys.executable, "-m", "scaler_storage", str(self.address), "--parent-pid", str(os.getpid())]
+        self._process = subprocess.Popen([*command, *_words(self._options)], stdin=subprocess.DEVNULL)
+
+    async def keep(self) -> None:
+        """See that one is there, for as long as this runs."""
+        if self._options.object_storage_address is not None:
+            return
+        seconds = WAIT_SECONDS if self._process is None else START_SECONDS
+        while True:
+            if await _comes_up(self.address, seconds):
+                await _until_gone(self.address)
+                seconds = WAIT_SECONDS
+            else:
+                self.start()
+                seconds = START_SECONDS
+
+    def is_ours(self, pid: int) -> bool:
+        """Whether that process is the server that was started here."""
+        return self._process is not None and self._process.pid == pid
+
+    def end(self) -> None:
+        """End the server that was started here, if any; returns when it is gone."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _words(options: SchedulerOptions) -> list[str]:
+    """What the server that we start has from us."""
+    values = {
+        "client-timeout-seconds": options.client_timeout_seconds,
+        "object-retention-seconds": options.object_retention_seconds,
+        "memory-limit": options.memory_limit,
+        "segment-directory": options.segment_directory,
+        "spill-directory": options.spill_directory,
+        "spill-limit": options.spill_limit,
+        "logging-level": options.logging_level,
+        "log-format": options.log_format,
+    }
+    words = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return [*words, *["--insecure"] * options.insecure, "--logging-paths", *options.logging_paths]
+
+
+async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if address.path:
+        return await asyncio.open_unix_connection(address.path)
+    return await asyncio.open_connection(address.host, address.port)
+
+
+async def _comes_up(address: Address, seconds: float) -> bool:
+    """Whether somebody listens there, now or within so many seconds."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while True:
+        try:
+            _, writer = await _connect(address)
+        except OSError:
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(_PROBE_SECONDS)
+        else:
+            writer.close()
+            return True
+
+
+async def _until_gone(address: Address) -> None:
+    """Return when nobody listens there any more: what answered may just have been about to end."""
+    with contextlib.suppress(OSError):
+        while True:
+            reader, writer = await _connect(address)
+            try:
+                while await reader.read(4096):
+                    pass
+            finally:
+                writer.close()
+            await asyncio.sleep(_PROBE_SECONDS)

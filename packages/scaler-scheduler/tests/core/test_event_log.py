@@ -1,0 +1,81 @@
+"""The chronicle: what monitors are told of tasks."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scaler_protocol.codec import decode, encode
+from scaler_protocol.ids import first_task, function_id
+from scaler_protocol.messages import Group, Submit
+from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.objects import Reference
+from scaler_protocol.operations import Drain
+from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.snapshot import ProcessFigures, census
+
+if TYPE_CHECKING:
+    from conftest import SchedulerDriver
+
+LAST = 2**32 - 1
+"""The last number of 32 bits: a group is numbered with each distinct function, say 2,000 a second for 25 days."""
+
+
+@pytest.fixture
+def driver(make_driver: type[SchedulerDriver]) -> SchedulerDriver:
+    """A fresh scheduler; it is the tests that listen."""
+    return make_driver()
+
+
+def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: SchedulerDriver) -> None:
+    chronicle, state = driver.core.state.chronicle, driver.core.state
+    chronicle._numbers = count(LAST)
+    chronicle.begin([], [])
+    client = driver.client()
+    agents = [driver.agent(name, workers=2) for name in (b"one", b"two")]
+    first = first_task(client[0]) + 1000
+    body = b"body"
+    groups = (Group(function_id(body)), Group(function_id(body), priority=1))
+    driver.feed(
+        client,
+        Submit(
+            groups, (first, first + 1), Payloads([b"call"] * 2), task_groups=(0, 1), graph=first, graph_size=2,
+            functions=(function_id(body),), names=("f",), bodies=Payloads([body]),
+        ),
+    )  # fmt: skip
+    told = chronicle.take(0.0)
+    assert told is not None
+    events = decode([bytes(frame) for frame in encode(told)])
+    assert isinstance(events, TaskEvents)
+    numbers = [state.agents[agent].number for agent in agents]
+    batches = list(PACKED_BATCH.iter_unpack(events.batches))
+    assert {subject for step, subject, *_ in batches if step == TaskStep.ASSIGNED} <= set(numbers)
+    assert {subject for step, subject, *_ in batches if step == TaskStep.WAITING} == set(events.group_numbers)
+    figures = ProcessFigures("", 0.0, 0.0, 0.0, 0)
+    status = decode([bytes(frame) for frame in encode(census(state, figures, driver.now))])
+    assert isinstance(status, MonitorStatus)
+    assert list(status.agents) == numbers and set(status.worker_agents) <= set(numbers)
+    everything = [*numbers, *events.group_numbers, *status.graphs]
+    assert sorted(everything) == list(range(LAST, LAST + 5))
+    for number in numbers:
+        assert decode([bytes(frame) for frame in encode(Drain(number, 1))]) == Drain(number, 1)
+
+
+def test_tasks_of_which_none_waits_for_another_run_while_somebody_listens(driver: SchedulerDriver) -> None:
+    driver.core.state.chronicle.begin([], [])
+    client, agent = driver.client(), driver.agent()
+    task, body = first_task(client[0]) + 1, b"body"
+    driver.feed(
+        client,
+        Submit(
+            (Group(function_id(body)),), (task,), Payloads([Reference(bytes(16), 99).pack()]), stored=(0,),
+            functions=(function_id(body),), names=("f",), bodies=Payloads([body]),
+        ),
+    )  # fmt: skip
+    assert driver.runs(agent).keys() == {task}
+    told = driver.core.state.chronicle.take(0.0)
+    assert told is not None
+    steps = [step for step, *_ in PACKED_BATCH.iter_unpack(told.batches)]
+    assert steps == [TaskStep.WAITING, TaskStep.ASSIGNED]

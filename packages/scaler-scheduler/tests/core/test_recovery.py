@@ -1,0 +1,204 @@
+"""A scheduler that was started again, and agents that come back: nothing is lost, left over or charged wrongly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scaler_io.links.events import PeerJoined, PeerLost
+from scaler_protocol import messages
+from scaler_protocol.errors import ProtocolError, TaskTimeoutError, WorkerDiedError, describe, restore
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.ids import function_id
+from scaler_protocol.messages import Group, Status, Submit
+from scaler_protocol.payloads import Payloads
+
+if TYPE_CHECKING:
+    from conftest import SchedulerDriver
+
+FUNCTION = function_id(b"body")
+OLDER = 3
+"""An incarnation before the driver's."""
+PARENT, OTHER = (99 << 32) + 1, (99 << 32) + 2
+CHILD, SIBLING = (200 << 32) + 1, (200 << 32) + 2
+
+
+def submit(task: int, parent: int = 0) -> Submit:
+    bodies = Payloads([b"body"])
+    return Submit(
+        (Group(FUNCTION),),
+        (task,),
+        Payloads([b"c"]),
+        functions=(FUNCTION,),
+        names=("n",),
+        bodies=bodies,
+        parent=parent,
+    )
+
+
+def close_window(driver: SchedulerDriver) -> None:
+    driver.later(driver.config.recovery_seconds)
+
+
+def test_a_parent_finds_its_children_again(driver: SchedulerDriver) -> None:
+    agent = driver.agent(peer_incarnation=OLDER)
+    driver.feed(agent, messages.Resume(running=(PARENT, CHILD), runs=(55, 56)), messages.Blocked((55,), (True,)))
+    driver.feed(agent, messages.Resume(wanted=(CHILD, SIBLING)))
+    client = driver.client(b"c", peer_incarnation=OLDER)
+    driver.feed(client, messages.Resume(wanted=(PARENT,)))
+    assert driver.core.state.agents[agent].active == 1, "the parent is blocked as it was"
+    driver.done(agent, {CHILD: 56}, result=b"one")
+    assert driver.outcomes(agent) == {CHILD: (Status.VALUE, b"one")}
+    driver.feed(agent, messages.Release((CHILD,)))
+    close_window(driver)
+    assert [tuple(need.tasks) for need in driver.take(agent, messages.NeedTasks)] == [(SIBLING,)]
+    driver.feed(agent, submit(SIBLING, parent=55))
+    assert list(driver.runs(agent)) == [SIBLING]
+    driver.done(agent, {PARENT: 55})
+    assert list(driver.core.state.sessions) == [99], "its children and their session end with it"
+
+
+def test_a_child_whose_parent_is_over_is_dropped(driver: SchedulerDriver) -> None:
+    agent = driver.agent(peer_incarnation=OLDER)
+    driver.feed(agent, messages.Resume(running=(CHILD,), runs=(56,)), messages.Resume(wanted=(CHILD,)))
+    close_window(driver)
+    driver.feed(agent, submit(CHILD, parent=55))
+    assert driver.outcomes(agent) == {CHILD: (Status.CANCELLED, b"")}
+    assert [list(withdraw.runs) for withdraw in driver.take(agent, messages.Withdraw)] == [[56]]
+    assert not driver.core.state.sessions
+
+
+def test_an_agent_that_was_to_send_an_outcome_again_dies(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
+    driver.feed(client, messages.Resume(wanted=(PARENT,)))
+    driver.feed(agent, messages.Resume(finished=(PARENT,)))
+    driver.feed(agent, PeerLost("killed"))
+    assert driver.take(client, messages.NeedTasks)
+
+
+def test_an_agent_that_was_to_send_an_outcome_again_has_dropped_it(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
+    driver.feed(client, messages.Resume(wanted=(PARENT,)))
+    driver.feed(agent, messages.Resume(finished=(PARENT,)))
+    close_window(driver)
+    assert driver.take(client, messages.NeedTasks)
+
+
+def test_a_kept_failure_counts(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
+    driver.feed(client, messages.Resume(wanted=(PARENT,)))
+    driver.feed(agent, messages.Resume(finished=(PARENT,)))
+    driver.done(agent, {PARENT: 44}, Status.FAILED, describe(TaskTimeoutError("too slow")))
+    status, payload = driver.outcomes(client)[PARENT]
+    assert status == Status.FAILED and isinstance(restore(payload), TaskTimeoutError)
+
+
+def test_outcomes_that_nobody_wants_are_forgotten(driver: SchedulerDriver) -> None:
+    agent = driver.agent(peer_incarnation=OLDER)
+    driver.feed(agent, messages.Resume(finished=(PARENT, OTHER)))
+    close_window(driver)
+    assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[PARENT, OTHER]]
+
+
+def test_what_is_cancelled_in_the_window_is_not_adopted(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
+    driver.feed(client, messages.Resume(wanted=(PARENT,)), messages.Cancel((PARENT,)))
+    driver.feed(agent, messages.Resume(running=(PARENT,), runs=(55,)))
+    close_window(driver)
+    assert [list(withdraw.runs) for withdraw in driver.take(agent, messages.Withdraw)] == [[55]]
+
+
+def test_of_two_agents_that_keep_an_outcome_one_is_told_at_once(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent()
+    (task,) = driver.submit(client)
+    driver.done(agent, driver.runs(agent))
+    other = driver.agent(b"other")
+    driver.feed(other, messages.Resume(finished=(task,)))
+    assert [list(release.tasks) for release in driver.take(other, messages.Release)] == [[task]]
+    driver.feed(client, messages.Release((task,)))
+    driver.later(1.0)
+    assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[task]]
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_run_that_comes_back_with_its_agent_was_not_lost(driver: SchedulerDriver, given_up: bool) -> None:
+    client, agent = driver.client(), driver.agent()
+    (task,) = driver.submit(client)
+    (run,) = driver.runs(agent).values()
+    for epoch in range(2, 6):
+        if given_up:
+            driver.feed(agent, PeerLost("silent"))
+        hello = Hello(Role.AGENT, agent, 1, epoch=epoch, peer_incarnation=driver.incarnation, workers=1, queue_size=10)
+        driver.feed(agent, PeerJoined(hello, False))
+        assert not driver.runs(agent), "it is still to say what it runs"
+        driver.feed(agent, messages.Resume(running=(task,), runs=(run,)))
+    driver.done(agent, {task: run})
+    assert driver.outcomes(client) == {task: (Status.VALUE, b"r")}
+
+
+def test_a_task_that_kills_hosts_before_they_can_report_it_is_charged(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    (task,) = driver.submit(client)
+    for turn in range(3):
+        agent = driver.agent(b"agent%d" % turn)
+        assert list(driver.runs(agent)) == [task]
+        driver.feed(agent, PeerLost("killed"))
+    status, payload = driver.outcomes(client)[task]
+    assert status == Status.FAILED and isinstance(restore(payload), WorkerDiedError)
+
+
+def test_grandchildren_belong_to_the_client(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=3)
+    (parent,) = driver.submit(client)
+    runs = driver.runs(agent)
+    (child,) = driver.submit(agent, parent=runs[parent], session=200)
+    runs |= driver.runs(agent)
+    (grandchild,) = driver.submit(agent, parent=runs[child], session=201)
+    driver.feed(agent, messages.Output((grandchild,), (1,), Payloads([b"hello"])))
+    assert driver.take(client, messages.Output)
+    driver.feed(client, messages.Cancel((parent,)))
+    assert list(driver.core.state.sessions) == [client[0]]
+
+
+@pytest.mark.parametrize("behind", [0, 3])
+def test_a_run_that_comes_back_and_is_lost_again_runs_once(driver: SchedulerDriver, behind: int) -> None:
+    client, agent = driver.client(), driver.agent(b"back")
+    (task,) = driver.submit(client)
+    (run,) = driver.runs(agent).values()
+    others = driver.submit(client, behind) if behind else []
+    driver.feed(agent, PeerLost("gone", farewell=True))
+    driver.agent(b"back", peer_incarnation=driver.incarnation)
+    driver.feed(agent, messages.Resume(running=(task,), runs=(run,)))
+    driver.feed(agent, PeerLost("gone", farewell=True))
+    other = driver.agent(b"other", workers=4)
+    given = [task for message in driver.take(other, messages.Run) for task in message.tasks]
+    assert given == [task, *others] and driver.core.state.waiting.count == 0
+
+
+def test_a_client_that_comes_back_under_its_number(driver: SchedulerDriver) -> None:
+    for _ in range(3):
+        client = driver.client()
+        driver.submit(client)
+        driver.submit(client, priority=1)
+        driver.agent()
+        driver.feed(client, PeerLost("left"))
+
+
+def test_the_last_of_two_agents_is_not_compared_again_and_again(driver: SchedulerDriver) -> None:
+    client, one, two = driver.client(), driver.agent(b"one"), driver.agent(b"two")
+    driver.submit(client, 40)
+    driver.later(1.0)
+    driver.done(one, driver.runs(one), seconds=0.05)
+    driver.later(1.0)
+    driver.feed(two, PeerLost("killed"))
+    driver.later(1.0)
+    due = driver.core.due()
+    assert due is None or due > driver.now
+
+
+def test_the_session_of_a_task_on_another_agent_is_not_the_senders(driver: SchedulerDriver) -> None:
+    driver.client(b"c")
+    agent = driver.agent()
+    with pytest.raises(ProtocolError):
+        driver.feed(agent, messages.Resume(wanted=(PARENT,)))

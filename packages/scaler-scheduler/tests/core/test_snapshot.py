@@ -1,0 +1,38 @@
+"""The census: what monitors are told there is now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scaler_protocol.messages import AgentStatus
+from scaler_scheduler.core.event_log import TEXTS
+from scaler_scheduler.core.snapshot import ProcessFigures, census
+
+if TYPE_CHECKING:
+    from conftest import SchedulerDriver
+
+FIGURES = ProcessFigures("ipc:///test", 0.0, 0.0, 0.0, 0)
+
+
+def report(count: int, deaths: int = 0) -> AgentStatus:
+    """Of an agent with so many workers."""
+    ones, texts = [1] * count, ["killed"] * deaths
+    return AgentStatus(0.0, 0, 0, 0, ["w"] * count, ones, ones, [0] * count, [1.0] * count, ones, ones, texts)
+
+
+def test_an_agent_with_many_workers_is_not_told_of_at_the_cost_of_others(driver: SchedulerDriver) -> None:
+    agents = {driver.agent(b"one", 2): 2, driver.agent(b"many", 65_535): 65_535, driver.agent(b"two", 3): 3}
+    for agent, count in agents.items():
+        driver.feed(agent, report(count))
+    told = census(driver.core.state, FIGURES, driver.now)
+    one, many, two = (driver.core.state.agents[agent].number for agent in agents)
+    assert [told.worker_agents.count(number) for number in (one, many, two)] == [2, 0, 3]
+    assert len(told.agents) == 3 and len(told.worker_names) == 5
+
+
+def test_deaths_are_told_of_as_far_as_anybody_could_read_them(make_driver: type[SchedulerDriver]) -> None:
+    driver = make_driver()
+    driver.core.state.chronicle.begin([], [])
+    driver.feed(driver.agent(), report(1, deaths=5 * TEXTS))
+    events = driver.core.state.chronicle.take(0.0)
+    assert events is not None and len(events.texts) == TEXTS

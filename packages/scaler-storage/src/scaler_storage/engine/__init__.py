@@ -1,0 +1,1 @@
+"""StorageCore and its parts: which bytes are kept for whom. No IO but through the Segments that it is given."""

@@ -1,0 +1,241 @@
+"""Reading: how the bytes of objects reach those who ask. No IO. scaler_storage.engine.engine explains the theory."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable
+
+from scaler_protocol.errors import ObjectRefusedError, StorageFullError
+from scaler_protocol.objects import PART_BYTES
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.storage import (
+    GetObject,
+    ListObjects,
+    MapObject,
+    ObjectList,
+    ObjectMapped,
+    ObjectPart,
+    UnpinObjects,
+)
+from scaler_storage.engine.holding import Holding
+from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord
+from scaler_storage.engine.segments import Moved
+from scaler_storage.engine.state import StorageState, proven
+
+_GONE = (errno.ENOENT, errno.EIO)
+"""What says that bytes are lost; whatever else is wrong may pass."""
+
+
+class Reading:
+    """Parts for peers elsewhere, mappings for those on this host."""
+
+    def __init__(self, state: StorageState, holding: Holding, first_pin: int) -> None:
+        self._state, self._holding = state, holding
+        self._next_pin = first_pin
+        self._expected: dict[bytes, list[tuple[bytes, GetObject | MapObject]]] = {}
+        """Who wants what may be put or announced once more."""
+        self.pins: dict[int, tuple[bytes, ObjectRecord]] = {}
+        """Who has which object pinned."""
+
+    def get(self, peer: bytes, event: GetObject) -> None:
+        """Answer with what one part holds of the bytes, now or when they are in memory; with none if none is wanted."""
+        record = self._state.find(event.object)
+        self._count(record, first=not event.offset and event.limit > 0)
+        if record is None:
+            self._miss(peer, event)
+        elif not event.limit:
+            self._state.pager.touch(record)
+            self._state.send(peer, _part(event, record, b""))
+        elif not record.here:
+            self._wait(peer, event, record)
+        else:
+            self._answer_part(peer, event, record)
+
+    def list(self, peer: bytes, event: ListObjects) -> None:
+        """Answer with the ids of a session."""
+        shelf = self._state.shelves.get(self._state.peers[peer].session)
+        self._state.send(peer, ObjectList(sorted(shelf.objects) if shelf is not None else (), event.request))
+
+    def map(self, peer: bytes, event: MapObject) -> None:
+        """Pin an object for a peer on this host and say where it is, now or when it is in memory."""
+        try:
+            proven(self._state.peers[peer], event)
+        except ObjectRefusedError as refusal:
+            self._state.missing(peer, event, refusal)
+            return
+        record = self._state.find(event.object)
+        if record is not None and record.size != event.size:
+            record = None
+        self._count(record, first=True)
+        if record is None:
+            self._miss(peer, event)
+        elif not record.here:
+            self._wait(peer, event, record)
+        else:
+            self._answer_mapping(peer, event, record)
+
+    def _miss(self, peer: bytes, event: GetObject | MapObject) -> None:
+        """There is no such object; or not yet, as the server was started again a moment ago."""
+        if self._state.now < self._state.return_until:
+            self._expected.setdefault(event.object, []).append((peer, event))
+        else:
+            self._state.unknown += 1
+            self._state.missing(peer, event)
+
+    def added(self, name: bytes) -> None:
+        """Answer who has expected an object."""
+        self._answer_again(self._expected.pop(name, ()))
+
+    def expect_no_more(self) -> None:
+        """Who still is expected to come back does not, after a while."""
+        if self._expected and self._state.now >= self._state.return_until:
+            expected, self._expected = self._expected, {}
+            for waiting in expected.values():
+                self._answer_again(waiting)
+
+    def _answer_again(self, waiting: Iterable[tuple[bytes, GetObject | MapObject]]) -> None:
+        for peer, event in waiting:
+            if peer not in self._state.peers:
+                continue
+            if isinstance(event, MapObject):
+                self.map(peer, event)
+            else:
+                self.get(peer, event)
+
+    def due(self) -> float | None:
+        """When nobody is expected any more."""
+        return self._state.return_until if self._expected else None
+
+    def _count(self, record: ObjectRecord | None, *, first: bool) -> None:
+        if record is not None and first:
+            self._state.hits += record.here
+            self._state.misses += record.ticket > 0
+
+    def _answer_part(self, peer: bytes, event: GetObject, record: ObjectRecord) -> None:
+        length = _length(event, record)
+        assert record.segment is not None
+        try:
+            part = self._state.segments.read(record.segment, event.offset, length) if length else b""
+        except OSError as error:
+            if error.errno in _GONE:
+                self._lose(event.object, str(error))
+                self._state.missing(peer, event)
+                return
+            why = ObjectRefusedError(f"object {event.object.hex()} can not be read: {error}")
+            self._state.missing(peer, event, why)
+            return
+        self._state.pager.touch(record)
+        self._state.send(peer, _part(event, record, part))
+
+    def _answer_mapping(self, peer: bytes, event: MapObject, record: ObjectRecord) -> None:
+        assert record.segment is not None
+        if not record.segment.name:
+            why = f"object {event.object.hex()} of {record.size:,} bytes is too small to be mapped"
+            self._state.missing(peer, event, ObjectRefusedError(why))
+            return
+        self._state.pager.pin(record)
+        pin, self._next_pin = self._next_pin, self._next_pin + 1
+        self.pins[pin] = peer, record
+        self._state.peers[peer].pins.add(pin)
+        self._state.send(peer, ObjectMapped(event.object, True, record.segment.name, pin, event.request))
+
+    def _wait(self, peer: bytes, event: GetObject | MapObject, record: ObjectRecord) -> None:
+        record.waiting.append((peer, event))
+        if record.host:
+            if not record.asked:
+                self._holding.ask(event.object, record)
+        elif len(record.waiting) == 1:
+            self.load(peer, LoadObject(event.object))
+
+    def load(self, peer: bytes, event: LoadObject) -> None:
+        """Bring an object back that somebody waits for, when there is room."""
+        state = self._state
+        record = state.objects.get(event.object)
+        if record is None or not record.waiting or record.here or record.segment is not None:
+            return
+        try:
+            segment = state.room(peer, event, record.size)
+        except ObjectRefusedError as refusal:
+            self.refuse(event, refusal)
+        else:
+            if segment is not None:
+                state.pager.load(record, segment)
+
+    def refuse(self, event: LoadObject, why: ObjectRefusedError) -> None:
+        """There is no room for an object that somebody waits for."""
+        if (record := self._state.objects.get(event.object)) is not None:
+            self._read_from_disk(record, type(why)(f"object {event.object.hex()}: {why}"))
+
+    def _read_from_disk(self, record: ObjectRecord, why: ObjectRefusedError) -> None:
+        """An object can not come into memory: parts of it are read from disk; who wants to map it hears why."""
+        waiting, record.waiting = record.waiting, []
+        for peer, event in waiting:
+            if isinstance(event, MapObject) or not record.ticket:
+                self._state.missing(peer, event, why)
+                continue
+            try:
+                part = self._state.segments.read_spilled(record.ticket, event.offset, _length(event, record))
+            except OSError as error:
+                self._state.missing(peer, event, ObjectRefusedError(f"{why}; on disk: {error}"))
+            else:
+                self._state.send(peer, _part(event, record, part))
+
+    def loaded(self, record: ObjectRecord) -> None:
+        """Answer everybody who waited for an object."""
+        waiting, record.waiting = record.waiting, []
+        for peer, event in waiting:
+            if peer not in self._state.peers:
+                continue
+            if isinstance(event, MapObject):
+                self._answer_mapping(peer, event, record)
+            elif not record.freed:
+                self._answer_part(peer, event, record)
+
+    def failed(self, record: ObjectRecord, moved: Moved) -> None:
+        """An object could not be brought back: for now, or it is lost."""
+        if moved.full:
+            self._read_from_disk(record, StorageFullError(moved.error))
+            return
+        for name in self._state.shelves[record.session].objects:
+            if self._state.objects[name] is record:
+                self._lose(name, moved.error)
+                return
+
+    def _lose(self, name: bytes, why: str) -> None:
+        self._state.log(logging.ERROR, f"object {name.hex()} is lost: {why}")
+        self._state.free(name)
+
+    def unpin(self, peer: bytes, event: UnpinObjects) -> None:
+        """Take pins back."""
+        own = self._state.peers[peer].pins
+        for pin in own.intersection(event.lent):
+            _lend(self.pins[pin][1])
+        for pin in own.intersection((*event.pins, *event.lent)):
+            own.discard(pin)
+            self._give_back(pin)
+
+    def leave(self, record: PeerRecord) -> None:
+        """End the pins of a peer that is gone, but perhaps not what it has mapped."""
+        for pin in record.pins:
+            _lend(self.pins[pin][1])
+            self._give_back(pin)
+        record.pins.clear()
+
+    def _give_back(self, pin: int) -> None:
+        _, record = self.pins.pop(pin)
+        self._state.pager.unpin(record, self._state.now)
+
+
+def _length(event: GetObject, record: ObjectRecord) -> int:
+    return max(0, min(event.limit, PART_BYTES - event.offset % PART_BYTES, record.size - event.offset))
+
+
+def _part(event: GetObject, record: ObjectRecord, part: bytes | memoryview) -> ObjectPart:
+    parts = Payloads.cut(part, [len(part)])
+    return ObjectPart(event.object, True, record.size, event.offset, parts, event.request, edition=record.edition)
+
+
+def _lend(record: ObjectRecord) -> None:
+    assert record.segment is not None
+    record.segment.lent = True

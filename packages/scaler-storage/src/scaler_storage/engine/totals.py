@@ -1,0 +1,52 @@
+"""Totals: how much there is of everything, for those who watch. Pure, no IO."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from heapq import nlargest
+from itertools import islice
+
+from scaler_protocol.monitoring import StorageStatus
+from scaler_storage.engine.state import StorageState
+
+_BIGGEST = 10
+_MOST = 2**64 - 1
+"""That a status can hold: nobody sees the bytes that others say they hold."""
+_BIGGEST_AMONG = 20_000
+"""Objects, the newest ones, that the biggest are looked for among: nobody waits long for whoever wants to know."""
+
+
+def status_of(state: StorageState) -> StorageStatus:
+    """The totals of this moment."""
+    pager = state.pager
+    newest = islice(reversed(state.objects.items()), _BIGGEST_AMONG)
+    biggest = nlargest(_BIGGEST, newest, key=lambda item: item[1].size)
+    return StorageStatus(
+        objects=len(state.objects),
+        writing=len(state.uploads),
+        sessions=len(state.shelves),
+        peers=len(state.peers),
+        bytes=pager.pool.used,
+        memory_limit=pager.pool.limit,
+        refused=state.refused,
+        writing_bytes=sum(upload.segment.capacity for upload in state.uploads.values()),
+        pinned_bytes=pager.pinned_bytes,
+        recyclable_bytes=pager.pool.recyclable,
+        spilled=pager.spilled,
+        spilled_bytes=pager.spilled_bytes,
+        spilled_ever=pager.spilled_ever,
+        loaded_ever=pager.loaded_ever,
+        hits=state.hits,
+        misses=state.misses,
+        unknown=state.unknown,
+        waiting=len(state.queue),
+        biggest_names=[blake2b(name, digest_size=8).hexdigest() for name, _ in biggest],
+        biggest_sessions=[record.session for _, record in biggest],
+        biggest_sizes=[record.size for _, record in biggest],
+        biggest_in_memory=[record.here for _, record in biggest],
+        biggest_held=[bool(record.host) for _, record in biggest],
+        hosts=len(state.voices),
+        held=state.held,
+        held_bytes=min(state.held_bytes, _MOST),
+        brought_ever=state.brought_ever,
+    )

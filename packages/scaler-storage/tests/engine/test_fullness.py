@@ -1,0 +1,44 @@
+"""That storage is full is said once, and then once a minute with a count, however it changes meanwhile."""
+
+from __future__ import annotations
+
+from scaler_storage.engine.fullness import TELL_SECONDS, Fullness
+
+
+class Lines:
+    """What an operator reads."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.fullness = Fullness(lambda level, text: self.texts.append(text))
+
+    def refuse(self, count: int, now: float) -> None:
+        for _ in range(count):
+            self.fullness.settle(now)
+            self.fullness.refused("no room", now)
+
+
+REMEDY = "see --memory-limit and --spill-directory"
+FIRST = f"storage is full: no room; {REMEDY}"
+
+
+def test_the_first_refusal_is_told_and_the_others_are_counted() -> None:
+    lines = Lines()
+    assert lines.fullness.due() is None
+    lines.refuse(10, 5.0)
+    assert lines.texts == [FIRST]
+    due = lines.fullness.due()
+    assert due == 5.0 + TELL_SECONDS
+    lines.fullness.settle(due)
+    more = f"storage is full: 9 more objects were refused in 60 s, the last: no room; {REMEDY}"
+    assert lines.texts == [FIRST, more]
+    assert lines.fullness.due() == due + TELL_SECONDS
+
+
+def test_a_minute_without_refusals_is_the_end() -> None:
+    lines = Lines()
+    lines.refuse(1, 0.0)
+    lines.fullness.settle(TELL_SECONDS)
+    assert lines.texts == [FIRST] and lines.fullness.due() is None
+    lines.refuse(2, 2 * TELL_SECONDS)
+    assert lines.texts == [FIRST, FIRST]

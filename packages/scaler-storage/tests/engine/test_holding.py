@@ -1,0 +1,460 @@
+"""What other hosts hold: a state machine compares the core with a plain model of who has which bytes, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from scaler_io.links.effects import Send
+from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
+from scaler_protocol import objects
+from scaler_protocol.codec import decode, encode
+from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.messages import Message
+from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.storage import (
+    BringObject,
+    DeleteObjects,
+    DropObjects,
+    GetObject,
+    HoldObject,
+    HostProof,
+    MapObject,
+    ObjectMapped,
+    ObjectPart,
+    ObjectStored,
+    PutObject,
+    SpeakForHost,
+)
+from scaler_storage.engine import reading, writing
+from scaler_storage.engine.engine import RETURN_SECONDS, StorageCore
+from scaler_storage.engine.holding import ASKING_SECONDS
+from scaler_storage.engine.pool import OVERHEAD_BYTES
+from scaler_storage.engine.segments import MemorySegments
+
+PART, SIZE = 4, 7
+SIZE_MOST = 2**63 - 1
+CLIENT, WORKER = b"c" * 16, b"w" * 16
+HOSTS = (b"H" * 32, b"K" * 32)
+VOICES = {b"1" * 16: HOSTS[0], b"2" * 16: HOSTS[0], b"3" * 16: HOSTS[1]}
+NAMES = [bytes([letter]) * 16 for letter in b"xyz"]
+
+
+def make_parts_small(patch: pytest.MonkeyPatch) -> None:
+    for module in (objects, reading, writing):
+        patch.setattr(module, "PART_BYTES", PART)
+
+
+@pytest.fixture(autouse=True)
+def small_parts() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        make_parts_small(patch)
+        yield
+
+
+class Server:
+    """A core, and what it says to whom."""
+
+    def __init__(self, memory_limit: int = 100_000, shared_bytes: int = SIZE) -> None:
+        self.core = StorageCore(9, MemorySegments(shared_bytes=shared_bytes, directory="/segments"), memory_limit)
+        self.now = 0.0
+        self.join(CLIENT)
+        self.join(WORKER)
+
+    def later(self, seconds: float) -> list[tuple[bytes, Message]]:
+        self.now += seconds
+        return self._settled()
+
+    def join(self, peer: bytes) -> None:
+        role, session = (Role.CLIENT, 1) if peer == CLIENT else (Role.AGENT, 0)
+        self.tell(peer, PeerJoined(Hello(role, peer, 1, session=session), False))
+        if peer in VOICES:
+            assert not self.tell(peer, SpeakForHost(VOICES[peer]))
+
+    def tell(self, peer: bytes, event: HubEvent) -> list[tuple[bytes, Message]]:
+        self.core.handle(peer, event, self.now)
+        return self._settled()
+
+    def _settled(self) -> list[tuple[bytes, Message]]:
+        said = [(effect.to, effect.message) for effect in self.core.settle(self.now) if isinstance(effect, Send)]
+        self.core.check()
+        return said
+
+    def hold(self, name: bytes, edition: int, host: bytes = HOSTS[0], session: int = 1) -> ObjectStored:
+        [(peer, answer)] = self.tell(WORKER, HoldObject(name, SIZE, session, edition, host, 5))
+        assert peer == WORKER and isinstance(answer, ObjectStored) and answer.request == 5
+        return answer
+
+    def put(self, peer: bytes, name: bytes, content: bytes, edition: int = 0) -> list[tuple[bytes, Message]]:
+        said = []
+        for offset in range(0, len(content), PART):
+            part = Payloads([content[offset : offset + PART]])
+            said += self.tell(peer, PutObject(name, len(content), part, offset, 1, 6, edition))
+        return said
+
+
+def refusal(answer: Message) -> Exception:
+    assert isinstance(answer, ObjectStored) and answer.error and not answer.edition
+    return restore(answer.error.encode())
+
+
+def test_what_is_held_takes_no_memory_and_is_brought_when_somebody_wants_it() -> None:
+    server, voice = Server(), b"1" * 16
+    server.join(voice)
+    assert server.hold(NAMES[0], 77).edition == 77
+    status = server.core.status()
+    assert (status.hosts, status.objects, status.held, status.held_bytes, status.bytes) == (1, 1, 1, SIZE, 0)
+    assert server.tell(CLIENT, GetObject(NAMES[0], 0, 0)) == [
+        (CLIENT, ObjectPart(NAMES[0], True, SIZE, 0, Payloads.cut(b"", [0]), edition=77))
+    ]
+    wanted = BringObject(NAMES[0], SIZE, 1, 77)
+    assert server.tell(CLIENT, GetObject(NAMES[0], PART, PART)) == [(voice, wanted)]
+    assert server.tell(WORKER, GetObject(NAMES[0], 0, PART)) == []
+    server.tell(WORKER, HostProof(b"token"))
+    assert server.tell(WORKER, MapObject(NAMES[0], SIZE)) == []
+    said = server.put(voice, NAMES[0], b"abcdefg", 77)
+    parts = [(peer, bytes(each.parts.frame), each.edition) for peer, each in said if isinstance(each, ObjectPart)]
+    assert parts == [(CLIENT, b"efg", 77), (WORKER, b"abcd", 77)]
+    assert [peer for peer, each in said if isinstance(each, ObjectMapped) and each.segment] == [WORKER]
+    assert [each.edition for _, each in said if isinstance(each, ObjectStored)] == [0, 77]
+    status = server.core.status()
+    assert (status.held, status.held_bytes, status.brought_ever) == (0, 0, SIZE)
+    assert server.tell(CLIENT, DeleteObjects([NAMES[0]])) == []  # the host was told when it was brought
+
+
+def test_what_one_agent_does_not_bring_another_one_of_its_host_does() -> None:
+    server = Server()
+    for voice in (b"1" * 16, b"2" * 16):
+        server.join(voice)
+    server.hold(NAMES[0], 77)
+    [(asked, wanted)] = server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
+    [other] = {b"1" * 16, b"2" * 16} - {asked}
+    server.tell(asked, PutObject(NAMES[0], SIZE, Payloads([b"abcd"]), 0, 1, 6, 77))
+    assert server.tell(asked, PeerLost("killed")) == [(other, wanted)]
+    assert server.core.status().writing == 0
+    [(reader, missing)] = server.tell(other, PeerLost("killed"))
+    assert reader == CLIENT and isinstance(missing, ObjectPart) and not (missing.found or missing.error)
+    [(_, missing)] = server.tell(CLIENT, GetObject(NAMES[0], 0, 0))
+    assert isinstance(missing, ObjectPart) and not missing.found
+    server.join(other)
+    assert server.hold(NAMES[0], 77).edition == 77  # it says so again
+    assert server.tell(CLIENT, GetObject(NAMES[0], 0, PART)) == [(other, wanted)]
+
+
+def test_who_does_not_begin_is_not_waited_for() -> None:
+    server = Server()
+    server.join(b"1" * 16)
+    server.hold(NAMES[0], 77)
+    [(first, wanted)] = server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
+    assert server.core.due() == ASKING_SECONDS and server.later(ASKING_SECONDS) == []  # there is nobody else
+    server.join(b"2" * 16)
+    [(second, again)] = server.later(ASKING_SECONDS)
+    assert (first, second) == (b"1" * 16, b"2" * 16) and again == wanted
+    server.tell(second, PutObject(NAMES[0], SIZE, Payloads([b"abcd"]), 0, 1, 6, 77))
+    assert server.later(10 * ASKING_SECONDS) == []
+    said = server.tell(second, PutObject(NAMES[0], SIZE, Payloads([b"efg"]), PART, 1, 6, 77))
+    assert CLIENT in dict(said) and server.later(ASKING_SECONDS) == [] and server.core.due() is None
+    assert [
+        each.error for _, each in server.put(first, NAMES[0], b"abcdefg", 77) if isinstance(each, ObjectStored)
+    ] == [
+        "",
+        "",
+    ]
+
+
+def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again() -> None:
+    server, voice, late = Server(), b"1" * 16, b"l" * 16
+    [(_, missing)] = server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
+    assert isinstance(missing, ObjectPart) and not missing.found
+    server.tell(late, PeerJoined(Hello(Role.AGENT, late, 1, peer_incarnation=8), False))
+    assert [server.tell(CLIENT, GetObject(name, 0, limit)) for name in NAMES for limit in (0, PART)] == [[]] * 6
+    server.tell(late, GetObject(NAMES[2], 0, PART))
+    server.tell(late, PeerLost("killed"))
+    server.join(voice)
+    said = server.tell(voice, HoldObject(NAMES[0], SIZE, 1, 77, HOSTS[0], 5))
+    assert [type(message) for _, message in said] == [ObjectPart, BringObject, ObjectStored]
+    said = server.put(WORKER, NAMES[1], b"abcdefg")
+    assert [each.found for peer, each in said if isinstance(each, ObjectPart)] == [True, True]
+    assert server.core.due() == ASKING_SECONDS == RETURN_SECONDS
+    said = server.later(RETURN_SECONDS)
+    assert [(peer, each.found) for peer, each in said if isinstance(each, ObjectPart)] == [(CLIENT, False)] * 2
+    again = PeerJoined(Hello(Role.AGENT, late, 2, peer_incarnation=8), False)
+    assert server.tell(late, again) == [] and len(server.tell(late, GetObject(NAMES[2], 0, PART))) == 1
+    assert server.core.status().unknown == 4
+
+
+def test_hosts_are_told_once_in_a_turn_what_is_deleted() -> None:
+    server, voice = Server(), b"1" * 16
+    server.join(voice)
+    for number, name in enumerate(NAMES, 1):
+        server.hold(name, number)
+    [(_, dropped)] = server.tell(CLIENT, DeleteObjects(NAMES[:2]))
+    assert isinstance(dropped, DropObjects) and set(zip(dropped.objects, dropped.editions, strict=True)) == {
+        (NAMES[0], 1),
+        (NAMES[1], 2),
+    }
+    assert set(dropped.sessions) == {1} and set(dropped.sizes) == {SIZE}
+    [(_, dropped)] = server.tell(CLIENT, PeerLost("gone"))
+    assert isinstance(dropped, DropObjects) and list(dropped.objects) == NAMES[2:]
+    assert "session 1 has ended" in str(refusal(server.hold(NAMES[0], 4)))
+    [(_, late)] = server.put(voice, NAMES[2], b"abcdefg", 3)[:1]
+    assert "not held in this edition" in str(refusal(late)) or "has ended" in str(refusal(late))
+    assert server.core.status().objects == 0
+
+
+def test_what_is_deleted_while_its_host_is_out_of_reach_is_not_held_when_that_comes_back() -> None:
+    server, voice = Server(), b"1" * 16
+    server.join(voice)
+    for number, name in enumerate(NAMES, 1):
+        server.hold(name, number)
+    server.tell(voice, PeerLost("the network is down"))
+    assert server.tell(CLIENT, DeleteObjects(NAMES[:1])) == []
+    server.put(WORKER, NAMES[1], b"abcdefg")
+    server.join(voice)
+    assert [server.hold(name, number).edition for number, name in enumerate(NAMES, 1)] == [0, 0, 3]
+    assert server.hold(NAMES[0], 1).edition == 0, "however often it says so"
+    status = server.core.status()
+    assert (status.objects, status.held) == (2, 1)
+    assert server.hold(NAMES[0], 9).edition == 9, "but it may be made anew"
+    server.tell(voice, PeerLost("the network is down"))
+    server.tell(CLIENT, PeerLost("gone"))
+    assert not server.core._state.missed
+    server.join(voice)
+    assert "session 1 has ended" in str(refusal(server.hold(NAMES[2], 3)))
+
+
+def test_no_room_for_what_is_wanted_fails_who_wants_it_and_nothing_else() -> None:
+    server, voice = Server(memory_limit=OVERHEAD_BYTES + SIZE - 1), b"1" * 16
+    server.join(voice)
+    server.hold(NAMES[0], 77)
+    server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
+    said = dict(server.put(voice, NAMES[0], b"abcdefg", 77)[:2])
+    missing = said[CLIENT]
+    assert isinstance(missing, ObjectPart) and isinstance(restore(missing.error.encode()), StorageFullError)
+    assert isinstance(refusal(said[voice]), StorageFullError)
+    assert server.core.status().held == 1
+    assert server.tell(CLIENT, GetObject(NAMES[0], 0, PART)) == [(voice, BringObject(NAMES[0], SIZE, 1, 77))]
+
+
+def test_only_agents_speak_for_hosts_and_only_hosts_with_agents_hold() -> None:
+    server = Server()
+    for peer, host in ((CLIENT, HOSTS[0]), (WORKER, b"short")):
+        with pytest.raises(ProtocolError, match="speaks for a host"):
+            server.tell(peer, SpeakForHost(host))
+    assert isinstance(refusal(server.hold(NAMES[0], 77)), ObjectRefusedError)
+    server.join(b"1" * 16)
+    assert "nobody speaks" in str(refusal(server.hold(NAMES[0], 77, HOSTS[1])))
+    with pytest.raises(ProtocolError, match="speaks for a host"):
+        server.tell(b"1" * 16, SpeakForHost(HOSTS[1]))
+    assert "another" not in server.hold(NAMES[0], 77).error
+    [(_, answer)] = server.tell(CLIENT, HoldObject(NAMES[1], SIZE, 2, 5, HOSTS[0]))
+    assert "session 2 is another client's" in str(refusal(answer))
+
+
+def test_what_others_say_they_hold_can_be_told_of() -> None:
+    """Nobody sees the bytes of it, and their sum may be more than a status can hold."""
+    server, voice, operator = Server(), b"1" * 16, b"o" * 16
+    server.join(voice)
+    server.tell(operator, PeerJoined(Hello(Role.OPERATOR, operator, 1), False))
+    for name in NAMES:
+        [(_, answer)] = server.tell(voice, HoldObject(name, SIZE_MOST, 1, 5, HOSTS[0]))
+        assert isinstance(answer, ObjectStored) and answer.edition == 5
+    [(_, status)] = server.tell(operator, NeedStorageStatus())
+    assert isinstance(status, StorageStatus) and status.held == 3
+    told = decode([bytes(frame) for frame in encode(status)])
+    assert isinstance(told, StorageStatus) and told.held_bytes == 2**64 - 1
+    assert server.tell(operator, SendFailed(status, "no memory")) == []
+
+
+# --- the state machine ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Thing:
+    """An object: on a host, as long as that is named, or here."""
+
+    content: bytes
+    edition: int
+    host: bytes
+
+
+class HoldingModel(RuleBasedStateMachine):
+    """Objects of one session; bytes are told from others by the number of their edition, or of who put them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        make_parts_small(self.patch)
+        self.server = Server(shared_bytes=SIZE + 1)
+        self.things: dict[bytes, Thing] = {}
+        self.voices: set[bytes] = set()
+        self.readers: dict[bytes, int] = dict.fromkeys(NAMES, 0)
+        """How many wait for each."""
+        self.asked: dict[bytes, bytes] = {}
+        """Who is to bring each of those."""
+        self.editions = 0
+        self.missed: set[tuple[bytes, int]] = set()
+        """What ended while nobody spoke for its host."""
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    def spoken(self, host: bytes) -> set[bytes]:
+        return {voice for voice in self.voices if VOICES[voice] == host}
+
+    def see(self, said: Sequence[tuple[bytes, Message]], before: dict[bytes, Thing]) -> list[Message]:
+        """What is said to whom fits the model as it is by now; returns the answers to writers."""
+        answers: list[Message] = []
+        dropped: set[tuple[bytes, int]] = set()
+        for peer, message in said:
+            if isinstance(message, ObjectPart):
+                thing = self.things.get(message.object)
+                here = thing is not None and not thing.host
+                assert peer == CLIENT and message.found == here and not message.error
+                if thing is not None and here:
+                    assert message.parts.frame == thing.content[:PART] and message.edition == thing.edition
+                self.readers[message.object] -= 1
+            elif isinstance(message, BringObject):
+                thing = self.things[message.object]
+                assert peer in self.spoken(thing.host) and message.edition == thing.edition
+                self.asked[message.object] = peer
+            elif isinstance(message, DropObjects):
+                assert peer in self.voices
+                dropped.update(zip(message.objects, message.editions, strict=True))
+            else:
+                answers.append(message)
+        ended = {
+            (name, old.edition)
+            for name, old in before.items()
+            if self.spoken(old.host) and (name not in self.things or self.things[name].edition != old.edition)
+        }
+        assert dropped == ended
+        self.missed |= {
+            (name, old.edition)
+            for name, old in before.items()
+            if old.host
+            and not self.spoken(old.host)
+            and (name not in self.things or self.things[name].edition != old.edition)
+        }
+        return answers
+
+    def snapshot(self) -> dict[bytes, Thing]:
+        return {name: Thing(thing.content, thing.edition, thing.host) for name, thing in self.things.items()}
+
+    @rule(voice=st.sampled_from(sorted(VOICES)))
+    def speak(self, voice: bytes) -> None:
+        if voice not in self.voices:
+            self.server.join(voice)
+            self.voices.add(voice)
+
+    @precondition(lambda self: self.voices)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        voice = data.draw(st.sampled_from(sorted(self.voices)))
+        self.voices.discard(voice)
+        self.see(self.server.tell(voice, PeerLost("killed")), {})
+
+    @precondition(lambda self: self.missed)
+    @rule(data=st.data(), host=st.sampled_from(HOSTS))
+    def hold_what_has_ended(self, data: st.DataObject, host: bytes) -> None:
+        name, edition = data.draw(st.sampled_from(sorted(self.missed)))
+        [answer] = self.see(self.server.tell(WORKER, HoldObject(name, SIZE, 1, edition, host)), self.snapshot())
+        assert isinstance(answer, ObjectStored)
+        assert (bool(answer.error), answer.edition) == (not self.spoken(host), 0)
+
+    @rule(name=st.sampled_from(NAMES), host=st.sampled_from(HOSTS), again=st.booleans())
+    def hold(self, name: bytes, host: bytes, again: bool) -> None:
+        before, thing = self.snapshot(), self.things.get(name)
+        self.editions += 1
+        edition = thing.edition if again and thing is not None and thing.host else self.editions
+        refused = not self.spoken(host)
+        known = thing is not None and (thing.host, thing.edition) == (host, edition)
+        taken = not refused and (thing is None or known or (thing.host != b"" and not self.spoken(thing.host)))
+        if taken and not known:
+            self.things[name] = Thing(b"%07d" % edition, edition, host)
+        said = self.server.tell(WORKER, HoldObject(name, SIZE, 1, edition, host))
+        [answer] = self.see(said, before)
+        assert isinstance(answer, ObjectStored)
+        assert (bool(answer.error), answer.edition) == (refused, edition if taken else 0)
+
+    @rule(name=st.sampled_from(NAMES))
+    def get(self, name: bytes) -> None:
+        self.readers[name] += 1
+        self.see(self.server.tell(CLIENT, GetObject(name, 0, PART)), {})
+
+    @rule()
+    def wait(self) -> None:
+        before = dict(self.asked)
+        self.see(self.server.later(ASKING_SECONDS), {})
+        for name, count in self.readers.items():
+            if count:
+                others = self.spoken(self.things[name].host) - {before[name]}
+                assert self.asked[name] in (others or {before[name]})
+
+    @rule(name=st.sampled_from(NAMES), late=st.booleans(), data=st.data())
+    def give(self, name: bytes, late: bool, data: st.DataObject) -> None:
+        """A host puts what it holds, asked or not, or what it does not hold any more."""
+        thing = self.things.get(name)
+        writer = data.draw(st.sampled_from([WORKER, *sorted(self.voices)]))
+        edition = thing.edition if thing is not None and not late else 1_000_000
+        if thing is not None and not late:
+            thing.host = b""
+        content = thing.content if thing is not None else b"%07d" % edition
+        answers = self.see(self.server.put(writer, name, content, edition), {})
+        assert len(answers) == 2
+        for answer in answers:
+            assert isinstance(answer, ObjectStored) and bool(answer.error) == (thing is None or late)
+
+    @rule(name=st.sampled_from(NAMES), letter=st.sampled_from(b"AB"))
+    def put(self, name: bytes, letter: int) -> None:
+        before, thing = self.snapshot(), self.things.get(name)
+        if thing is None or thing.host:
+            self.things[name] = Thing(bytes([letter]) * SIZE, -1, b"")
+        content = bytes([letter]) * SIZE
+        said = self.server.tell(WORKER, PutObject(name, SIZE, Payloads([content[:PART]]), 0, 1))
+        last = self.server.tell(WORKER, PutObject(name, SIZE, Payloads([content[PART:]]), PART, 1))
+        for _, message in last:
+            if isinstance(message, ObjectStored) and message.edition:
+                self.things[name].edition = message.edition
+        assert all(isinstance(message, ObjectStored) and not message.error for _, message in said)
+        [answer] = self.see(last, before)
+        assert isinstance(answer, ObjectStored) and not answer.error
+
+    @rule(chosen=st.lists(st.sampled_from(NAMES), min_size=1, max_size=2))
+    def delete(self, chosen: list[bytes]) -> None:
+        before = self.snapshot()
+        for name in chosen:
+            self.things.pop(name, None)
+        self.see(self.server.tell(CLIENT, DeleteObjects(chosen)), before)
+
+    @rule(name=st.sampled_from(NAMES), data=st.data(), late=st.booleans())
+    def miss(self, name: bytes, data: st.DataObject, late: bool) -> None:
+        """Files are gone from a host."""
+        thing, voice = self.things.get(name), data.draw(st.sampled_from([WORKER, *sorted(self.voices)]))
+        edition = thing.edition if thing is not None and not late else 1_000_000
+        if thing is not None and not late and thing.host and VOICES.get(voice) == thing.host:
+            del self.things[name]
+        self.see(self.server.tell(voice, DropObjects([name], [SIZE], [1], [edition])), {})
+
+    @invariant()
+    def holds(self) -> None:
+        self.server.core.check()
+        status = self.server.core.status()
+        held = [thing for thing in self.things.values() if thing.host]
+        assert (status.objects, status.held, status.held_bytes) == (len(self.things), len(held), SIZE * len(held))
+        assert status.bytes == (SIZE + OVERHEAD_BYTES) * (len(self.things) - len(held))
+        assert status.hosts == len({VOICES[voice] for voice in self.voices})
+        for name, count in self.readers.items():
+            thing = self.things.get(name)
+            assert not count or (thing is not None and self.asked[name] in self.spoken(thing.host))
+
+
+TestHoldingModel = HoldingModel.TestCase
+TestHoldingModel.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

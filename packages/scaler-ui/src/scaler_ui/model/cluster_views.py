@@ -1,0 +1,174 @@
+"""What pages show of graphs, objects and capacity: rows and figures, ready to be shown. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from scaler_protocol.messages import WorkerState
+from scaler_protocol.monitoring import MonitorStatus
+from scaler_ui.model.model import GroupInfo, MonitorModel
+from scaler_ui.model.reasons import lacking, lacks
+from scaler_ui.model.text_view import clock
+from scaler_ui.model.units import duration, size
+from scaler_ui.model.views import PageRequest, Row, TablePage, page_of
+
+
+def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Graphs that are under way, and the last ones that are over."""
+    status = model.status
+    if status is None:
+        return TablePage([], 0)
+    clients = dict(zip(status.client_sessions, status.client_names, strict=True))
+    rows: list[Row] = [
+        {
+            "graph": number,
+            "client": clients.get(session) or f"session {session:x}",
+            "nodes": nodes,
+            "done": done,
+            "failed": failed,
+            "cancelled": cancelled,
+            "running": assigned,
+            "left": nodes - done - failed - cancelled,
+            "progress": (done + failed + cancelled) / nodes if nodes else 0.0,
+            "begun": begun,
+            "took": (ended or status.at) - begun,
+            "state": "over" if ended else "under way",
+        }
+        for number, session, nodes, done, failed, cancelled, assigned, begun, ended in zip(
+            status.graphs, status.graph_sessions, status.graph_nodes, status.graph_dones, status.graph_faileds,
+            status.graph_cancelleds, status.graph_assigneds, status.graph_begins, status.graph_ends, strict=True,
+        )
+    ]  # fmt: skip
+    page = page_of(rows, request, ("graph", "client", "state"))
+    for row in page.rows:
+        row.update(begun=clock(row["begun"]), took=duration(max(0.0, row["took"])), progress=f"{row['progress']:.0%}")
+    return page
+
+
+OBJECT_FIGURES = (
+    "objects", "in memory", "memory limit", "being written", "mapped", "on disk", "went to disk", "came back",
+    "hit rate", "reads from memory", "reads from disk", "unknown reads", "waiting for room", "refused", "recyclable",
+    "held elsewhere", "other hosts", "brought from there",
+)  # fmt: skip
+"""What the page of objects shows in numbers."""
+
+
+def object_figures(model: MonitorModel) -> dict[str, str]:
+    """Totals of the object storage server; nothing where it has not answered."""
+    storage = model.storage
+    if storage is None:
+        return {}
+    reads = storage.hits + storage.misses
+    return {
+        "objects": f"{storage.objects:,}",
+        "in memory": size(storage.bytes),
+        "memory limit": size(storage.memory_limit),
+        "being written": f"{storage.writing:,} ({size(storage.writing_bytes)})",
+        "mapped": size(storage.pinned_bytes),
+        "on disk": f"{storage.spilled:,} ({size(storage.spilled_bytes)})",
+        "went to disk": size(storage.spilled_ever),
+        "came back": size(storage.loaded_ever),
+        "hit rate": f"{storage.hits / reads:.1%}" if reads else "no reads",
+        "reads from memory": f"{storage.hits:,}",
+        "reads from disk": f"{storage.misses:,}",
+        "unknown reads": f"{storage.unknown:,}",
+        "waiting for room": f"{storage.waiting:,}",
+        "refused": f"{storage.refused:,}",
+        "recyclable": size(storage.recyclable_bytes),
+        "held elsewhere": f"{storage.held:,} ({size(storage.held_bytes)})",
+        "other hosts": f"{storage.hosts:,}",
+        "brought from there": size(storage.brought_ever),
+    }
+
+
+def _place(here: bool, held: bool) -> str:
+    return "memory" if here else "another host" if held else "disk"
+
+
+def biggest_objects(model: MonitorModel, request: PageRequest) -> TablePage:
+    """The biggest objects, by hashes of their ids."""
+    storage = model.storage
+    if storage is None:
+        return TablePage([], 0)
+    rows: list[Row] = [
+        {"object": name, "client": f"{session:x}", "size": count, "where": _place(here, held)}
+        for name, session, count, here, held in zip(
+            storage.biggest_names, storage.biggest_sessions, storage.biggest_sizes, storage.biggest_in_memory,
+            storage.biggest_held, strict=True,
+        )
+    ]  # fmt: skip
+    page = page_of(rows, request, ("object", "client", "where"))
+    for row in page.rows:
+        row["size"] = size(row["size"])
+    return page
+
+
+def capacity(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Workers that offer the same, taken together."""
+    status = model.status
+    if status is None:
+        return TablePage([], 0)
+    rows = list(_classes(status).values())
+    page = page_of(rows, request, ("offers", "runtime"))
+    for row in page.rows:
+        row["cpu"] = f"{row['cpu']:,.0f} %"
+        row["memory"] = size(row["memory"])
+    return page
+
+
+def _classes(status: MonitorStatus) -> dict[tuple[str, str], Row]:
+    classes: dict[tuple[str, str], Row] = {}
+    of_agent: dict[int, Row] = {}
+    for number, capabilities, runtime, workers, places, sent in zip(
+        status.agents, status.agent_capabilities, status.agent_runtimes, status.agent_sizes, status.agent_queue_sizes,
+        status.agent_sents, strict=True,
+    ):  # fmt: skip
+        row = of_agent[number] = classes.setdefault((capabilities, runtime), _class(capabilities, runtime))
+        row["agents"] += 1
+        row["workers"] += workers
+        row["tasks"] += sent
+        row["places"] += workers * places
+    for number, state, cpu, rss in zip(
+        status.worker_agents, status.worker_states, status.worker_cpus, status.worker_rsses, strict=True
+    ):
+        row = of_agent[number]
+        row["busy"] += state in (WorkerState.RUNNING, WorkerState.DRAINING)
+        row["cpu"] += 100 * cpu
+        row["memory"] += rss
+    return classes
+
+
+def _class(capabilities: str, runtime: str) -> Row:
+    counts = dict.fromkeys(("agents", "workers", "busy", "tasks", "places", "cpu", "memory"), 0)
+    return {
+        "class": f"{capabilities} {runtime}",
+        "offers": capabilities or "nothing special",
+        "runtime": runtime,
+        **counts,
+    }
+
+
+def demand(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Waiting tasks by what they need, and how many workers could take them."""
+    status = model.status
+    if status is None:
+        return TablePage([], 0)
+    waiting: Counter[GroupInfo] = Counter()
+    for number, count in model.tasks.waiting_groups():
+        group = model.groups.get(number, GroupInfo())
+        waiting[GroupInfo("", 0, group.priority, group.needs, group.runtime)] += count
+    rows: list[Row] = []
+    for group, count in waiting.items():
+        able = sum(
+            workers
+            for capabilities, runtime, workers in zip(
+                status.agent_capabilities, status.agent_runtimes, status.agent_sizes, strict=True
+            )
+            if not lacks(group, capabilities, runtime)
+        )
+        lack = lacking(group, status)
+        why = f"no worker offers {', '.join(lack)}" if lack else "others go first" if able else "no worker is connected"
+        needs = ", ".join(filter(None, (group.needs, group.runtime))) or "nothing special"
+        row = {"needs": needs, "priority": group.priority, "waiting": count, "workers": able, "why": why}
+        rows.append({"demand": f"{needs} {group.priority}", **row})
+    return page_of(rows, request, ("needs", "why"))

@@ -1,0 +1,84 @@
+"""Feed: from what the scheduler publishes to messages for the model, with a gap noticed and mended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from scaler_io.links.streams import HEADER
+from scaler_protocol.codec import decode
+from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, MonitorMessage, MonitorStatus, StorageStatus, TaskStep
+from scaler_protocol.profiles import PROFILE
+
+
+class Subscription(Protocol):
+    """Where published frames come from."""
+
+    def receive(self) -> list[list[bytes]]:
+        """The frames of messages that have arrived."""
+
+    def listen_anew(self) -> None:
+        """Have the publisher begin anew, with all that a new listener is told."""
+
+
+class Feed:
+    """Numbered messages of one subscription. Nothing is passed on before a snapshot has begun."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.gaps = 0
+        self.malformed = 0
+        self._subscription = subscription
+        self._expected = 0
+        """The number that comes next; 0 until a snapshot has begun."""
+
+    def take(self) -> list[MonitorMessage]:
+        """What has arrived, in order."""
+        taken = []
+        for frames in self._subscription.receive():
+            message = self._read(frames)
+            if message is not None:
+                taken.append(message)
+        return taken
+
+    def _read(self, frames: Sequence[bytes]) -> MonitorMessage | None:
+        try:
+            number = HEADER.unpack(frames[0])[0] if frames and len(frames[0]) == HEADER.size else 0
+            message = decode(frames[1:])
+        except MalformedMessageError:
+            self.malformed += 1
+            return None
+        if not isinstance(message, MonitorMessage) or not _is_sound(message):
+            self.malformed += 1
+            return None
+        if isinstance(message, MonitorStatus) and message.snapshot:
+            self._expected = number + 1
+            return message
+        if number != self._expected:
+            if self._expected:
+                self.gaps += 1
+                self._expected = 0
+                self._subscription.listen_anew()
+            return None
+        self._expected += 1
+        return message
+
+
+def _is_sound(message: MonitorMessage) -> bool:
+    """Whether its parts fit each other, as the codec cannot know."""
+    if isinstance(message, MonitorStatus):
+        return set(message.worker_agents) <= set(message.agents)
+    if isinstance(message, StorageStatus):
+        return True
+    if len(message.batches) % PACKED_BATCH.size:
+        return False
+    batches = [batch[:3] for batch in PACKED_BATCH.iter_unpack(message.batches)]
+    ended = sum(size for step, _, size in batches if step == TaskStep.ENDED)
+    return (
+        len(message.tasks) == PACKED_TASK.size * sum(size for _, _, size in batches)
+        and len(message.statuses) == ended
+        and len(message.profiles) == PROFILE.size * ended
+        and max(message.statuses, default=0) <= Status.LOST
+        and all(step <= TaskStep.GONE for step, _, _ in batches)
+    )

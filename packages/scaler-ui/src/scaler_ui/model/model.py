@@ -1,0 +1,212 @@
+"""MonitorModel: from the monitor stream to what screens show. Messages in, tables out, no IO.
+
+Invariant: a task that the scheduler has told of and that has not ended stands in the table of tasks as live; a snapshot
+makes the two agree again, whatever was lost before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import PACKED_BATCH, MonitorMessage, MonitorStatus, StorageStatus, TaskEvents, TaskStep
+from scaler_protocol.profiles import PROFILE
+from scaler_ui.model.task_table import TASKS, TaskTable
+
+STALE_SECONDS = 5.0
+"""After a silence of so long figures are marked as old."""
+EVENTS = 10_000
+GROUPS = 100_000
+HISTORY_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """What tasks of a group share, as monitors see it."""
+
+    function: str = ""
+    session: int = 0
+    priority: int = 0
+    needs: str = ""
+    runtime: str = ""
+
+
+@dataclass(slots=True)
+class FunctionFigures:
+    """What the calls of a function that were seen to end have cost: seconds and bytes."""
+
+    ended: dict[int, int] = field(default_factory=dict)
+    duration: float = 0.0
+    longest: float = 0.0
+    cpu: float = 0.0
+    peak_memory: int = 0
+
+    @property
+    def count(self) -> int:
+        """Calls that ended."""
+        return sum(self.ended.values())
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorEvent:
+    """Something in words: seconds since 1970, a level of logging, and the task it is about or 0."""
+
+    time: float
+    level: int
+    task: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The cluster at one status: tasks that had ended, tasks now, cores and bytes of all workers.
+
+    Of the `timed` tasks whose ends were heard, `latency` is the sum of seconds from submission to end.
+    """
+
+    at: float
+    ended: int
+    waiting: int
+    assigned: int
+    cpu: float
+    rss: int
+    timed: int
+    latency: float
+
+
+def mean_latency(before: Moment, moment: Moment) -> float | None:
+    """Mean seconds from submission to end, of tasks that ended between these; None where none did."""
+    timed = moment.timed - before.timed
+    return (moment.latency - before.latency) / timed if timed > 0 else None
+
+
+class MonitorModel:
+    """All that was heard. `now` is any clock in seconds that goes forward."""
+
+    def __init__(self, tasks: int = TASKS) -> None:
+        self.status: MonitorStatus | None = None
+        self.heard = 0.0
+        self.storage: StorageStatus | None = None
+        self.storage_heard = 0.0
+        self.faults: OrderedDict[int, str] = OrderedDict()
+        """What went wrong with the tasks that ended so last: a traceback, or a sentence."""
+        self.tasks = TaskTable(tasks)
+        self.functions: dict[str, FunctionFigures] = {}
+        self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
+        self.events: deque[MonitorEvent] = deque(maxlen=EVENTS)
+        self.history: deque[Moment] = deque(maxlen=HISTORY_SECONDS)
+        self._beginning = False
+        self._timed, self._latency = 0, 0.0
+
+    def take(self, message: MonitorMessage, now: float) -> None:
+        """One message of the feed, in order."""
+        if isinstance(message, MonitorStatus):
+            self._take_status(message, now)
+        elif isinstance(message, StorageStatus):
+            self.storage, self.storage_heard = message, now
+        else:
+            self._take_events(message)
+
+    def is_stale(self, now: float) -> bool:
+        """Whether nothing was heard for long."""
+        return self.status is None or now > self.heard + STALE_SECONDS
+
+    def group_of(self, row: int) -> GroupInfo:
+        """The group of the task in this row."""
+        return self.groups.get(self.tasks.value("group", row), GroupInfo())
+
+    @property
+    def rate(self) -> float:
+        """Tasks that ended per second, lately."""
+        if len(self.history) < 2:
+            return 0.0
+        first, last = self._lately()
+        return max(0, last.ended - first.ended) / (last.at - first.at) if last.at > first.at else 0.0
+
+    @property
+    def latency(self) -> float | None:
+        """Mean seconds from submission to end, of tasks that ended lately; None where none did."""
+        return mean_latency(*self._lately()) if self.history else None
+
+    def _lately(self) -> tuple[Moment, Moment]:
+        last = self.history[-1]
+        return next(moment for moment in self.history if moment.at >= last.at - STALE_SECONDS), last
+
+    def _take_status(self, status: MonitorStatus, now: float) -> None:
+        if self._beginning:
+            self._begun()
+        if self.status is not None and status.incarnation != self.status.incarnation:
+            self.history.clear()  # its totals begin anew
+        self.status, self.heard = status, now
+        ended = status.succeeded + status.raised + status.failed + status.cancelled
+        cpu, rss = sum(status.worker_cpus), sum(status.worker_rsses)
+        self.history.append(
+            Moment(status.at, ended, status.waiting, status.assigned, cpu, rss, self._timed, self._latency)
+        )
+        if any(status.worker_runs):
+            self.tasks.run(status.worker_runs, status.worker_pids)
+        if status.snapshot:
+            self.tasks.begin()
+            self._beginning = True
+
+    def _begun(self) -> None:
+        self.tasks.begun()
+        self._beginning = False
+
+    def _take_events(self, events: TaskEvents) -> None:
+        for number, *described in zip(
+            events.group_numbers, events.group_functions, events.group_sessions, events.group_priorities,
+            events.group_needs, events.group_runtimes, strict=True,
+        ):  # fmt: skip
+            self.groups[number] = GroupInfo(*described)
+            self.groups.move_to_end(number)
+        while len(self.groups) > GROUPS:
+            self.groups.popitem(last=False)
+        at = ended = 0
+        for step, subject, size, after, first_run in PACKED_BATCH.iter_unpack(events.batches):
+            time = events.since + after
+            tasks = struct.unpack_from(f"<{size}Q", events.tasks, 8 * at)
+            at += size
+            if step in (TaskStep.WAITING, TaskStep.HELD):
+                group = self.groups.get(subject, GroupInfo())
+                function = self.tasks.function_number(group.function)
+                self.tasks.stand(tasks, step, subject, function, group.session, time)
+            elif step == TaskStep.ASSIGNED:
+                self.tasks.assign(tasks, subject, first_run, time)
+            elif step == TaskStep.ENDED:
+                statuses = events.statuses[ended : ended + size]
+                profiles = events.profiles[PROFILE.size * ended : PROFILE.size * (ended + size)]
+                ended += size
+                self._end(tasks, subject, statuses, profiles, time)
+            elif step == TaskStep.GONE:
+                self.tasks.leave(tasks, time)
+        for event in zip(events.text_times, events.text_levels, events.text_tasks, events.texts, strict=True):
+            self._say(MonitorEvent(*event))
+        if self._beginning:
+            self._begun()
+
+    def _say(self, event: MonitorEvent) -> None:
+        self.events.append(event)
+        if event.task:
+            self.faults[event.task] = event.text
+            self.faults.move_to_end(event.task)
+            if len(self.faults) > EVENTS:
+                self.faults.popitem(last=False)
+
+    def _end(self, tasks: tuple[int, ...], agent: int, statuses: bytes, profiles: bytes, time: float) -> None:
+        for row, status, profile in self.tasks.end(tasks, agent, statuses, profiles, time):
+            self._timed += 1
+            self._latency += time - self.tasks.value("since", row)
+            name = self.tasks.function_name(row)
+            figures = self.functions.get(name)
+            if figures is None:
+                figures = self.functions[name] = FunctionFigures()
+            figures.ended[status] = figures.ended.get(status, 0) + 1
+            if status <= Status.RAISED:
+                seconds = profile.duration_us / 1e6
+                figures.duration += seconds
+                figures.longest = max(figures.longest, seconds)
+                figures.cpu += profile.cpu_us / 1e6
+                figures.peak_memory = max(figures.peak_memory, profile.peak_memory)

@@ -1,0 +1,90 @@
+"""Reasons: why a task has not ended, or how it did, from what a monitor knows. Pure."""
+
+from __future__ import annotations
+
+from scaler_protocol.capabilities import missing, parse_capabilities
+from scaler_protocol.monitoring import MonitorStatus, TaskStep
+from scaler_ui.model.model import GroupInfo, MonitorModel
+from scaler_ui.model.units import duration, size
+
+
+def why(model: MonitorModel, task: int) -> list[str]:
+    """Sentences about a task: where it stands and why, and what was said of it."""
+    status, row = model.status, model.tasks.find(task)
+    said = [event.text for event in model.events if event.task == task]
+    if row is None or status is None:
+        return [f"task {task:x} is not known: it had ended before this was asked, or was never submitted", *said]
+    step = model.tasks.value("step", row)
+    if step == TaskStep.WAITING:
+        return [*_why_waiting(model, status, row), *said]
+    if step == TaskStep.HELD:
+        lacks = "results of other tasks that it takes, or the bytes of its function, have not come"
+        alone = "it was lost with its host and waits for a host without another such task"
+        return [f"it is held: {lacks}; or {alone}", *said]
+    if step == TaskStep.ASSIGNED:
+        return [*_where_assigned(model, status, row), *said]
+    return [_how_ended(model, row), *said]
+
+
+def _why_waiting(model: MonitorModel, status: MonitorStatus, row: int) -> list[str]:
+    if not status.agents:
+        return ["it waits: no worker is connected"]
+    group = model.group_of(row)
+    lacks = lacking(group, status)
+    if lacks:
+        return [f"it waits: no worker offers {', '.join(lacks)}"]
+    behind = _behind(model, row, group)
+    places = f"{sum(status.agent_sizes):,} workers have {status.assigned:,} tasks"
+    if not behind:
+        return [f"it is next: {places}"]
+    return [f"it waits behind {count:,} tasks of priority {priority}; {places}" for priority, count in behind]
+
+
+def lacking(group: GroupInfo, status: MonitorStatus) -> list[str]:
+    """What the nearest worker lacks for tasks of a group; nothing where some worker can take them."""
+    offers = set(zip(status.agent_capabilities, status.agent_runtimes, strict=True))
+    return min((lacks(group, *offer) for offer in offers), key=len, default=[])
+
+
+def lacks(group: GroupInfo, capabilities: str, runtime: str) -> list[str]:
+    """What workers of this offer lack for tasks of a group."""
+    found = missing(sorted(parse_capabilities(group.needs).items()), parse_capabilities(capabilities))
+    return [*found, group.runtime] if group.runtime and group.runtime != runtime else found
+
+
+def _behind(model: MonitorModel, row: int, group: GroupInfo) -> list[tuple[int, int]]:
+    """Waiting tasks of greater priority, and those of the same that came before: priority and number."""
+    counts: dict[int, int] = {}
+    for number, waiting, earlier in model.tasks.waiting(row):
+        priority = model.groups.get(number, GroupInfo()).priority
+        ahead = waiting if priority > group.priority else earlier if priority == group.priority else 0
+        if ahead:
+            counts[priority] = counts.get(priority, 0) + ahead
+    return sorted(counts.items(), reverse=True)
+
+
+def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> list[str]:
+    number, run = model.tasks.value("agent", row), model.tasks.value("run", row)
+    names = dict(zip(status.agents, status.agent_names, strict=True))
+    agent = names.get(number, "an agent that is gone")
+    for worker, pid, current in zip(status.worker_names, status.worker_pids, status.worker_runs, strict=True):
+        if current == run and run:
+            seconds = status.at - model.tasks.value("assigned", row)
+            return [f"it runs on {worker} (process {pid}) of {agent}, given {duration(max(0.0, seconds))} ago"]
+    sizes = dict(zip(status.agents, zip(status.agent_sents, status.agent_sizes, strict=True), strict=True))
+    if number in sizes:
+        sent, workers = sizes[number]
+        return [f"it is with {agent}, which has {sent:,} tasks for {workers:,} workers"]
+    return [f"it is with {agent}"]
+
+
+def _how_ended(model: MonitorModel, row: int) -> str:
+    task = model.tasks.row(row)
+    if not task.pid and task.state in ("raised", "failed") and task.id not in model.faults:
+        return f"it has ended: {task.state}, without having run: a task that it needs ended so"
+    if not task.pid:
+        return f"it has ended: {task.state}"
+    return (
+        f"it has ended: {task.state}, after {duration(task.duration)} on process {task.pid}, attempt {task.attempt}, "
+        f"with {size(task.memory)} at most"
+    )

@@ -1,0 +1,155 @@
+"""What screens show, as plain fields: the same for a terminal, for `--json` and for pages. Pure.
+
+Fractions of CPU are in percent of a core, memory in bytes, lag in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scaler_protocol.messages import WorkerState
+from scaler_protocol.monitoring import MonitorStatus
+from scaler_ui.model.model import STALE_SECONDS, MonitorModel
+
+EVENTS_SHOWN = 20
+STATE_WORDS = {
+    WorkerState.STARTING: "starting",
+    WorkerState.IDLE: "idle",
+    WorkerState.RUNNING: "running",
+    WorkerState.BLOCKED: "blocked",
+    WorkerState.STOPPING: "stopping",
+    WorkerState.DRAINING: "draining",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """One worker. `agt_…`, `lag` and `silence` are of its agent; `itl`: is it up, has it a task, does that wait."""
+
+    worker: str
+    agent: str
+    host: str
+    pid: int
+    state: str
+    agt_cpu: float
+    agt_rss: int
+    cpu: float
+    rss: int
+    free: int
+    sent: int
+    queued: int
+    lag: float
+    itl: str
+    silence: float
+    stale: bool
+    run: int
+    capabilities: str
+    number: int
+    """Of the agent."""
+
+
+def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
+    """All workers of all agents; `quiet` seconds have passed since the status."""
+    places = {number: place for place, number in enumerate(status.agents)}
+    rows = []
+    for agent, name, pid, state, run, cpu, rss, queued in zip(
+        status.worker_agents, status.worker_names, status.worker_pids, status.worker_states, status.worker_runs,
+        status.worker_cpus, status.worker_rsses, status.worker_queues, strict=True,
+    ):  # fmt: skip
+        at = places[agent]
+        has_task = state in (WorkerState.RUNNING, WorkerState.BLOCKED) or (state == WorkerState.DRAINING and run != 0)
+        flags = (state != WorkerState.STARTING, has_task, state == WorkerState.BLOCKED)
+        silence = status.agent_silences[at] + quiet
+        rows.append(
+            WorkerRow(
+                worker=f"{pid}|{name}",
+                agent=status.agent_names[at],
+                host=status.agent_hosts[at],
+                pid=pid,
+                state=STATE_WORDS.get(state, str(state)),
+                agt_cpu=100 * status.agent_cpus[at],
+                agt_rss=status.agent_rsses[at],
+                cpu=100 * cpu,
+                rss=rss,
+                free=max(0, status.agent_queue_sizes[at] - queued - has_task),
+                sent=queued + has_task,
+                queued=queued,
+                lag=status.agent_lags[at],
+                itl="".join(str(int(flag)) for flag in flags),
+                silence=silence,
+                stale=silence > STALE_SECONDS,
+                run=run,
+                capabilities=status.agent_capabilities[at],
+                number=agent,
+            )
+        )
+    return rows
+
+
+def task_counts(status: MonitorStatus) -> dict[str, int]:
+    """Tasks by where they stand or how they ended."""
+    return {
+        "unassigned": status.waiting + status.held,
+        "running": status.assigned,
+        "success": status.succeeded,
+        "failed": status.raised + status.failed,
+        "canceled": status.cancelled,
+        "not_found": status.not_found,
+    }
+
+
+def client_tasks(status: MonitorStatus) -> dict[str, int]:
+    """Tasks that clients, and tasks that submit tasks, have and have not released, by name."""
+    names = [
+        name or f"session {number}" for name, number in zip(status.client_names, status.client_sessions, strict=True)
+    ]
+    return dict(zip(names, status.client_tasks, strict=True))
+
+
+def fields(model: MonitorModel, now: float) -> dict[str, Any]:
+    """All that the screen shows; nothing where no status has come."""
+    status = model.status
+    if status is None:
+        return {}
+    quiet = now - model.heard
+    workers = worker_rows(status, quiet)
+    return {
+        "address": status.address,
+        "stale": model.is_stale(now),
+        "quiet": quiet,
+        "scheduler": {"cpu": 100 * status.cpu, "rss": status.rss, "uptime": status.uptime},
+        "task_manager": task_counts(status),
+        "scheduler_sent": dict(sorted(zip(status.sent_names, status.sent_counts, strict=True), key=_most)),
+        "scheduler_received": dict(sorted(zip(status.received_names, status.received_counts, strict=True), key=_most)),
+        "total": {
+            "workers": len(workers),
+            "agents": len(status.agents),
+            "agt_cpu": 100 * sum(status.agent_cpus),
+            "agt_rss": sum(status.agent_rsses),
+            "cpu": sum(worker.cpu for worker in workers),
+            "rss": sum(worker.rss for worker in workers),
+            "sent": sum(status.agent_sents),
+            "queued": sum(status.agent_queueds) + sum(status.worker_queues),
+        },
+        "workers": [asdict(worker) for worker in workers],
+        "client_manager": client_tasks(status),
+        "func_to_num_tasks": _function_counts(status),
+        "events": [asdict(event) for event in list(model.events)[-EVENTS_SHOWN:]],
+    }
+
+
+def _most(entry: tuple[str, int]) -> int:
+    return -entry[1]
+
+
+def _function_counts(status: MonitorStatus) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name, count in zip(status.function_names, status.function_counts, strict=True):
+        counts[name] = counts.get(name, 0) + count
+    return counts
+
+
+def task_of_run(model: MonitorModel, run: int) -> int | None:
+    """The row of the task that this run is of, if it has not ended."""
+    return model.tasks.find_run(run) if run else None

@@ -1,0 +1,304 @@
+"""What pages show: rows, sorted and filtered here and not in the browser, and the bars of the timeline."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.tracebacks import headline
+from scaler_ui.model.model import MonitorModel, mean_latency
+from scaler_ui.model.tables import worker_rows
+from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow
+from scaler_ui.model.text_view import clock
+from scaler_ui.model.units import duration, size
+
+Row = dict[str, Any]
+BARS = 500
+"""Tasks in the timeline: the longest of its window, looked for among the last RECENT ones."""
+RECENT = 20_000
+ERROR_LIMIT = 120
+"""Characters of an error in a table."""
+TEXT_LIMIT = 300
+"""Characters of an event."""
+POINTS = 120
+"""Points of a line over time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which rows: so many from `first`, in the order of a column, of those with `text` in them."""
+
+    first: int = 0
+    count: int = 50
+    order: str = ""
+    descending: bool = True
+    text: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePage:
+    """The rows, and how many there are in all."""
+
+    rows: list[Row]
+    total: int
+
+
+def page_of(rows: list[Row], request: PageRequest, names: Sequence[str]) -> TablePage:
+    text = request.text.lower()
+    if text:
+        rows = [row for row in rows if any(text in str(row[name]).lower() for name in names)]
+    if request.order:
+        rows = sorted(rows, key=lambda row: row[request.order], reverse=request.descending)
+    return TablePage(rows[request.first : request.first + request.count], len(rows))
+
+
+TASK_ORDERS = frozenset(
+    {"id", "function", "session", "state", "agent", "pid", "attempt", "since", "ended", "duration", "cpu", "memory"}
+)
+
+
+def tasks(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Tasks; the text is looked for in the names of functions, or is an id."""
+    agents = agent_names(model.status)
+    rows, total = model.tasks.page(
+        request.order if request.order in TASK_ORDERS else "since",
+        descending=request.descending,
+        first=request.first,
+        count=request.count,
+        text=request.text,
+        state=request.state,
+        agents=agents,
+    )
+    status = model.status
+    where = dict(zip(status.worker_runs, status.worker_pids, strict=True)) if status else {}
+    return TablePage([_task(row, agents, where, model.faults.get(row.id, "")) for row in rows], total)
+
+
+def agent_names(status: MonitorStatus | None) -> dict[int, str]:
+    return dict(zip(status.agents, status.agent_names, strict=True)) if status else {}
+
+
+def _task(row: TaskRow, agents: Mapping[int, str], where: Mapping[int, int], fault: str) -> Row:
+    pid = row.pid or (where.get(row.run, 0) if row.run and row.state == "assigned" else 0)
+    return {
+        "id": f"{row.id:x}",
+        "function": row.function,
+        "session": f"{row.session:x}",
+        "state": row.state,
+        "agent": agents.get(row.agent, ""),
+        "pid": pid or "",
+        "attempt": row.attempt or "",
+        "since": clock(row.since),
+        "ended": clock(row.ended),
+        "duration": duration(row.duration) if row.pid else "",
+        "cpu": duration(row.cpu) if row.pid else "",
+        "memory": size(row.memory) if row.memory else "",
+        "error": headline(fault)[:ERROR_LIMIT],
+    }
+
+
+def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
+    """Workers; the text is looked for in names, states and capabilities."""
+    if model.status is None:
+        return TablePage([], 0)
+    # Browsers have no integers of 64 bits, and names and process ids repeat from host to host.
+    rows = [
+        {**asdict(row), "run": f"{row.run:x}", "key": f"{row.number}/{row.pid}"}
+        for row in worker_rows(model.status, now - model.heard)
+    ]
+    page = page_of(rows, request, ("worker", "agent", "host", "state", "capabilities"))
+    shown = [
+        {
+            **row,
+            "agt_cpu": f"{row['agt_cpu']:.1f} %",
+            "agt_rss": size(row["agt_rss"]),
+            "cpu": f"{row['cpu']:.1f} %",
+            "rss": size(row["rss"]),
+            "lag": duration(row["lag"]),
+            "silence": f"{row['silence']:.0f} s{' (stale)' if row['stale'] else ''}",
+        }
+        for row in page.rows
+    ]
+    return TablePage(shown, page.total)
+
+
+def clients(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Clients, and sessions of tasks that submit tasks."""
+    status = model.status
+    if status is None:
+        return TablePage([], 0)
+    columns = (status.client_sessions, status.client_names, status.client_hosts, status.client_tasks)
+    rows = [
+        {"session": f"{session:x}", "name": name or "(in a task)", "host": host, "tasks": count}
+        for session, name, host, count in zip(*columns, strict=True)
+    ]
+    return page_of(rows, request, ("session", "name", "host"))
+
+
+def functions(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Functions with what their calls cost, of those that were seen to end."""
+    rows = []
+    for name, figures in list(model.functions.items()):
+        ran = sum(count for status, count in figures.ended.items() if ENDINGS[status] in ("success", "raised"))
+        rows.append(
+            {
+                "function": name,
+                "calls": figures.count,
+                **{word: figures.ended.get(status, 0) for status, word in ENDINGS.items() if word != "lost"},
+                "mean": figures.duration / ran if ran else 0.0,
+                "longest": figures.longest,
+                "cpu": figures.cpu,
+                "memory": figures.peak_memory,
+            }
+        )
+    page = page_of(rows, request, ("function",))
+    for row in page.rows:
+        row.update({name: duration(row[name]) for name in ("mean", "longest", "cpu")}, memory=size(row["memory"]))
+    return page
+
+
+LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
+
+
+def events(model: MonitorModel, request: PageRequest) -> TablePage:
+    """What happened, in words."""
+    rows = [
+        {
+            "number": number,
+            "time": event.time,
+            "level": LEVELS.get(event.level, str(event.level)),
+            "task": f"{event.task:x}" if event.task else "",
+            "text": headline(event.text)[:TEXT_LIMIT],
+        }
+        for number, event in enumerate(model.events)
+    ]
+    page = page_of(rows, request, ("text", "task", "level"))
+    for row in page.rows:
+        row["time"] = clock(row["time"])
+    return page
+
+
+FIGURES = (
+    "tasks/s", "latency", "waiting", "running", "success", "failed", "cancelled", "lost runs", "workers", "agents",
+    "clients", "cluster cpu", "cluster memory", "lag", "scheduler cpu", "scheduler memory",
+)  # fmt: skip
+"""What the overview shows in numbers."""
+
+
+def figures(model: MonitorModel) -> dict[str, str]:
+    """The numbers of the overview, ready to be shown."""
+    status = model.status
+    if status is None:
+        return {}
+    return {
+        "tasks/s": f"{model.rate:,.0f}",
+        "latency": "none" if model.latency is None else duration(model.latency),
+        "waiting": f"{status.waiting + status.held:,}",
+        "running": f"{status.assigned:,}",
+        "success": f"{status.succeeded:,}",
+        "failed": f"{status.raised + status.failed:,}",
+        "cancelled": f"{status.cancelled:,}",
+        "lost runs": f"{status.lost_runs:,}",
+        "workers": f"{sum(status.agent_sizes):,}",
+        "agents": f"{len(status.agents):,}",
+        "clients": f"{sum(map(bool, status.client_names)):,}",
+        "cluster cpu": f"{100 * sum(status.worker_cpus):,.0f} %",
+        "cluster memory": size(sum(status.worker_rsses)),
+        "lag": duration(max(status.agent_lags, default=0.0)),
+        "scheduler cpu": f"{100 * status.cpu:.1f} %",
+        "scheduler memory": size(status.rss),
+    }
+
+
+Points = dict[str, list[list[float]]]
+"""Points over time, as [milliseconds since 1970, value], by name."""
+
+
+def lines(model: MonitorModel) -> Points:
+    """At most POINTS of each figure that is drawn."""
+    history = list(model.history)
+    step = max(1, len(history) // POINTS)
+    moments = history[::-1][::step][::-1]
+    found: Points = {"tasks/s": [], "latency": [], "waiting": [], "running": [], "cpu": [], "memory": []}
+    for before, moment in pairwise(moments):
+        at = round(moment.at * 1000)
+        seconds = moment.at - before.at
+        found["tasks/s"].append([at, round((moment.ended - before.ended) / seconds, 1) if seconds > 0 else 0.0])
+        if (latency := mean_latency(before, moment)) is not None:
+            found["latency"].append([at, round(1000 * latency, 2)])
+        found["waiting"].append([at, moment.waiting])
+        found["running"].append([at, moment.assigned])
+        found["cpu"].append([at, round(100 * moment.cpu, 1)])
+        found["memory"].append([at, round(moment.rss / 1024**2, 1)])
+    return found
+
+
+Bar = list[Any]
+"""Place of its worker, begin and end in milliseconds, function, state and id."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStream:
+    """The timeline: names of workers, what they did, and the window in seconds since 1970."""
+
+    workers: list[str]
+    bars: list[Bar]
+    window: tuple[float, float]
+
+    @property
+    def summary(self) -> str:
+        """How much of it is shown."""
+        if not self.bars:
+            return "no tasks in this window"
+        which = f"the {BARS} longest tasks" if len(self.bars) == BARS else f"{len(self.bars):,} tasks"
+        return f"{which} on {len(self.workers):,} workers"
+
+
+def stream(model: MonitorModel, seconds: float) -> TaskStream:
+    """The timeline of the last `seconds`; what runs ends now."""
+    status, tasks = model.status, model.tasks
+    if status is None:
+        return TaskStream([], [], (0.0, 0.0))
+    found = [
+        (tasks.value("duration", row) / 1e6, tasks.value("agent", row), tasks.value("pid", row), row)
+        for row in tasks.longest(BARS, status.at - seconds, RECENT)
+    ]
+    found += _running(model, status)
+    longest = heapq.nlargest(BARS, found)
+    names = _process_names(status)
+    lines = sorted({(names.get(where) or f"gone/{where[1]}", where) for where in {bar[1:3] for bar in longest}})
+    places = {where: place for place, (_, where) in enumerate(lines)}
+    shown = [_bar(tasks.row(row), places[agent, pid], took, status.at) for took, agent, pid, row in longest]
+    return TaskStream([name for name, _ in lines], shown, (status.at - seconds, status.at))
+
+
+def _running(model: MonitorModel, status: MonitorStatus) -> list[tuple[float, int, int, int]]:
+    """Seconds since they were assigned, agent, process and row of the tasks that workers say they run."""
+    rows = model.tasks.runs()
+    return [
+        (max(0.0, status.at - model.tasks.value("assigned", rows[run])), agent, pid, rows[run])
+        for run, agent, pid in zip(status.worker_runs, status.worker_agents, status.worker_pids, strict=True)
+        if run in rows
+    ]
+
+
+def _process_names(status: MonitorStatus) -> dict[tuple[int, int], str]:
+    """What to call the workers, by agent and process."""
+    agents = agent_names(status)
+    columns = zip(status.worker_agents, status.worker_pids, status.worker_names, strict=True)
+    return {(agent, pid): f"{agents[agent]}/{name}" for agent, pid, name in columns}
+
+
+def _bar(task: TaskRow, place: int, took: float, now: float) -> Bar:
+    end = task.ended or now
+    state = task.state if task.ended else "running"
+    return [place, round(1000 * (end - took)), round(1000 * end), task.function, state, f"{task.id:x}"]
+
+
+TASK_STATES = tuple(dict.fromkeys([*STATES.values(), *ENDINGS.values()]))
+"""Words that a task's state may be."""

@@ -1,0 +1,1 @@
+"""Programs for terminals: scaler_top and scaler_why."""

@@ -1,0 +1,223 @@
+"""The screen of scaler_top in a terminal: textual around the lines of scaler_ui.model.text_view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from textwrap import wrap
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input, Static
+
+from scaler_ui.listening import Listening, advice
+from scaler_ui.model import text_view
+from scaler_ui.model.reasons import why
+from scaler_ui.model.tables import fields, task_of_run
+from scaler_ui.model.text_view import COLUMNS, View
+from scaler_ui.terminal.why import task_id
+
+LOOK_SECONDS = 0.1
+DRAW_SECONDS = 0.5
+
+
+class WorkerArea(Static):
+    """Where workers are listed: as many as there is room for, which the terminal and the other parts leave."""
+
+    def __init__(self, draw: Callable[[], None], **settings: Any) -> None:
+        super().__init__(markup=False, **settings)
+        self._draw = draw
+
+    def on_resize(self) -> None:
+        """There is more room, or less."""
+        self._draw()
+
+
+class TopApp(App[None]):
+    """The screen. Everything it shows comes from the fields that `--once --json` prints."""
+
+    CSS = """
+    Screen { layout: vertical; overflow: hidden; }
+    #note { display: none; }
+    #note.told { display: block; text-style: bold reverse; }
+    #summary, #keys, #total, #header { height: auto; text-wrap: nowrap; text-overflow: clip; }
+    #header { text-style: bold; }
+    #body { height: 1fr; text-wrap: nowrap; text-overflow: clip; }
+    #details { display: none; height: auto; border-top: solid $primary; text-wrap: nowrap; }
+    #details.open { display: block; }
+    Input { display: none; dock: bottom; }
+    Input.open { display: block; }
+    """
+    AUTO_FOCUS = ""
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key, f"order('{key}')", name) for name, key in COLUMNS),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", priority=True),
+        Binding("slash", "filter", "filter"),
+        Binding("enter", "details", "details"),
+        Binding("y", "ask", "why"),
+        Binding("e", "events", "events"),
+        Binding("escape", "reset", "reset"),
+        Binding("up", "move(-1)", "up"),
+        Binding("down", "move(1)", "down"),
+        Binding("pageup", "move(-20)", "page up"),
+        Binding("pagedown", "move(20)", "page down"),
+    ]
+
+    def __init__(self, listening: Listening) -> None:
+        super().__init__()
+        self.view = View()
+        self._listening = listening
+        self._panel: Callable[[dict[str, Any]], list[str]] | None = None
+        """What stands below the workers, should something."""
+
+    def compose(self) -> ComposeResult:
+        """The parts of the screen, from top to bottom."""
+        for name in ("note", "summary", "keys", "total", "header"):
+            yield Static(id=name, markup=False)
+        yield WorkerArea(self.draw, id="body")
+        yield Static(id="details", markup=False)
+        yield Input(placeholder="show workers with this in their name, agent, state or capabilities", id="filter")
+        yield Input(placeholder="the id of a task, as futures and logs show it", id="ask")
+
+    def on_mount(self) -> None:
+        """Begin to look and to draw."""
+        self.set_interval(LOOK_SECONDS, self._listening.look)
+        self.set_interval(DRAW_SECONDS, self.draw)
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def action_order(self, key: str) -> None:
+        """Sort by a column; the same key again reverses."""
+        self.view = self.view.sorted_by(key)
+        self.draw()
+
+    def action_move(self, lines: int) -> None:
+        """Point at another worker."""
+        self.view = replace(self.view, pointed=max(0, self.view.pointed + lines))
+        self.draw()
+
+    def action_details(self) -> None:
+        """Show, or hide, all about the worker that is pointed at."""
+        self._toggle(self._about_worker)
+
+    def action_events(self) -> None:
+        """Show, or hide, what happened last."""
+        self._toggle(self._events)
+
+    def _toggle(self, panel: Callable[[dict[str, Any]], list[str]]) -> None:
+        self._show(None if self._panel == panel else panel)
+
+    def _show(self, panel: Callable[[dict[str, Any]], list[str]] | None) -> None:
+        self._panel = panel
+        self.query_one("#details").set_class(panel is not None, "open")
+        self.draw()
+
+    def action_filter(self) -> None:
+        """Ask which workers to show."""
+        self._enter("#filter")
+
+    def action_ask(self) -> None:
+        """Ask which task is meant."""
+        self._enter("#ask")
+
+    def _enter(self, name: str) -> None:
+        entry = self.query_one(name, Input)
+        entry.add_class("open")
+        entry.focus()
+
+    @on(Input.Changed, "#filter")
+    def _filter_changed(self, event: Input.Changed) -> None:
+        """Show what fits so far."""
+        self.view = replace(self.view, wanted=event.value, pointed=0)
+        self.draw()
+
+    @on(Input.Submitted, "#filter")
+    def _filter_kept(self) -> None:
+        self._leave_entries()
+
+    @on(Input.Submitted, "#ask")
+    def _asked(self, event: Input.Submitted) -> None:
+        """Say why the task waits, or how it ended, as long as it is shown."""
+        try:
+            task = task_id(event.value.strip())
+        except ValueError as error:
+            said = [str(error)]
+            self._show(lambda shown: said)
+        else:
+            self._show(lambda shown: [f"task {task:x}", *why(self._listening.model, task)])
+        self._leave_entries()
+
+    def action_reset(self) -> None:
+        """Drop the filter and what is shown below."""
+        self.query_one("#filter", Input).value = ""
+        self._show(None)
+        self._leave_entries()
+
+    def _leave_entries(self) -> None:
+        self.query_one("#ask", Input).value = ""
+        for entry in self.query(Input):
+            entry.remove_class("open")
+        self.screen.set_focus(None)
+        self.draw()
+
+    # --- drawing ----------------------------------------------------------------------------------------------------
+
+    def draw(self) -> None:
+        """Write what is known now."""
+        shown = fields(self._listening.model, self._listening.now)
+        note = self._note(shown)
+        self._write("note", note)
+        self.query_one("#note").set_class(bool(note), "told")
+        if not shown:
+            return
+        rows = self.view.rows(shown)
+        self.view = replace(self.view, pointed=min(self.view.pointed, max(0, len(rows) - 1)))
+        width, height = self.size
+        self._write("summary", "\n".join(text_view.summary(shown, max(6, height // 3))))
+        self._write("keys", "\n".join(["-" * width, *text_view.keys(width), ""]))
+        self._write("total", "\n".join(wrap(text_view.total(shown, len(rows)), width)))
+        header, lines = text_view.worker_table(rows, self.view, width)
+        self._write("header", header)
+        self._write_body(rows, lines, text_view.side(shown))
+        if self._panel is not None:
+            self._write("details", "\n".join(self._panel(shown)))
+
+    def _about_worker(self, shown: dict[str, Any]) -> list[str]:
+        rows = self.view.rows(shown)
+        if not rows:
+            return ["no worker is shown"]
+        worker = rows[min(self.view.pointed, len(rows) - 1)]
+        return text_view.details(worker, self._current(worker["run"]))
+
+    def _events(self, shown: dict[str, Any]) -> list[str]:
+        return text_view.event_lines(shown, max(1, self.size.height // 3))
+
+    def _note(self, shown: dict[str, object]) -> str:
+        if not shown:
+            return advice(self._listening.address) if self._listening.silent else "connecting"
+        return f"stale: nothing was heard for {shown['quiet']:.0f} s" if shown["stale"] else ""
+
+    def _write_body(self, rows: list[dict[str, Any]], lines: list[str], side: list[str]) -> None:
+        """As many workers as there is room for, around the one that is pointed at."""
+        height = max(1, self.query_one("#body").size.height)
+        first, shown = text_view.body(lines, side, (self.size.width, height), self.view.pointed)
+        body = Text(no_wrap=True)
+        for at, line in enumerate(shown, first):
+            body.append(f"{line}\n")
+            if at < len(rows) and line.startswith(lines[at]):
+                style = "reverse" if at == self.view.pointed else "dim" if rows[at]["stale"] else ""
+                body.stylize(style, len(body) - len(line) - 1, len(body) - len(line) - 1 + len(lines[at]))
+        self.query_one("#body", Static).update(body)
+
+    def _current(self, run: int) -> str:
+        model = self._listening.model
+        row = task_of_run(model, run)
+        return "none" if row is None else f"{model.tasks.value('id', row):x} {model.tasks.function_name(row)}"
+
+    def _write(self, name: str, text: str) -> None:
+        self.query_one(f"#{name}", Static).update(Text(text, no_wrap=True))

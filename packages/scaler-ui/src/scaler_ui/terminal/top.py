@@ -1,0 +1,88 @@
+"""The program `scaler_top`: the scheduler, its messages and all workers in a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+
+from scaler_io.service.cli import Command
+from scaler_io.service.options import Option, positive_seconds
+from scaler_protocol.addresses import Address
+from scaler_ui import programs
+from scaler_ui.listening import Listening
+from scaler_ui.model import text_view
+from scaler_ui.model.tables import fields
+from scaler_ui.model.text_view import View
+
+ONCE_CELLS = 120
+"""Characters of a line of `--once`, if there is so much to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopOptions:
+    """What the command line, the environment and the TOML file came to."""
+
+    address: Address
+    once: bool
+    json: bool
+    timeout_seconds: float
+
+
+COMMAND = Command(
+    program="scaler_top",
+    description="Show a scheduler, its messages and its workers, like top.",
+    section="top",
+    config=TopOptions,
+    options=(
+        Option(
+            ("address", "monitor_address"),
+            "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path",
+            Address.parse_peer,
+        ),
+        Option(("--once",), "print one screen and end", default=False, flag=True),
+        Option(("--json",), "with --once: print the fields of the screen as JSON", default=False, flag=True),
+        Option(
+            ("--timeout-seconds", "-t"), "with --once: how long to wait for a status", positive_seconds, default=5.0
+        ),
+    ),
+    example="scaler_top tcp://127.0.0.1:2347",
+)
+
+
+def once(listening: Listening, options: TopOptions) -> None:
+    """Print one screen; raises NoStatusError."""
+    listening.wait_for(lambda model: model.status is not None, options.timeout_seconds)
+    shown = fields(listening.model, listening.now)
+    if options.json:
+        print(json.dumps(shown, indent=2))
+        return
+    rows = View().rows(shown)
+    header, lines = text_view.worker_table(rows, View(), ONCE_CELLS)
+    table = [text_view.total(shown, len(rows)), header, *lines]
+    print("\n".join([*text_view.summary(shown), "", *text_view.beside([table, text_view.side(shown)])]))
+
+
+def main() -> int:
+    """Run scaler_top to its end; returns the exit code."""
+    return programs.run("scaler_top", _main)
+
+
+def _main() -> None:
+    options = COMMAND.read()
+    if options.json and not options.once:
+        COMMAND.refuse("--json needs --once: it prints one screen")
+    listening = Listening(options.address)
+    try:
+        if options.once:
+            once(listening, options)
+        else:
+            from scaler_ui.terminal.screen import TopApp  # textual takes long to load
+
+            TopApp(listening).run()
+    finally:
+        listening.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The program `scaler_why`: why a task waits, where it is, or how it ended."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from scaler_io.service.cli import Command
+from scaler_io.service.options import Option, positive_seconds
+from scaler_protocol.addresses import Address
+from scaler_ui import programs
+from scaler_ui.listening import Listening
+from scaler_ui.model.reasons import why
+
+
+def task_id(text: str) -> int:
+    """A task id as futures and logs show it: hexadecimal."""
+    try:
+        number = int(text, 16)
+    except ValueError:
+        number = -1
+    if not 0 < number < 2**64:
+        raise ValueError(f"{text!r} is not a task id: write it as futures and logs show it, like 3f9a6c0e00000001")
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class WhyOptions:
+    """What the command line, the environment and the TOML file came to."""
+
+    address: Address
+    task: int
+    timeout_seconds: float
+
+
+COMMAND = Command(
+    program="scaler_why",
+    description="Say why a task waits, where it is, or how it ended.",
+    section="why",
+    config=WhyOptions,
+    options=(
+        Option(
+            ("address", "monitor_address"),
+            "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path",
+            Address.parse_peer,
+        ),
+        Option(("task",), "the id of a task, hexadecimal, as a future shows it", task_id),
+        Option(("--timeout-seconds", "-t"), "how long to wait for a status", positive_seconds, default=5.0),
+    ),
+    example="scaler_why tcp://127.0.0.1:2347 3f9a6c0e00000001",
+)
+
+
+def main() -> int:
+    """Run scaler_why to its end; returns the exit code."""
+    return programs.run("scaler_why", _main)
+
+
+def _main() -> None:
+    options = COMMAND.read()
+    listening = Listening(options.address)
+    try:
+        # With the status behind the snapshot all that has not ended was told.
+        listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
+    finally:
+        listening.close()
+    print("\n".join(why(listening.model, options.task)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The web pages: scaler_ui."""

@@ -1,0 +1,148 @@
+"""The program `scaler_ui`, also called `scaler_gui`: the cluster in a browser, from a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import sys
+from dataclasses import dataclass
+
+from scaler_io.service.cli import Command
+from scaler_io.service.options import Option, Refusal, whole_number
+from scaler_protocol.addresses import Address
+from scaler_ui import programs
+from scaler_ui.listening import Listening
+
+LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class WebOptions:
+    """What the command line, the environment and the TOML file came to."""
+
+    address: Address
+    host: str
+    port: int
+    token: str | None
+    name: tuple[str, ...]
+
+
+COMMAND = Command(
+    program="scaler_ui",
+    description="Show a cluster in a browser.",
+    section="gui",
+    config=WebOptions,
+    options=(
+        Option(
+            ("address", "monitor_address"),
+            "the monitor: tcp://host:port (the scheduler's port + 2) or ipc://path",
+            Address.parse_peer,
+        ),
+        Option(("--host", "--web-host"), "where to serve pages", default="127.0.0.1"),
+        Option(("--port", "-p", "--web-port"), "where to serve pages", whole_number(minimum=0), default=8081),
+        Option(
+            ("--token",),
+            "what readers must know, and whoever acts; drawn and printed where other hosts can reach the pages",
+            default=None,
+            environment="SCALER_UI_TOKEN",
+        ),
+        Option(
+            ("--name",),
+            "further names that the pages are reached by, through a proxy for example",
+            default=(),
+            metavar="NAME",
+            repeated=True,
+        ),
+    ),
+    refusals=(
+        Refusal(("--gui-address",), "say --host and --port"),
+        Refusal(("--broadcast-interval-seconds", "-bi"), "pages follow every second; leave it out"),
+        Refusal(("--task-log-max-size", "-tl"), "the last million tasks are kept; leave it out"),
+    ),
+    example="scaler_ui tcp://127.0.0.1:2347 --port 8081",
+)
+
+
+def token_for(options: WebOptions) -> str | None:
+    """What readers must know, if anything: something wherever other hosts can reach the pages."""
+    if options.token is not None or Address(options.host, 1).is_local:
+        return options.token
+    return secrets.token_urlsafe(24)
+
+
+def main() -> int:
+    """Serve pages until it is told to end; returns the exit code."""
+    return programs.run("scaler_ui", _main)
+
+
+def _main() -> None:
+    options = COMMAND.read()
+    token = token_for(options)
+    _check_free(options)
+    listening = Listening(options.address)
+    serve(listening, options, token)
+
+
+def _check_free(options: WebOptions) -> None:
+    """Raise OSError now: where the server itself finds out, it says so in many lines."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        socket.create_server((options.host, options.port), family=family).close()
+    except OSError as error:
+        raise OSError(f"cannot listen to {options.host} port {options.port}: {error.strerror}") from None
+
+
+def _is_a_fault(record: logging.LogRecord) -> bool:
+    """Starlette takes a reader that leaves in the middle of a request for a fault of ours, and says so at length."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, RuntimeError) and str(error) == "No response returned.")
+
+
+def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
+    """Serve pages of what is heard. NiceGUI takes seconds to load: it is asked for here."""
+    from nicegui import app, ui
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    from starlette.responses import Response
+
+    from scaler_io.service.metrics import StatusCollector
+    from scaler_ui.web.access import AccessGuard
+    from scaler_ui.web.operating import Operating
+    from scaler_ui.web.pages import Pages
+
+    logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(lambda: (listening.model.status, listening.model.storage)))
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    names = (options.host, socket.gethostname(), socket.getfqdn(), *options.name)
+    app.add_middleware(AccessGuard, token=token, names=names)
+    app.timer(LOOK_SECONDS, listening.look)
+    app.on_shutdown(listening.close)
+    # Who has no token may look only: without one every program of this host reaches the pages.
+    operating = Operating(listening.model, options.address) if token is not None else None
+    if operating is not None:
+        app.timer(LOOK_SECONDS, operating.turn)
+        app.on_shutdown(operating.close)
+    Pages(listening, operating).add()
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    shown = f"http://{host}:{options.port}/" + (f"?token={token}" if token else "")
+    app.on_startup(lambda: print(f"scaler_ui: open {shown}", flush=True))
+    ui.run(
+        host=options.host,
+        port=options.port,
+        title="Scaler",
+        reload=False,
+        show=False,
+        show_welcome_message=False,
+        reconnect_timeout=30,
+        tailwind=False,
+    )
+
+
+if __name__ in {"__main__", "__mp_main__"}:
+    sys.exit(main())

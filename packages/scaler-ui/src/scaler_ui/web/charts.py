@@ -1,0 +1,115 @@
+"""Plots: lines over time, and the timeline of workers. Drawn as SVG, so that style sheets reach their texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nicegui import ui
+
+from scaler_ui.model.views import Points, TaskStream
+
+_LABEL = {"hideOverlap": True}
+_FAINT = {"lineStyle": {"color": "#8884"}}
+_TIP = {"backgroundColor": "#101a2b", "borderWidth": 0, "textStyle": {"color": "#e5eaf0", "fontSize": 12}}
+_COLOURS = ["#3b82f6", "#d97706"]
+
+
+class LinesOverTime:
+    """A chart of lines that share one unit; `write` is JavaScript from a value to what is written of it."""
+
+    def __init__(self, title: str, names: tuple[str, ...], write: str, points: Points) -> None:
+        self._names = names
+        self._options = {
+            "color": _COLOURS,
+            "tooltip": {"trigger": "axis", ":valueFormatter": write, **_TIP},
+            "legend": {"show": len(names) > 1, "right": 0, "top": 0, "icon": "roundRect", "itemWidth": 12},
+            "grid": {"left": 4, "right": 12, "top": 28, "bottom": 4, "containLabel": True},
+            "xAxis": {"type": "time", "axisLabel": {**_LABEL, "formatter": "{HH}:{mm}:{ss}"}, "splitNumber": 4},
+            "yAxis": {
+                "type": "value", "min": 0, "splitNumber": 4, "splitLine": _FAINT,
+                "axisLabel": {**_LABEL, ":formatter": write},
+            },
+            "animation": False,
+            "series": [
+                {
+                    "type": "line", "name": name, "data": points[name], "showSymbol": False,
+                    "lineStyle": {"width": 1.5}, "areaStyle": {"opacity": 0.12},
+                }
+                for name in names
+            ],
+        }  # fmt: skip
+        with ui.card().classes("panel chart"):
+            ui.label(title).classes("chart-title").props("role=heading aria-level=2")
+            self._chart = ui.echart(self._options, renderer="svg")
+
+    def show(self, points: Points) -> None:
+        """Draw these points, should they be others."""
+        drawn = [points[name] for name in self._names]
+        if drawn == [series["data"] for series in self._chart.options["series"]]:
+            return
+        for series, data in zip(self._chart.options["series"], drawn, strict=True):
+            series["data"] = data
+        self._chart.update()
+
+
+_BAR = """(params, api) => {
+  const row = api.value(0), begin = api.coord([api.value(1), row]), end = api.coord([api.value(2), row]);
+  const height = api.size([0, 1])[1] * 0.7, state = api.value(4), name = api.value(3);
+  let hue = 0;
+  for (const letter of String(name)) hue = (hue * 31 + letter.charCodeAt(0)) % 360;
+  const left = Math.max(begin[0], params.coordSys.x);
+  const right = Math.min(Math.max(end[0], begin[0] + 2), params.coordSys.x + params.coordSys.width);
+  const shape = right > left && {x: left, y: begin[1] - height / 2, width: right - left, height: height};
+  const bad = state === 'raised' || state === 'failed', gone = state === 'cancelled';
+  return shape ? {type: 'rect', shape: shape, style: {fill: gone ? '#999' : `hsl(${hue}, 55%, 55%)`,
+    opacity: state === 'running' ? 0.55 : 1, stroke: bad ? '#d00' : 'none', lineWidth: bad ? 2 : 0}} : null;
+}"""
+_HINT = """(params) => { const v = params.value;
+  const escape = (text) => String(text).replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
+  const ms = v[2] - v[1], took = ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`;
+  return `<b>${escape(v[3])}</b><br>${escape(v[4])}, ${took}<br>task ${escape(v[5])}`; }"""
+
+
+class Timeline:
+    """Tasks as bars, a line for each worker: coloured by function, failed ones in red frames, cancelled ones grey."""
+
+    def __init__(self, stream: TaskStream) -> None:
+        self._shown = stream
+        options: dict[str, Any] = {
+            "tooltip": {":formatter": _HINT, **_TIP},
+            "grid": {"left": 4, "right": 12, "top": 12, "bottom": 56, "containLabel": True},
+            "xAxis": {"type": "time", "axisLabel": {**_LABEL, "formatter": "{HH}:{mm}:{ss}"}},
+            "yAxis": {
+                "type": "category", "inverse": True, "axisTick": {"show": False},
+                "axisLabel": {**_LABEL, "width": 130, "overflow": "truncate"},
+            },
+            "dataZoom": [
+                {"type": "slider", "filterMode": "weakFilter", "height": 22, "bottom": 8, "showDetail": False},
+                {"type": "inside", "filterMode": "weakFilter"},
+            ],
+            "animation": False,
+            "series": [{"type": "custom", ":renderItem": _BAR, "encode": {"x": [1, 2], "y": 0}}],
+        }  # fmt: skip
+        _fill(options, stream)
+        self._chart = ui.echart(options, renderer="svg").style(_height(stream))
+
+    def show(self, stream: TaskStream) -> None:
+        """Draw these, should they be others."""
+        if stream == self._shown:
+            return
+        self._shown = stream
+        _fill(self._chart.options, stream)
+        self._chart.style(_height(stream))
+        self._chart.update()
+
+
+def _height(stream: TaskStream) -> str:
+    """Room for every line, but no more than can be seen at once."""
+    return f"height: clamp(200px, {90 + 34 * len(stream.workers)}px, max(320px, 100vh - 240px))"
+
+
+def _fill(options: dict[str, Any], stream: TaskStream) -> None:
+    begin, end = stream.window
+    options["xAxis"].update(min=round(1000 * begin), max=round(1000 * end))
+    options["yAxis"]["data"] = stream.workers
+    options["series"][0]["data"] = stream.bars

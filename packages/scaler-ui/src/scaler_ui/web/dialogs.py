@@ -1,0 +1,90 @@
+"""What opens over a page: all about one task or one worker, and what may be done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nicegui import ui
+
+from scaler_protocol.errors import AddressError
+from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.reasons import why
+from scaler_ui.model.tables import task_of_run
+from scaler_ui.model.views import Row
+from scaler_ui.web.operating import Operating
+from scaler_ui.web.parts import subheading
+
+READ_ONLY = "To act, start scaler_ui with a token: --token or SCALER_UI_TOKEN."
+REFRESH_SECONDS = 1.0
+
+
+class Dialogs:
+    """Dialogs over one model; without `operating` they only tell."""
+
+    def __init__(self, model: MonitorModel, operating: Operating | None) -> None:
+        self._model = model
+        self._operating = operating
+
+    def task(self, row: Row) -> None:
+        """All about a task."""
+        task = int(row["id"], 16)
+        with ui.dialog() as dialog, ui.card().classes("dialog").props('data-testid="why"'):
+            subheading(f"task {row['id']} {row['function']}")
+            told = ui.label().classes("told").props('data-testid="reasons"')
+            fault = ui.label().classes("fault code").props('data-testid="fault"')
+
+            def tell() -> None:
+                sentences = why(self._model, task)
+                text = self._model.faults.get(task, "")
+                told.text = "\n".join(sentence for sentence in sentences if sentence != text)
+                fault.text = text
+
+            tell()
+            ui.timer(REFRESH_SECONDS, tell)
+            if row["state"] in ("waiting", "held", "assigned"):
+                self._act("Cancel this task", "cancel", lambda operating: operating.cancel(task), dialog)
+            else:
+                ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")
+        self._open(dialog)
+
+    def worker(self, row: Row) -> None:
+        """All about a worker."""
+        with ui.dialog() as dialog, ui.card().classes("dialog").props('data-testid="worker"'):
+            subheading(f"{row['worker']} of {row['agent']}")
+            at = task_of_run(self._model, int(row["run"], 16))
+            if at is None:
+                ui.label(f"It is {row['state']}.")
+            else:
+                task = self._model.tasks.row(at)
+                ui.label(f"It is {row['state']}: task {task.id:x} {task.function}")
+            ui.label(f"It offers {row['capabilities'] or 'no capabilities'}.")
+            ui.label("Drained, it finishes what it runs, its queue is given back, and no worker takes its place.")
+            number, pid = row["number"], row["pid"]
+            self._act("Drain this worker", "drain", lambda operating: operating.drain(number, pid), dialog)
+        self._open(dialog)
+
+    def _open(self, dialog: ui.dialog) -> None:
+        dialog.on("hide", dialog.delete)
+        dialog.open()
+
+    def _act(self, title: str, name: str, order: Callable[[Operating], None], dialog: ui.dialog) -> None:
+        operating = self._operating
+        if operating is None:
+            ui.label(READ_ONLY).classes("hint").props('data-testid="read-only"')
+            ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")
+            return
+        said = ui.label().props(f'role="status" data-testid="{name}-said"')
+
+        def act() -> None:
+            try:
+                order(operating)
+            except AddressError as error:
+                said.text = str(error)
+            else:
+                button.disable()
+                said.text = operating.trouble or "The scheduler was asked."
+                ui.timer(REFRESH_SECONDS, lambda: said.set_text(operating.trouble or said.text))
+
+        with ui.row():
+            button = ui.button(title, on_click=act).props(f'no-caps color=negative data-testid="{name}"')
+            ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")

@@ -1,0 +1,267 @@
+"""The pages of scaler_ui: each shows its part of the model, and only what the reader looks at is sent.
+
+They are one document: who goes from page to page loads nothing again, only what stands in the middle is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from nicegui import ui
+
+from scaler_ui.listening import Listening, advice
+from scaler_ui.model import cluster_views, views
+from scaler_ui.web.charts import LinesOverTime, Timeline
+from scaler_ui.web.dialogs import Dialogs
+from scaler_ui.web.operating import Operating
+from scaler_ui.web.parts import Figures, ServerTable, TableKind, heading, subheading
+
+REFRESH_SECONDS = 1.0
+STREAM_SECONDS = 2.0
+WINDOWS = {60: "1 minute", 300: "5 minutes", 1800: "30 minutes"}
+COUNT = "value => value.toLocaleString()"
+PERCENT = "value => `${value.toLocaleString()} %`"
+MILLISECONDS = "value => value < 1000 ? `${value} ms` : `${(value / 1000).toLocaleString()} s`"
+MEBIBYTES = "value => value < 1024 ? `${value} MiB` : `${(value / 1024).toLocaleString()} GiB`"
+
+TASKS = TableKind(
+    "tasks",
+    {
+        "id": "task", "function": "function", "state": "state", "session": "client", "agent": "agent", "pid": "process",
+        "attempt": "attempt", "since": "since", "ended": "ended", "duration": "duration", "cpu": "cpu",
+        "memory": "memory", "error": "error",
+    },
+    key="id", order="since", states=views.TASK_STATES, unsorted=("error",),
+)  # fmt: skip
+WORKERS = TableKind(
+    "workers",
+    {
+        "worker": "worker", "agent": "agent", "state": "state", "cpu": "cpu", "rss": "memory", "free": "free",
+        "sent": "sent", "queued": "queued", "lag": "lag", "itl": "ITL", "agt_cpu": "agent's cpu",
+        "agt_rss": "agent's memory",
+        "silence": "last heard", "capabilities": "offers",
+    },
+    key="key", order="cpu",
+)  # fmt: skip
+CLIENTS = TableKind(
+    "clients", {"name": "client", "session": "session", "host": "host", "tasks": "tasks"}, key="session", order="tasks"
+)
+FUNCTIONS = TableKind(
+    "functions",
+    {
+        "function": "function", "calls": "ended", "success": "success", "raised": "raised", "failed": "failed",
+        "cancelled": "cancelled", "mean": "mean", "longest": "longest", "cpu": "cpu, in all", "memory": "peak memory",
+    },
+    key="function", order="calls",
+)  # fmt: skip
+GRAPHS = TableKind(
+    "graphs",
+    {
+        "graph": "graph", "client": "client", "state": "state", "nodes": "nodes", "done": "done", "failed": "failed",
+        "cancelled": "cancelled", "running": "with agents", "left": "left", "progress": "progress", "begun": "begun",
+        "took": "time",
+    },
+    key="graph", order="graph",
+)  # fmt: skip
+BIGGEST = TableKind(
+    "biggest",
+    {"object": "hash of its id", "client": "client", "size": "size", "where": "where"},
+    key="object", order="size", filtered=False,
+)  # fmt: skip
+CAPACITY = TableKind(
+    "capacity",
+    {
+        "offers": "offers", "runtime": "Python", "agents": "agents", "workers": "workers", "busy": "busy",
+        "tasks": "tasks", "places": "places in queues", "cpu": "cpu", "memory": "memory",
+    },
+    key="class", order="workers", filtered=False,
+)  # fmt: skip
+DEMAND = TableKind(
+    "demand",
+    {
+        "needs": "tasks that need", "priority": "priority", "waiting": "waiting", "workers": "workers that can",
+        "why": "why they wait",
+    },
+    key="demand", order="waiting", filtered=False,
+)  # fmt: skip
+EVENTS = TableKind(
+    "events",
+    {"time": "time", "level": "level", "task": "task", "text": "what happened"},
+    key="number", order="time",
+)  # fmt: skip
+
+
+class Pages:
+    """All pages around one model."""
+
+    def __init__(self, listening: Listening, operating: Operating | None) -> None:
+        self._listening = listening
+        self._model = listening.model
+        self._dialogs = Dialogs(self._model, operating)
+        self._places: dict[str, tuple[str, Callable[[], None]]] = {
+            "/": ("Overview", self._overview),
+            "/tasks": ("Tasks", self._tasks),
+            "/stream": ("Task stream", self._stream),
+            "/functions": ("Functions", self._functions),
+            "/graphs": ("Graphs", self._graphs),
+            "/workers": ("Workers", self._workers),
+            "/capacity": ("Capacity", self._capacity),
+            "/clients": ("Clients", self._clients),
+            "/objects": ("Objects", self._objects),
+            "/events": ("Events", self._events),
+        }
+
+    def add(self) -> None:
+        """Make them known to the server."""
+        beside = Path(__file__)
+        ui.add_css(beside.with_name("pages.css"), shared=True)
+        script = beside.with_name("pages.js").read_text("utf-8")
+        ui.add_head_html(f'<script type="module">{script}</script>', shared=True)
+        for path in self._places:
+            self._add(path)
+
+    def _add(self, path: str) -> None:
+        @ui.page(path, title=self._title(path))
+        def page(dark: str = "") -> None:
+            self._frame(path, dark)
+            ui.sub_pages({place: fill for place, (_, fill) in self._places.items()}).classes("page").props("role=main")
+
+    def _title(self, path: str) -> str:
+        name, _ = self._places.get(path, ("Nothing", None))
+        return f"{name} - Scaler"
+
+    def _frame(self, path: str, dark: str) -> None:
+        """What is around every page: where to go, and whether what is shown is fresh."""
+        mode = ui.dark_mode(value={"": None, "0": False}.get(dark, True))
+        with ui.header():
+            ui.label("Scaler").classes("brand")
+            with ui.element("nav").props('aria-label="pages"'):
+                links = {place: ui.link(title, place) for place, (title, _) in self._places.items()}
+            with ui.row().classes("standing"):
+                note = ui.label().classes("note").props('data-testid="note" role="status"')
+                ui.button(icon="contrast", on_click=lambda: mode.set_value(not mode.value)).props(
+                    'flat dense round size=sm color=white aria-label="light or dark"'
+                )
+
+        def arrive(address: str) -> None:
+            here = urlsplit(address).path
+            for place, link in links.items():
+                link.props("aria-current=page" if place == here else None, remove="aria-current")
+            ui.page_title(self._title(here))
+
+        def tell() -> None:
+            note.text, is_old = self._note()
+            note.classes("old" if is_old else None, remove=None if is_old else "old")
+
+        links[path].props("aria-current=page")
+        ui.context.client.sub_pages_router.on_path_changed(arrive)
+        tell()
+        ui.timer(REFRESH_SECONDS, tell, immediate=False)
+
+    def _note(self) -> tuple[str, bool]:
+        """What to say of the connection, and whether what is shown is old."""
+        status, now = self._model.status, self._listening.now
+        if status is None:
+            return (advice(self._listening.address) if self._listening.silent else "connecting"), True
+        if self._model.is_stale(now):
+            return f"stale: nothing was heard for {now - self._model.heard:.0f} s", True
+        return status.address, False
+
+    def _overview(self) -> None:
+        heading("Overview")
+        figures, points = Figures(views.FIGURES, views.figures(self._model)), views.lines(self._model)
+        with ui.element("div").classes("charts"):
+            charts = (
+                LinesOverTime("Tasks that ended per second", ("tasks/s",), COUNT, points),
+                LinesOverTime("Latency: mean from submission to end", ("latency",), MILLISECONDS, points),
+                LinesOverTime("Tasks now", ("waiting", "running"), COUNT, points),
+                LinesOverTime("CPU of all workers, of one core", ("cpu",), PERCENT, points),
+                LinesOverTime("Memory of all workers", ("memory",), MEBIBYTES, points),
+            )
+
+        def refresh() -> None:
+            figures.show(views.figures(self._model))
+            points = views.lines(self._model)
+            for chart in charts:
+                chart.show(points)
+
+        ui.timer(REFRESH_SECONDS, refresh, immediate=False)
+
+    def _tasks(self) -> None:
+        heading(
+            "Tasks",
+            "Open a task to see why it waits, or how it ended. The filter looks at functions, agents, clients and ids.",
+        )
+        ServerTable(TASKS, partial(views.tasks, self._model), self._dialogs.task)
+
+    def _stream(self) -> None:
+        heading(
+            "Task stream",
+            "A line for each worker, a colour for each function. Pale bars still run, red frames failed, grey was "
+            "cancelled. Drag the bar below to zoom.",
+        )
+        with ui.card().classes("panel chart"):
+            with ui.row().classes("tools"):
+                window = ui.select(WINDOWS, value=60, label="Window").props('dense options-dense aria-label="window"')
+                stream = views.stream(self._model, window.value)
+                count = ui.label(stream.summary).props('data-testid="stream-count" role="status"')
+            timeline = Timeline(stream)
+
+        def refresh() -> None:
+            stream = views.stream(self._model, window.value)
+            timeline.show(stream)
+            count.text = stream.summary
+
+        window.on_value_change(refresh)
+        ui.timer(STREAM_SECONDS, refresh, immediate=False)
+
+    def _workers(self) -> None:
+        heading(
+            "Workers",
+            "Open a worker to see what it runs, or to drain it. CPU is in percent of a core. "
+            "ITL says with 1 or 0 whether a worker is up, has a task, and waits in it for others.",
+        )
+        ServerTable(
+            WORKERS,
+            lambda request: views.workers(self._model, request, self._listening.now),
+            self._dialogs.worker,
+        )
+
+    def _clients(self) -> None:
+        heading("Clients", "Who submits tasks, and how many of them are not released yet.")
+        ServerTable(CLIENTS, partial(views.clients, self._model))
+
+    def _functions(self) -> None:
+        heading(
+            "Functions",
+            "Calls that were seen to end, by function: what they took, in wall and CPU time, and their peak memory.",
+        )
+        ServerTable(FUNCTIONS, partial(views.functions, self._model))
+
+    def _graphs(self) -> None:
+        heading("Graphs", "Graphs that are under way, and the last hundred that are over.")
+        ServerTable(GRAPHS, partial(cluster_views.graphs, self._model))
+
+    def _capacity(self) -> None:
+        heading(
+            "Capacity",
+            "Nothing scales this cluster by itself: there are as many workers as were started, less those drained.",
+        )
+        subheading("What workers offer")
+        ServerTable(CAPACITY, partial(cluster_views.capacity, self._model))
+        subheading("What waiting tasks need")
+        ServerTable(DEMAND, partial(cluster_views.demand, self._model))
+
+    def _objects(self) -> None:
+        heading("Objects", "What the object storage server has, and how it is used.")
+        figures = Figures(cluster_views.OBJECT_FIGURES, cluster_views.object_figures(self._model))
+        ui.timer(REFRESH_SECONDS, lambda: figures.show(cluster_views.object_figures(self._model)), immediate=False)
+        subheading("The biggest of the newest 20,000 objects")
+        ServerTable(BIGGEST, partial(cluster_views.biggest_objects, self._model))
+
+    def _events(self) -> None:
+        heading("Events", "Who came and went, which workers died and how, which runs were lost and why.")
+        ServerTable(EVENTS, partial(views.events, self._model))

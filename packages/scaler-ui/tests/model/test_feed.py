@@ -1,0 +1,114 @@
+"""A feed begins with a snapshot, notices gaps, and lives through anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler_io.links.streams import HEADER
+from scaler_protocol.codec import encode
+from scaler_protocol.handshake import Acknowledge
+from scaler_protocol.messages import Message
+from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, TaskStep
+from scaler_protocol.profiles import PROFILE
+from scaler_ui.model.feed import Feed
+from scaler_ui.model.model import MonitorModel
+
+if TYPE_CHECKING:
+    from conftest import Publications
+
+
+class Line:
+    """A subscription in memory."""
+
+    def __init__(self) -> None:
+        self.anew = 0
+        self.frames: list[list[bytes]] = []
+
+    def receive(self) -> list[list[bytes]]:
+        frames, self.frames = self.frames, []
+        return frames
+
+    def listen_anew(self) -> None:
+        self.anew += 1
+
+    def publish(self, number: int, message: Message) -> None:
+        self.frames.append([HEADER.pack(number, 0), *(bytes(frame) for frame in encode(message))])
+
+
+def test_nothing_is_passed_on_before_a_snapshot(publications: Publications) -> None:
+    line = Line()
+    feed = Feed(line)
+    line.publish(3, publications.batch(TaskStep.WAITING, 1, 7))
+    line.publish(4, publications.status())
+    line.publish(5, publications.status(snapshot=True))
+    line.publish(6, publications.batch(TaskStep.WAITING, 1, 8))
+    assert [type(message) for message in feed.take()] == [MonitorStatus, TaskEvents]
+    assert (feed.gaps, line.anew) == (0, 0)
+
+
+def test_a_gap_is_mended_by_listening_anew(publications: Publications) -> None:
+    line = Line()
+    feed = Feed(line)
+    line.publish(1, publications.status(snapshot=True))
+    line.publish(3, publications.batch(TaskStep.WAITING, 1, 7))
+    line.publish(4, publications.batch(TaskStep.WAITING, 1, 8))
+    assert len(feed.take()) == 1 and (feed.gaps, line.anew) == (1, 1)
+    line.publish(5, publications.status(snapshot=True))
+    line.publish(6, publications.batch(TaskStep.WAITING, 1, 8))
+    assert len(feed.take()) == 2 and (feed.gaps, line.anew) == (1, 1)
+
+
+def test_another_scheduler_begins_anew_by_itself(publications: Publications) -> None:
+    line = Line()
+    feed = Feed(line)
+    line.publish(41, publications.status(snapshot=True))
+    line.publish(1, publications.status(snapshot=True, incarnation=6))
+    line.publish(2, publications.status(incarnation=6))
+    assert len(feed.take()) == 3 and feed.gaps == 0
+
+
+@given(st.lists(st.lists(st.binary(max_size=40), max_size=4), max_size=5))
+def test_anything_else_is_counted(frames: list[list[bytes]]) -> None:
+    line = Line()
+    feed = Feed(line)
+    line.publish(1, Acknowledge())
+    line.frames += frames
+    assert feed.take() == [] and feed.malformed == 1 + len(frames)
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=4),
+    fits=st.booleans(),
+    odd=st.booleans(),
+    status=st.integers(0, 6),
+    noise=st.binary(max_size=20),
+)
+def test_events_that_do_not_fit_never_reach_the_model(
+    steps: list[tuple[int, int]], fits: bool, odd: bool, status: int, noise: bytes
+) -> None:
+    sizes = [size for _, size in steps]
+    ended = sum(size for step, size in steps if step == TaskStep.ENDED)
+    events = TaskEvents(
+        batches=b"".join(PACKED_BATCH.pack(step, 1, size, 1.0, 0) for step, size in steps) + (noise if odd else b""),
+        tasks=bytes(range(1, 1 + sum(sizes))).ljust(8 * sum(sizes), b"\x01") + (b"" if fits else noise),
+        statuses=bytes([status]) * ended,
+        profiles=bytes(PROFILE.size * ended),
+    )
+    line = Line()
+    feed = Feed(line)
+    line.publish(1, MonitorStatus(5, 1.0, snapshot=True))
+    line.publish(2, events)
+    model = MonitorModel(tasks=100)
+    taken = feed.take()
+    sound = (
+        ((fits and not odd) or not noise)
+        and all(step <= TaskStep.GONE for step, _ in steps)
+        and (status <= 4 or not ended)
+    )
+    assert len(taken) == 1 + sound and feed.malformed == (not sound)
+    for message in taken:
+        model.take(message, 1.0)
+    assert all(model.tasks.row(row).state for row in range(len(model.tasks)))

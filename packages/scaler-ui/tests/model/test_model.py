@@ -1,0 +1,98 @@
+"""The model: from messages to figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_ui.model.model import MonitorEvent
+from scaler_ui.model.tables import fields, task_of_run
+
+if TYPE_CHECKING:
+    from conftest import Publications
+
+WAITING, ASSIGNED, ENDED = TaskStep.WAITING, TaskStep.ASSIGNED, TaskStep.ENDED
+
+
+def test_calls_are_added_up_by_function(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(snapshot=True),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(WAITING, 9, 1, 2, 3),
+        publications.batch(ASSIGNED, 1, 1, 2, 3, first_run=501),
+        publications.batch(ENDED, 1, 1, 2),
+        publications.batch(ENDED, 1, 3, statuses=bytes([Status.RAISED])),
+    )
+    figures = model.functions["math:sqrt"]
+    assert figures.count == 3 and figures.ended == {Status.VALUE: 2, Status.RAISED: 1}
+    assert (round(figures.duration, 9), figures.longest, figures.peak_memory) == (0.0045, 0.0015, 2_000_000)
+    assert round(figures.cpu, 9) == 0.0027
+    assert model.tasks.live == 0 and {model.tasks.row(row).state for row in range(3)} == {"success", "raised"}
+
+
+def test_numbers_of_groups_and_agents_may_be_great(publications: Publications) -> None:
+    group, agent = 2**32 + 9, 2**64 - 1
+    model = publications.model_of(
+        publications.status(snapshot=True),
+        publications.groups((group, "f", 7, 0, "", "")),
+        publications.batch(WAITING, group, 1, 2),
+        publications.batch(ASSIGNED, agent, 1, first_run=501),
+    )
+    assert model.tasks.row(0).agent == agent and model.tasks.waiting_groups() == [(group, 1)]
+    assert model.tasks.row(1).function == "f"
+
+
+def test_what_a_snapshot_leaves_out_has_ended_unseen(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(snapshot=True),
+        publications.groups((9, "f", 7, 0, "", "")),
+        publications.batch(WAITING, 9, 1, 2),
+        publications.status(snapshot=True),
+        publications.batch(WAITING, 9, 2, 3),
+    )
+    assert [model.tasks.row(row).state for row in range(len(model.tasks))] == ["unknown", "waiting", "waiting"]
+    model.take(publications.status(snapshot=True), 51.0)
+    model.take(publications.status(), 52.0)
+    assert model.tasks.live == 0
+
+
+def test_the_rate_is_that_of_the_last_seconds(publications: Publications) -> None:
+    model = publications.model_of(
+        *(publications.status(at=1000.0 + second, succeeded=100 * second) for second in range(20))
+    )
+    assert model.rate == 100
+    model.take(publications.status(at=1020.0, succeeded=0, incarnation=6), 60.0)
+    assert model.rate == 0
+
+
+def test_events_are_kept(publications: Publications) -> None:
+    said = TaskEvents(text_times=(1.0,), text_levels=(30,), text_tasks=(5,), texts=("a run was lost",))
+    assert list(publications.model_of(said).events) == [MonitorEvent(1.0, 30, 5, "a run was lost")]
+
+
+def test_the_fields_of_a_screen(publications: Publications) -> None:
+    model = publications.model_of(publications.status())
+    shown = fields(model, 51.0)
+    assert shown["task_manager"] == {
+        "unassigned": 4, "running": 2, "success": 53_704, "failed": 14, "canceled": 48, "not_found": 14,
+    }  # fmt: skip
+    assert list(shown["scheduler_sent"].items()) == [("Heartbeat", 2000), ("Run", 10)]
+    assert shown["client_manager"] == {"Client|a": 6, "session 8": 1}
+    assert shown["func_to_num_tasks"] == {"math:sqrt": 15, "__main__:inc": 20}
+    total = shown["total"]
+    assert (total["agents"], total["workers"], total["agt_rss"]) == (2, 6, 223_000_000)  # each agent once
+    first, last = shown["workers"][0], shown["workers"][-1]
+    assert (first["free"], first["sent"], first["queued"], first["itl"], first["stale"]) == (998, 2, 1, "110", False)
+    assert (last["silence"], last["stale"], last["itl"]) == (13.0, True, "100")
+    assert not shown["stale"] and fields(model, 56.0)["stale"]
+    assert fields(publications.model_of(), 0.0) == {}
+
+
+def test_the_task_of_a_run(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.groups((9, "f", 7, 0, "", "")),
+        publications.batch(WAITING, 9, 1, 2),
+        publications.batch(ASSIGNED, 1, 1, 2, first_run=500),
+    )
+    assert task_of_run(model, 501) == 1 and task_of_run(model, 7) is None and task_of_run(model, 0) is None

@@ -1,0 +1,93 @@
+"""Why a task waits, where it is, how it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_ui.model.reasons import why
+from scaler_ui.terminal.why import task_id
+
+if TYPE_CHECKING:
+    from conftest import Publications
+
+WAITING, ASSIGNED, ENDED = TaskStep.WAITING, TaskStep.ASSIGNED, TaskStep.ENDED
+
+
+@pytest.mark.parametrize(
+    ("needs", "runtime", "said"),
+    [
+        ("gpu", "", "it waits: no worker offers gpu"),
+        ("ram=8,linux", "", "it waits: no worker offers ram=8"),
+        ("linux", "", "it is next: 6 workers have 2 tasks"),
+        ("", "Python 3.9 with cloudpickle 3.1", "it waits: no worker offers Python 3.9 with cloudpickle 3.1"),
+    ],
+)
+def test_a_task_that_waits(publications: Publications, needs: str, runtime: str, said: str) -> None:
+    model = publications.model_of(
+        publications.status(),
+        publications.groups((9, "f", 7, 0, needs, runtime)),
+        publications.batch(WAITING, 9, 1),
+    )
+    assert why(model, 1) == [said]
+
+
+def test_a_task_behind_others(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(),
+        publications.groups((8, "f", 7, 5, "", ""), (9, "f", 7, 0, "", "")),
+        publications.batch(WAITING, 9, *range(1, 11)),
+        publications.batch(WAITING, 8, *range(11, 14)),
+    )
+    assert why(model, 10) == [
+        "it waits behind 3 tasks of priority 5; 6 workers have 2 tasks",
+        "it waits behind 9 tasks of priority 0; 6 workers have 2 tasks",
+    ]
+    assert why(model, 11) == ["it is next: 6 workers have 2 tasks"]
+
+
+def test_no_worker_at_all(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.groups((9, "f", 7, 0, "", "")), publications.batch(WAITING, 9, 1), publications.status(0)
+    )
+    assert model.status is not None
+    nobody = {name: () for name in vars(type(model.status)) if name.startswith(("agent", "worker_"))}
+    model.take(publications.status(0, **nobody), 51.0)
+    assert why(model, 1) == ["it waits: no worker is connected"]
+
+
+def test_a_task_with_an_agent(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(at=1002.5),
+        publications.groups((9, "f", 7, 0, "", "")),
+        publications.batch(WAITING, 9, 1, 2),
+        publications.batch(ASSIGNED, 1, 1, 2, first_run=500),
+        publications.batch(TaskStep.HELD, 9, 3),
+    )
+    assert why(model, 1) == ["it is with vm:1, which has 2 tasks for 3 workers"]
+    assert why(model, 2) == ["it runs on vm:1:0 (process 100) of vm:1, given 2.5 s ago"]
+    assert why(model, 3)[0].startswith("it is held")
+
+
+def test_a_task_that_has_ended(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(),
+        publications.batch(ENDED, 1, 1),
+        publications.batch(TaskStep.GONE, 0, 2),
+        TaskEvents(text_times=(1.0,), text_levels=(30,), text_tasks=(1,), texts=("a run was lost: killed by SIGKILL",)),
+    )
+    assert why(model, 1) == [
+        "it has ended: success, after 1.5 ms on process 77, attempt 1, with 1.9 MiB at most",
+        "a run was lost: killed by SIGKILL",
+    ]
+    assert why(model, 2) == ["it has ended: cancelled"]
+    assert why(model, 0xAB)[0].startswith("task ab is not known")
+
+
+@pytest.mark.parametrize("text", ["", "0", "xyz", "1" * 17, "-1"])
+def test_a_task_id_is_hexadecimal(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a task id"):
+        task_id(text)
+    assert task_id("3f9a6c0e00000001") == 0x3F9A6C0E00000001

@@ -1,0 +1,103 @@
+"""The table of tasks against one made of dictionaries."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler_protocol.monitoring import TaskStep
+from scaler_protocol.profiles import PROFILE
+from scaler_ui.model.task_table import TaskTable, _slice_of_order
+
+PLAIN = PROFILE.pack(5000, 10, 20, 30, 2, 1)
+STEPS = st.tuples(st.sampled_from(["stand", "assign", "end", "leave", "begin"]), st.integers(1, 6))
+
+
+def test_rows_are_written_over_from_the_oldest() -> None:
+    table = TaskTable(3)
+    function = table.function_number("f")
+    table.stand([1, 2, 3, 4], TaskStep.WAITING, 9, function, 7, 1.0)
+    assert len(table) == 3 and table.live == 3
+    assert table.find(1) is None and table.find(4) == 0
+    rows, size = table.page("id", descending=False, first=1, count=5)
+    assert size == 3 and [row.id for row in rows] == [3, 4]
+    list(table.end([1], 0, [0], PLAIN, 2.0))  # it comes back as a new row
+    assert table.find(1) == 1 and table.find(2) is None
+
+
+def test_a_page_is_sorted_filtered_and_counted() -> None:
+    table = TaskTable()
+    table.stand(range(1, 101), TaskStep.WAITING, 9, table.function_number("f"), 7, 1.0)
+    for task in range(1, 51):
+        list(table.end([task], 1, [task % 2], PROFILE.pack(task, 0, 0, 1, 0, 1), 2.0))
+    rows, size = table.page("duration", descending=True, first=0, count=3)
+    assert size == 100 and [row.duration for row in rows] == [50e-6, 49e-6, 48e-6]
+    rows, size = table.page("duration", descending=False, first=0, count=2, state="raised")
+    assert size == 25 and [row.id for row in rows] == [1, 3]
+    rows, size = table.page("id", descending=False, first=49, count=2, text="F", state="waiting")
+    assert size == 50 and [row.id for row in rows] == [100]
+    assert table.page("id", descending=False, first=0, count=2, text="1f")[1] == 1
+    assert table.page("id", descending=False, first=0, count=2, text="nothing") == ([], 0)
+    assert sorted(table.longest(3, 2.0, among=100)) == [47, 48, 49] and table.longest(3, 2.5, among=100) == []
+    assert sorted(table.longest(100, 2.0, among=52)) == [48, 49] and TaskTable().longest(3, 0.0, among=9) == []
+
+
+@given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 45), st.integers(0, 45), st.booleans())
+def test_a_slice_of_the_order_is_that_of_all_sorted(keys: list[int], start: int, count: int, descending: bool) -> None:
+    found = _slice_of_order(np.array(keys, np.uint8), start, start + count, descending=descending)
+    in_order = sorted(range(len(keys)), key=lambda place: (keys[place], place), reverse=descending)
+    assert list(found) == in_order[start : start + count]
+
+
+def test_orders_and_filters_of_words() -> None:
+    table = TaskTable()
+    for number, name in enumerate(("b:g", "a:f", "c:h")):
+        table.stand([number + 1], TaskStep.WAITING, 9, table.function_number(name), 7 + number, 1.0)
+    table.assign([1], 4, 50, 1.5)
+    list(table.end([2], 5, [1], PLAIN, 2.0))
+    agents = {4: "x:1", 5: "a:2"}
+
+    def ids(order: str, **wanted: str) -> list[int]:
+        rows, _ = table.page(order, descending=False, first=0, count=9, agents=agents, **wanted)
+        return [row.id for row in rows]
+
+    assert ids("function") == [2, 1, 3] and ids("state") == [1, 2, 3] and ids("agent") == [3, 2, 1]
+    assert ids("id", text="X:") == [1] and ids("id", text="30") == [2] and ids("id", text="9") == [3]
+    assert table.find_run(50) == 0 and table.find_run(51) is None
+    assert table.waiting_groups() == [(9, 1)]
+
+
+def test_who_waits_before() -> None:
+    table = TaskTable()
+    table.stand([5, 6], TaskStep.WAITING, 9, 0, 7, 1.0)
+    table.stand([4], TaskStep.WAITING, 8, 0, 7, 2.0)
+    table.stand([7, 8], TaskStep.WAITING, 9, 0, 7, 2.0)
+    row = table.find(7)
+    assert row is not None and table.waiting(row) == [(8, 1, 1), (9, 4, 2)]
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_any_order(steps: list[tuple[str, int]]) -> None:
+    table = TaskTable(1000)
+    live: dict[int, int] = {}
+    for step, task in steps:
+        if step == "stand":
+            table.stand([task], TaskStep.WAITING, 9, 0, 7, 1.0)
+            live[task] = TaskStep.WAITING
+        elif step == "assign":
+            table.assign([task], 4, 50, 1.5)
+            live[task] = TaskStep.ASSIGNED
+        elif step == "end":
+            (ended,) = table.end([task], 4, [0], PLAIN, 2.0)
+            assert table.row(ended[0]).duration == 0.005 and table.state(ended[0]) == "success"
+            live.pop(task, None)
+        elif step == "leave":
+            table.leave([task], 3.0)
+            live.pop(task, None)
+        else:
+            table.begin()
+            table.stand([task], TaskStep.HELD, 9, 0, 7, 1.0)
+            table.begun()
+            live = {task: TaskStep.HELD}
+        assert {table.value("id", row): table.value("step", row) for row in table.live_rows()} == live

@@ -1,0 +1,114 @@
+"""What pages show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scaler_protocol.messages import Status
+from scaler_protocol.monitoring import TaskEvents, TaskStep
+from scaler_protocol.profiles import NO_PROFILE
+from scaler_ui.model import views
+from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.views import PageRequest
+
+if TYPE_CHECKING:
+    from conftest import Publications
+
+
+@pytest.fixture
+def model(publications: Publications) -> MonitorModel:
+    return publications.model_of(
+        publications.status(40, at=1000.0, succeeded=0),
+        publications.groups((9, "math:sqrt", 7, 0, "", ""), (8, "time:sleep", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, *range(1, 61)),
+        publications.batch(TaskStep.WAITING, 8, *range(61, 71), time=1000.5),
+        publications.batch(TaskStep.ENDED, 1, *range(1, 31), time=1001.0),
+        publications.batch(TaskStep.ENDED, 1, 31, statuses=bytes([Status.RAISED]), time=1001.0),
+        TaskEvents(text_times=(1.0, 2.0), text_levels=(20, 30), text_tasks=(0, 31), texts=("came", "a run was lost")),
+        publications.status(40, at=1002.0, succeeded=100),
+    )
+
+
+def test_tasks_in_pages(model: MonitorModel) -> None:
+    page = views.tasks(model, PageRequest(count=5, order="since", descending=True))
+    assert page.total == 70 and {row["function"] for row in page.rows} == {"time:sleep"}
+    page = views.tasks(model, PageRequest(first=30, count=5, order="id", descending=False, text="SQRT"))
+    assert page.total == 60 and [row["id"] for row in page.rows] == ["1f", "20", "21", "22", "23"]
+    assert [row["state"] for row in page.rows] == ["raised", *["waiting"] * 4]
+    assert (page.rows[0]["duration"], page.rows[0]["agent"], page.rows[1]["duration"]) == ("1.5 ms", "vm:1", "")
+    assert views.tasks(model, PageRequest(state="raised")).total == 1
+    assert views.tasks(model, PageRequest(text="1f")).rows[0]["id"] == "1f"
+
+
+def test_workers_in_pages(model: MonitorModel) -> None:
+    page = views.workers(model, PageRequest(first=50, order="rss", descending=False), 50.0)
+    assert page.total == 80 and len(page.rows) == 30
+    page = views.workers(model, PageRequest(order="worker", descending=False, text="RUNNING"), 50.0)
+    assert [row["worker"] for row in page.rows] == ["100|vm:1:0"] and page.rows[0]["silence"] == "0 s"
+    assert views.workers(model, PageRequest(text="ram=4"), 50.0).rows[0]["silence"] == "12 s (stale)"
+
+
+def test_clients_functions_and_events(model: MonitorModel) -> None:
+    assert [row["name"] for row in views.clients(model, PageRequest(order="tasks")).rows] == ["Client|a", "(in a task)"]
+    (function,) = views.functions(model, PageRequest(order="calls")).rows
+    assert (function["function"], function["calls"], function["success"], function["raised"]) == (
+        "math:sqrt",
+        31,
+        30,
+        1,
+    )
+    assert (function["mean"], function["memory"]) == ("1.5 ms", "1.9 MiB")
+    rows = views.events(model, PageRequest(order="number")).rows
+    assert [(row["level"], row["task"], row["text"]) for row in rows] == [
+        ("warning", "1f", "a run was lost"),
+        ("info", "", "came"),
+    ]
+
+
+def test_the_overview(model: MonitorModel) -> None:
+    shown = views.figures(model)
+    assert tuple(shown) == views.FIGURES
+    assert (shown["tasks/s"], shown["workers"], shown["clients"], shown["lag"]) == ("50", "80", "1", "1.0 ms")
+    lines = views.lines(model)
+    assert lines["tasks/s"] == [[1_002_000, 50.0]] and lines["latency"] == [[1_002_000, 1000.0]]
+    assert shown["latency"] == "1.0 s"
+    assert views.figures(MonitorModel(tasks=10)) == {} and views.stream(MonitorModel(tasks=10), 60).bars == []
+
+
+def test_the_timeline_shows_the_window(model: MonitorModel) -> None:
+    stream = views.stream(model, 60)
+    assert stream.workers == ["gone/77"] and len(stream.bars) == 31 and stream.window == (942.0, 1002.0)
+    assert [1_000_998, 1_001_000, "math:sqrt", "raised", "1f"] in [bar[1:] for bar in stream.bars]
+    assert views.stream(model, 0.5).bars == []
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["ended", "gone"])
+def test_what_was_cancelled_is_in_the_timeline(publications: Publications, told: bool) -> None:
+    end: dict[str, Any] = {"statuses": bytes([Status.CANCELLED]), "profiles": NO_PROFILE}
+    model = publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, time=1001.0, first_run=501),
+        publications.status(1, at=1001.5),
+        publications.batch(TaskStep.ENDED if told else TaskStep.GONE, 0, 1, time=1002.0, **(end if told else {})),
+        publications.status(1, at=1003.0),
+    )
+    stream = views.stream(model, 60)
+    assert stream.workers == ["vm:1/vm:1:0"]
+    assert stream.bars == [[0, 1_001_000, 1_002_000, "math:sqrt", "cancelled", "1"]]
+
+
+def test_what_runs_is_in_the_timeline(publications: Publications) -> None:
+    model = publications.model_of(
+        publications.status(1, at=1000.0),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1, 2),
+        publications.batch(TaskStep.ASSIGNED, 1, 1, 2, time=1001.0, first_run=501),
+        publications.status(1, at=1003.0),
+    )
+    stream = views.stream(model, 60)
+    assert stream.workers == ["vm:1/vm:1:0"]  # only the first is told to run, the other stands behind it
+    assert stream.bars == [[0, 1_001_000, 1_003_000, "math:sqrt", "running", "1"]]

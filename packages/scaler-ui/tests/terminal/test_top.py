@@ -1,0 +1,260 @@
+"""scaler_top: keys, filter, details, sizes, and what it says where nobody publishes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from scaler_protocol.addresses import Address
+from scaler_protocol.monitoring import TaskEvents
+from scaler_ui.listening import Listening, NoStatusError
+from scaler_ui.model import text_view
+from scaler_ui.model.tables import fields
+from scaler_ui.model.text_view import COLUMNS, View
+from scaler_ui.terminal.screen import TopApp
+from scaler_ui.terminal.top import TopOptions, once
+
+if TYPE_CHECKING:
+    from conftest import Publications
+
+Steps = Callable[[TopApp, Pilot[None]], Awaitable[None]]
+
+
+class FakeTime:
+    """A clock that jumps."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def listening(publications: Publications, clock: FakeTime, tmp_path: Path) -> Iterator[Listening]:
+    """A model that has heard a status, at an address where nobody publishes."""
+    made = Listening(Address(path=str(tmp_path / "nobody")), clock)
+    made.model = publications.model_of(
+        publications.status(),
+        publications.groups((9, "math:sqrt", 7, 0, "", "")),
+        publications.batch(0, 9, 1),
+        publications.batch(2, 1, 1, first_run=501),
+    )
+    yield made
+    made.close()
+
+
+def drive(listening: Listening, steps: Steps, size: tuple[int, int] = (120, 40)) -> None:
+    async def work() -> None:
+        app = TopApp(listening)
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await steps(app, pilot)
+
+    asyncio.run(work())
+
+
+def text(app: TopApp, name: str) -> str:
+    return str(app.query_one(f"#{name}", Static).content)
+
+
+def names(app: TopApp) -> list[str]:
+    """The workers on the screen, from top to bottom."""
+    return [line.split()[0] for line in text(app, "body").splitlines() if line.strip().startswith("10")]
+
+
+def test_the_screen_is_that_of_the_fields(listening: Listening) -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        summary = text(app, "summary")
+        for word in ("scheduler ", "task_manager", "scheduler_sent", "scheduler_received", "53,704", "130.0m", "25.0%"):
+            assert word in summary
+        assert "worker[n] agt_cpu[C] agt_rss[M] cpu[c] rss[m] free[f] sent[w] queued[d] lag[l]" in text(app, "keys")
+        assert "Total 6 worker(s) of 2 agent(s)" in text(app, "total") and "agt_rss 212.7m" in text(app, "total")
+        assert text(app, "header").split() == [
+            "worker", "agt_cpu", "agt_rss", "[cpu]", "rss", "free", "sent", "queued", "lag", "ITL",
+        ]  # fmt: skip
+        for word in ("client_manager", "Client|a: 6", "func_to_num_tasks", "math:sqrt: 15"):
+            assert word in text(app, "body")
+        assert names(app)[0] == "105|vm:2:2"  # the greatest cpu
+        assert "(12s) 1.0ms" in text(app, "body")  # of an agent that is silent
+
+    drive(listening, steps)
+
+
+def test_every_key_sorts_and_reverses(listening: Listening) -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        for column, key in COLUMNS:
+            if app.view.order == column:
+                continue
+            rows = fields(listening.model, listening.now)["workers"]
+            await pilot.press(key)
+            assert f"[{column}]" in text(app, "header")
+            values = {row["worker"]: row[column] for row in rows}
+            first = [values[name] for name in names(app)]
+            assert first == sorted(values.values(), reverse=column != "worker"), column
+            await pilot.press(key)
+            assert [values[name] for name in names(app)] == first[::-1], column
+
+    drive(listening, steps)
+
+
+def test_a_filter_shows_what_fits_and_escape_shows_all(listening: Listening) -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"RAM=4", "enter")
+        assert sorted(names(app)) == ["103|vm:2:0", "104|vm:2:1", "105|vm:2:2"] and "3 shown" in text(app, "total")
+        await pilot.press("n")  # the keys sort again
+        assert app.view.order == "worker"
+        await pilot.press("escape")
+        assert len(names(app)) == 6
+
+    drive(listening, steps)
+
+
+def test_details_of_the_worker_that_is_pointed_at(listening: Listening) -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("n", "enter")
+        assert "worker     100|vm:1:0" in text(app, "details") and "state      running" in text(app, "details")
+        assert "task       1 math:sqrt" in text(app, "details")
+        assert app.query_one("#details").display
+        await pilot.press("down", "down", "down", "down", "down", "down", "down")
+        assert "105|vm:2:2" in text(app, "details") and "linux,ram=4" in text(app, "details")
+        await pilot.press("enter")
+        assert not app.query_one("#details").display
+
+    drive(listening, steps)
+
+
+def test_why_a_task_waits_and_what_happened(listening: Listening, publications: Publications) -> None:
+    said = TaskEvents(
+        text_times=(1000.0, 1001.0), text_levels=(20, 30), text_tasks=(0, 1),
+        texts=("2 workers of vm connected", "a run was lost: Worker[0] was killed by SIGKILL; last words:\nFatal"),
+    )  # fmt: skip
+    listening.model.take(said, 50.0)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("y", *"1", "enter")
+        assert "it runs on vm:1:0 (process 100) of vm:1" in text(app, "details") and "SIGKILL" in text(app, "details")
+        await pilot.press("y", *"worker", "enter")
+        assert "'worker' is not a task id" in text(app, "details")
+        await pilot.press("e")
+        newest, first = text(app, "details").splitlines()
+        assert newest.endswith("task 1: a run was lost: Worker[0] was killed by SIGKILL; last words:")
+        assert first.endswith("2 workers of vm connected")
+        await pilot.press("e")
+        assert not app.query_one("#details").display
+
+    drive(listening, steps)
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_it_ends(listening: Listening, key: str) -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        await pilot.pause()
+        assert app._exit
+
+    drive(listening, steps)
+
+
+def test_another_size_of_the_terminal(listening: Listening, publications: Publications) -> None:
+    listening.model.take(publications.status(500), 50.0)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        assert len(text(app, "body").splitlines()) == app.query_one("#body").size.height
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        assert 1 <= len(text(app, "body").splitlines()) == app.query_one("#body").size.height < 24
+        await pilot.press("pagedown")
+        assert app.view.pointed == 20
+        (pointed,) = [worker for at, worker in enumerate(app.view.rows(fields(listening.model, 50.0))) if at == 20]
+        assert pointed["worker"] in names(app)
+
+    drive(listening, steps)
+
+
+def test_nothing_is_cut_off_in_80_columns(listening: Listening) -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        parts = ("summary", "keys", "total", "header", "body")
+        assert max(len(line) for part in parts for line in text(app, part).splitlines()) <= 80
+        assert text(app, "header").endswith(" ITL") and "quit[q]" in text(app, "keys") and len(names(app)) >= 1
+        assert "client_manager" in text(app, "body") and "Client|a: 6" in text(app, "body")
+
+    drive(listening, steps, (80, 24))
+
+
+def test_old_figures_are_marked(listening: Listening, clock: FakeTime) -> None:
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        assert not app.query_one("#note").display
+        clock.now += 12
+        app.draw()
+        assert text(app, "note") == "stale: nothing was heard for 12 s"
+        await pilot.pause()
+        assert app.query_one("#note").display
+
+    drive(listening, steps)
+
+
+def test_nobody_publishes_here(clock: FakeTime) -> None:
+    listening = Listening(Address.parse("tcp://127.0.0.1:1"), clock)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        assert text(app, "note") == "connecting"
+        clock.now += 2.1
+        app.draw()
+        assert text(app, "note") == (
+            "no status here (tcp://127.0.0.1:1); the monitor is usually port + 2 of the scheduler's: tcp://127.0.0.1:3"
+        )
+
+    drive(listening, steps)
+    listening.close()
+
+
+def test_once_prints_the_screen_or_its_fields(listening: Listening, capsys: pytest.CaptureFixture[str]) -> None:
+    options = TopOptions(listening.address, True, True, 5.0)
+    once(listening, options)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == fields(listening.model, listening.now)
+    once(listening, replace(options, json=False))
+    lines = capsys.readouterr().out.splitlines()
+    assert any("Total 6 worker(s)" in line for line in lines)
+    assert any("105|vm:2:2" in line for line in lines)
+
+
+def test_once_without_a_status_is_an_error(tmp_path: Path) -> None:
+    listening = Listening(Address(path=str(tmp_path / "nobody")))
+    with pytest.raises(NoStatusError, match=r"no status here \(ipc://"):
+        once(listening, TopOptions(listening.address, True, False, 0.05))
+    listening.close()
+
+
+@pytest.mark.parametrize(
+    ("count", "written"),
+    [(0, "0b"), (999, "999b"), (136_419_738, "130.1m"), (10**6, "976.6k"), (5 * 1024**4, "5120.0g")],
+)
+def test_bytes(count: int, written: str) -> None:
+    assert text_view.size(count) == written
+
+
+@pytest.mark.parametrize(("seconds", "written"), [(5e-5, "50us"), (0.0007, "0.7ms"), (2.5, "2.5s")])
+def test_durations(seconds: float, written: str) -> None:
+    assert text_view.duration(seconds) == written
+
+
+def test_equal_figures_are_in_the_order_of_names() -> None:
+    workers: list[dict[str, Any]] = [
+        {"worker": name, "cpu": 1.0, "agent": "", "state": "", "capabilities": ""} for name in "bca"
+    ]
+    assert [row["worker"] for row in View().rows({"workers": workers})] == ["a", "b", "c"]

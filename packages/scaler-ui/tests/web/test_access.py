@@ -1,0 +1,93 @@
+"""Who may look at pages: names of this host, our own pages, and whoever has the token."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scaler_protocol.addresses import Address
+from scaler_ui.web.access import AccessGuard
+from scaler_ui.web.app import WebOptions, token_for
+
+PASSED = {"type": "passed"}
+
+
+def ask(
+    token: str | None, headers: dict[str, str], query: str = "", kind: str = "http", path: str = "/tasks"
+) -> list[dict[str, Any]]:
+    """What is sent in answer to a request; PASSED where it reached the application."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    async def receive() -> Any:
+        return {}
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send(PASSED)
+
+    scope = {
+        "type": kind,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    asyncio.run(AccessGuard(application, token, ["Cluster"])(scope, receive, send))
+    return sent
+
+
+@pytest.mark.parametrize("host", ["localhost:8081", "127.0.0.1:8081", "[::1]:8081", "127.0.0.1"])
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_without_a_token_names_of_this_host_are_answered(host: str, kind: str) -> None:
+    assert ask(None, {"host": host, "origin": f"http://{host}"}, kind=kind) == [PASSED]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"host": "evil.example"}, {"host": ""}, {}, {"host": "127.0.0.1:8081", "origin": "http://evil.example"}],
+)
+def test_foreign_names_and_origins_are_refused(headers: dict[str, str]) -> None:
+    assert ask(None, headers)[0]["status"] == 403
+    assert ask(None, headers, kind="websocket")[0]["type"] == "websocket.close"
+
+
+def test_the_token_comes_once_and_stays_in_a_cookie() -> None:
+    start, _ = ask("secret", {"host": "cluster:8081"}, "token=secret")
+    assert start["status"] == 303
+    headers = dict(start["headers"])
+    assert headers[b"location"] == b"/tasks"
+    assert headers[b"set-cookie"] == b"scaler_token=secret; HttpOnly; SameSite=Strict; Path=/"
+    with_cookie = {"host": "cluster:8081", "cookie": "other=1; scaler_token=secret"}
+    assert ask("secret", with_cookie) == [PASSED]
+    with_origin = {**with_cookie, "origin": "http://cluster:8081"}
+    assert ask("secret", with_origin) == ask("secret", with_origin, kind="websocket") == [PASSED]
+    numeric = {**with_cookie, "host": "10.0.0.7:8081"}
+    assert ask("secret", numeric) == [PASSED]
+
+
+def test_a_token_is_no_use_under_a_foreign_name_or_without_an_origin() -> None:
+    cookie = {"cookie": "scaler_token=secret"}
+    assert ask("secret", {"host": "evil.example", **cookie})[0]["status"] == 403
+    assert ask("secret", {"host": "cluster:8081", **cookie}, kind="websocket")[0]["type"] == "websocket.close"
+
+
+@pytest.mark.parametrize("cookie", ["", "scaler_token=", "scaler_token=wrong", "scaler_token=secre"])
+def test_without_the_token_nothing_is_answered(cookie: str) -> None:
+    headers = {"host": "cluster:8081", "cookie": cookie}
+    assert ask("secret", headers)[0]["status"] == 401
+    assert ask("secret", headers, "token=wrong")[0]["status"] == 401
+    assert ask("secret", headers, "token=secret", kind="websocket")[0]["type"] == "websocket.close"
+    assert ask("secret", {**headers, "cookie": "scaler_token=secret", "origin": "http://evil"})[0]["status"] == 403
+
+
+def test_a_token_is_drawn_where_other_hosts_can_reach_the_pages() -> None:
+    def options(host: str, token: str | None = None) -> WebOptions:
+        return WebOptions(Address("127.0.0.1", 1), host, 8081, token, ())
+
+    assert token_for(options("127.0.0.1")) is None and token_for(options("::1")) is None
+    assert token_for(options("127.0.0.1", "mine")) == token_for(options("0.0.0.0", "mine")) == "mine"
+    drawn = token_for(options("0.0.0.0"))
+    assert drawn is not None and len(drawn) >= 32 and drawn != token_for(options("0.0.0.0"))

@@ -1,0 +1,38 @@
+"""Orders reach the scheduler that is listened to, or nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler_protocol.addresses import Address
+from scaler_ui.model.model import MonitorModel
+from scaler_ui.web.operating import PATIENCE_SECONDS, Operating, scheduler_address
+
+
+@pytest.mark.parametrize(
+    ("monitor", "told", "found"),
+    [
+        ("tcp://127.0.0.1:9", "tcp://127.0.0.1:7", "tcp://127.0.0.1:7"),
+        ("tcp://cluster:9", "tcp://0.0.0.0:7", "tcp://cluster:7"),
+        ("ipc:///tmp/m", "tcp://10.0.0.1:7", "tcp://10.0.0.1:7"),
+        ("tcp://cluster:9", "ipc:///tmp/s", "ipc:///tmp/s"),
+    ],
+)
+def test_where_the_scheduler_is(monitor: str, told: str, found: str) -> None:
+    assert scheduler_address(Address.parse(monitor), told) == Address.parse(found)
+
+
+def test_an_order_to_nobody_is_dropped_and_said_so(publications: object) -> None:
+    now = [100.0]
+    model = MonitorModel(tasks=10)
+    operating = Operating(model, Address.parse("tcp://127.0.0.1:3"), lambda: now[0])
+    operating.cancel(5)
+    assert operating.trouble == "no scheduler is known yet"
+    model.status = publications.status(address="tcp://127.0.0.1:1")  # type: ignore[attr-defined]
+    operating.drain(1, 7)
+    operating.turn()
+    assert operating.trouble == ""
+    now[0] += PATIENCE_SECONDS + 1
+    operating.turn()
+    assert operating.trouble == "the scheduler takes no orders: it does not answer"
+    operating.close()

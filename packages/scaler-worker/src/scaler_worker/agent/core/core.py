@@ -1,0 +1,318 @@
+"""AgentCore: what the agent of one host decides. Pure: no clock, no socket, no process.
+
+Theory. A *run* (one dispatch of a task) is in exactly one place: waiting, parked until the bytes of its function
+come, or in the flight of one worker.
+
+    Run --> waiting | parked --GiveTasks--> in flight --RunsEnded--> Done, and kept until Release
+    in flight --recalled, revoked, its worker died under another run--> waiting, in front
+    in flight --its worker died under it--> Done LOST; stopped for its timeout --> Done FAILED
+    anywhere --Withdraw--> Done CANCELLED at once; a worker that is in it is killed
+    waiting --Recall--> Returned; in flight --its input was not made right before it--> Returned
+
+A flight is at most two datagrams, each one task or a chunk of tiny ones that take a few milliseconds together.
+Nothing is given to a worker behind a task that is long or of unknown length, and what stands unread behind a run is
+had back for a worker that is idle. Nothing stays behind a task that turns out to be long: unread datagrams are read
+back (the kernel decides who got each one), and what the worker has read is *revoked*: it looks at the revoked
+sequence before each run, and we look at its current run well after having written that, so one of us sees the other.
+
+    worker: STARTING --ready--> IDLE <--> RUNNING <--Blocked--> BLOCKED; STOPPING when killed or let go --died--> gone
+
+A worker is RUNNING while it has a flight and its task does not wait for other tasks. Nothing is given to an idle worker
+unless fewer than `places` are RUNNING; resuming needs no permission, so there may be more for a while.
+
+Invariants, asserted by `check`: every run in one place; flights of at most two datagrams, in the order of their
+sequences; a blocked or stopping worker is given nothing; the indexes (idle, refillable, running) agree with the
+workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import repeat
+from typing import Any
+
+from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
+from scaler_protocol.errors import ScalerError, describe
+from scaler_protocol.handshake import Welcome
+from scaler_protocol.messages import (
+    Blocked,
+    Cancel,
+    Done,
+    Ended,
+    Functions,
+    Inputs,
+    NeedFunctions,
+    NeedInputs,
+    NeedTasks,
+    Output,
+    Recall,
+    Release,
+    Resend,
+    Resume,
+    Returned,
+    Run,
+    Shutdown,
+    Status,
+    Submit,
+    Withdraw,
+    WorkerState,
+)
+from scaler_protocol.operations import Drain
+from scaler_protocol.storage import DeleteObjects
+from scaler_worker.agent.core import events
+from scaler_worker.agent.core.deaths import Deaths
+from scaler_worker.agent.core.draining import Draining
+from scaler_worker.agent.core.events import AgentEffect
+from scaler_worker.agent.core.failed_effects import FailedEffects
+from scaler_worker.agent.core.functions import FunctionTable
+from scaler_worker.agent.core.in_flight import Flights
+from scaler_worker.agent.core.nesting import Nesting
+from scaler_worker.agent.core.records import AgentConfig, Entry, WorkerRecord
+from scaler_worker.agent.core.result_buffer import Outbox
+from scaler_worker.agent.core.workers import Fleet
+from scaler_worker.ipc import frames
+from scaler_worker.ipc.inputs import with_inputs
+
+
+class AgentCore:
+    """Which run goes to which worker, and what becomes of it. `handle` is the way in, `settle` the way out."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.fleet = Fleet(config.workers, config.names, config.preload)
+        self.functions = FunctionTable(config.task_timeout_seconds)
+        self._outbox = Outbox(config.name)
+        self.flights = Flights(self.fleet, self.functions, self._outbox)
+        self._deaths = Deaths(self.fleet, self.flights, config.host, config.secret)
+        self._nesting = Nesting(self.fleet, self.flights)
+        self._failed = FailedEffects(self.fleet, self.flights)
+        self._draining = Draining(self.fleet, self.flights, self.functions)
+        self._retention = config.object_retention_seconds
+        self._effects = self.flights.effects
+        self._rotate_at = 0.0
+        self._welcome: Welcome | None = None
+        self._from_scheduler = self._scheduler_handlers()
+        self._from_worker = self._worker_handlers()
+
+    def _scheduler_handlers(self) -> dict[type, Callable[[Any, float], None]]:
+        nesting = self._nesting
+        return {
+            Run: self._run,
+            Withdraw: lambda message, now: self.flights.withdraw(set(message.runs), now),
+            Recall: self._recall,
+            Release: lambda message, now: self.flights.kept.release(message.tasks),
+            Resend: self._resend,
+            Drain: lambda message, now: self._draining.drain(message, now),
+            Functions: lambda message, now: self._learn(message),
+            Done: nesting.relay_by_task,
+            Ended: nesting.relay_by_task,
+            Output: nesting.relay_by_task,
+            NeedInputs: nesting.relay_by_task,
+            NeedTasks: nesting.relay_by_task,
+            NeedFunctions: nesting.relay_to_session,
+            DeleteObjects: nesting.relay_to_session,
+            LinkUp: self._link_up,
+            LinkLost: lambda event, now: self._stop(1, f"the scheduler is lost: {event.reason}"),
+            LinkRefused: lambda event, now: self._stop(1, *event.reasons),
+            Shutdown: lambda message, now: self._stop(0, "the scheduler shuts the cluster down"),
+            events.MemoryRead: nesting.memory_read,
+            events.EffectFailed: self._effect_failed,
+        }
+
+    def _worker_handlers(self) -> dict[type, Callable[[WorkerRecord, Any, float], None]]:
+        flights, nesting = self.flights, self._nesting
+        return {
+            frames.RunsEnded: flights.ended,
+            frames.OutputWritten: self._written,
+            frames.RunUnfed: lambda worker, event, now: flights.unfed(worker, event.run, now),
+            frames.FunctionMissed: lambda worker, event, now: flights.missed(worker, event.run, now),
+            frames.DatagramReturned: lambda worker, event, now: flights.returned(worker, event.run, now),
+            frames.WorkerReady: self._ready,
+            frames.WorkerRetired: lambda worker, event, now: setattr(worker, "parting", event.text),
+            frames.PreloadFailed: self._preload_failed,
+            events.WorkerDied: self._died,
+            events.WorkerNotStarted: lambda worker, event, now: self._not_started(worker, event.reason, now),
+            events.TailRecalled: flights.tail_recalled,
+            events.RunRead: flights.run_read,
+            events.CpuRead: nesting.cpu_read,
+            Submit: nesting.submitted,
+            Blocked: nesting.told_blocked,
+            Release: nesting.pass_on,
+            Cancel: nesting.pass_on,
+            Resume: nesting.pass_on,
+            Inputs: nesting.pass_on,
+            Functions: nesting.pass_on,
+            Shutdown: nesting.refuse_shutdown,
+        }
+
+    def handle(self, peer: int, event: Any, now: float) -> None:
+        """Take in one event; one that is nobody's, or comes too late, changes nothing."""
+        if peer >= 0:
+            worker = self.fleet.workers.get(peer)
+            from_worker = self._from_worker.get(type(event))
+            if worker is not None and from_worker is not None:
+                from_worker(worker, event, now)
+        elif handler := self._from_scheduler.get(type(event)):
+            handler(event, now)
+
+    def settle(self, now: float) -> list[AgentEffect]:
+        """Make every pending decision once; returns what to do, in order."""
+        flights = self.flights
+        if now >= flights.check_at:
+            flights.check(now)
+        if now >= self._nesting.suspect_at:
+            self._nesting.suspect(now)
+        if now >= self._rotate_at:
+            self._rotate_at = now + self._retention
+            flights.kept.rotate()
+        if flights.waiting:
+            flights.assign(now)
+        elif self.fleet.idle and self.fleet.running:
+            flights.share(now)
+        self._effects += self.fleet.balance(len(flights.waiting), now)
+        self._effects += self._failed.settle(now)
+        if flights.unfed_runs:
+            self.flights.send(Returned(flights.unfed_runs))
+            flights.unfed_runs = []
+        if self.fleet.draining or not self.fleet.places:
+            self._draining.settle()
+        if flights.needed:
+            self._effects.append(events.SendToScheduler(NeedFunctions(tuple(flights.needed))))
+            flights.needed.clear()
+        if self._outbox:
+            self._effects += map(events.SendToScheduler, self._outbox.take())
+        effects = self._effects[:]
+        self._effects.clear()
+        return effects
+
+    def due(self) -> float:
+        """When `settle` has something to do although nothing happened."""
+        return min(self.flights.check_at, self._nesting.suspect_at, self._rotate_at, self.fleet.due(), self._failed.due)
+
+    # --- what the scheduler says ------------------------------------------------------------------------------------
+
+    def _run(self, message: Run, now: float) -> None:
+        try:
+            self.flights.waiting.extend(self._entries(message))
+        except Exception as error:  # whatever is wrong with these tasks, others go on
+            payload = describe(ScalerError(f"the agent could not take in the task: {type(error).__name__}: {error}"))
+            for run, task in enumerate(message.tasks, message.first_run):
+                self.flights.fail(run, task, Status.FAILED, payload)
+
+    def _entries(self, message: Run) -> list[Entry]:
+        self._learn(message)
+        lanes = self.functions.lanes(message.groups)
+        calls: Iterable[bytes] = message.calls.parts
+        flags: Iterable[int] = repeat(frames.PLAIN)
+        if message.stored or message.needs:
+            calls, flags = with_inputs(message)
+        return list(
+            zip(
+                range(message.first_run, message.first_run + len(message.tasks)),
+                message.tasks,
+                map(lanes.__getitem__, message.task_groups) if message.task_groups else repeat(lanes[0]),
+                calls,
+                message.attempts or repeat(1),
+                flags,
+                strict=False,
+            )
+        )
+
+    def _recall(self, message: Recall, now: float) -> None:
+        entries = self.flights.waiting.take_newest(message.count)
+        self.flights.send(Returned([entry[0] for entry in entries]))
+
+    def _resend(self, message: Resend, now: float) -> None:
+        for task in message.tasks:
+            if outcome := self.flights.kept.get(task):
+                self._outbox.append(task, outcome)
+
+    def _learn(self, message: Run | Functions) -> None:
+        if message.functions:
+            self.functions.learn(message)
+            self.flights.waiting.give_back(self.functions.unpark(message.functions))
+
+    def _link_up(self, event: LinkUp, now: float) -> None:
+        first, self._welcome = self._welcome is None, event.welcome
+        if event.resumed:
+            return
+        self._effects += (events.Relay(worker.number, event.welcome) for worker in self.fleet if worker.pid)
+        if not first:
+            self._resume()
+            self._draining.tell()
+
+    def _resume(self) -> None:
+        """Tell a scheduler that knows nothing of us what we run and keep, and ask it what another one was asked."""
+        held, kept = self._held(), tuple(self.flights.kept)
+        self.flights.send(Resume([entry[1] for entry in held], [entry[0] for entry in held], (), kept))
+        blocked = [entry[0] for worker in self.fleet if worker.blocked and (entry := worker.next_entry())]
+        if blocked:
+            self.flights.send(Blocked(blocked, [True] * len(blocked)))
+        self.flights.needed.update(dict.fromkeys(self.functions.awaited()))
+
+    def _held(self) -> list[Entry]:
+        """Every run that has not ended and is still wanted."""
+        flying = (e for worker in self.fleet for e in worker.entries() if e[0] not in worker.dropped)
+        return [*flying, *self.flights.waiting, *self.functions.parked_entries()]
+
+    def _stop(self, code: int, *reasons: str) -> None:
+        self._effects.append(events.EndAgent(code, reasons))
+
+    def _effect_failed(self, event: events.EffectFailed, now: float) -> None:
+        if not isinstance(event.effect, events.StartWorker):
+            self._failed.take(event, now)
+        elif worker := self.fleet.workers.get(event.effect.worker):
+            self._not_started(worker, event.reason, now)
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def _ready(self, worker: WorkerRecord, event: frames.WorkerReady, now: float) -> None:
+        if line := self.fleet.ready(worker, event.pid, now):
+            self._effects.append(line)
+        if self._welcome is not None:
+            self._effects.append(events.Relay(worker.number, self._welcome))
+
+    def _preload_failed(self, worker: WorkerRecord, event: frames.PreloadFailed, now: float) -> None:
+        if worker.state == WorkerState.STARTING:  # otherwise a task has written that
+            self._stop(1, event.text)
+
+    def _forget(self, worker: WorkerRecord) -> None:
+        # What it was still to be asked can not be asked any more, and its number is another's soon.
+        self._effects[:] = [effect for effect in self._effects if getattr(effect, "worker", None) != worker.number]
+        self._nesting.forget(worker)
+
+    def _died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
+        self._forget(worker)
+        if worker.parting:
+            event = replace(event, reason=f"ended itself ({worker.parting})")
+        self._deaths.died(worker, event, now)
+        if effect := self.fleet.gone(worker, event.reason, now):
+            self._effects.append(effect)
+
+    def _not_started(self, worker: WorkerRecord, reason: str, now: float) -> None:
+        self._forget(worker)
+        if line := self.fleet.not_started(worker, reason, now):
+            self._effects.append(line)
+        self._nesting.make_room(reason)
+
+    def _written(self, worker: WorkerRecord, event: frames.OutputWritten, now: float) -> None:
+        entry = worker.next_entry()
+        if event.stream not in (1, 2):
+            self.flights.broken(worker, event.run, now)
+        elif entry is not None and entry[0] == event.run and event.run not in worker.dropped:
+            self._outbox.write(entry[1], event.stream, event.text)
+
+    # --- the truth --------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The invariants of the module's docstring."""
+        self.fleet.check()
+        self.flights.kept.check()
+        flying = [entry[0] for worker in self.fleet for entry in worker.entries()]
+        runs = [*flying, *(e[0] for e in self.flights.waiting), *(e[0] for e in self.functions.parked_entries())]
+        assert len(runs) == len(set(runs)), "a run is in two places"
+        assert len(self.flights.waiting) == sum(1 for _ in self.flights.waiting)
+        for worker in self.fleet:
+            assert worker.dropped <= {entry[0] for entry in worker.entries()}
+            assert not (worker.blocked and worker.state == WorkerState.RUNNING)
+        self._nesting.check()

@@ -1,0 +1,69 @@
+"""Deaths of workers: which run is charged, and what the scheduler is told. Pure."""
+
+from __future__ import annotations
+
+import logging
+
+from scaler_io.links.effects import Log
+from scaler_protocol.errors import WorkerDiedError, describe
+from scaler_protocol.ids import SESSION_BITS
+from scaler_protocol.messages import Status, WorkerState
+from scaler_protocol.storage import DeleteObjects
+from scaler_worker.agent.core import events
+from scaler_worker.agent.core.in_flight import Flights
+from scaler_worker.agent.core.records import Entry, WorkerRecord
+from scaler_worker.agent.core.workers import Fleet
+from scaler_worker.ipc import frames
+
+
+class Deaths:
+    """Knows this host by its name, and by the secret that names what its workers store."""
+
+    def __init__(self, fleet: Fleet, flights: Flights, host: str, secret: bytes) -> None:
+        self._fleet, self._flights = fleet, flights
+        self._host, self._secret = host, secret
+
+    def died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
+        """A worker is gone: only the run that it was in is charged, the others wait again."""
+        flights, entries = self._flights, worker.entries()
+        killed = worker.state == WorkerState.STOPPING
+        rest: list[Entry] = []
+        current = worker.run_named(event.run)
+        begun = current != 0
+        for entry in entries:
+            if begun and self._secret:
+                # It may have died between storing the outcome and saying so.
+                unsaid = frames.result_name(self._secret, entry[1], entry[0], worker.pid)
+                flights.effects.append(events.SendToScheduler(DeleteObjects((unsaid,), entry[1] >> SESSION_BITS)))
+            begun = begun and entry[0] != current
+            if entry[0] in worker.dropped:
+                continue
+            if killed and entry[0] == worker.doomed and worker.verdict:
+                flights.fail(entry[0], entry[1], Status.FAILED, worker.verdict)
+            elif entry[0] == (worker.charged if killed else current):
+                flights.fail(entry[0], entry[1], Status.LOST, describe(self._death(worker, entry, event)))
+            else:
+                rest.append(entry)
+        worker.flight.clear()
+        worker.dropped.clear()
+        flights.waiting.give_back(rest)
+        if not killed:
+            at = "".join(f" while it ran task {entry[1]:x}" for entry in entries if entry[0] == current)
+            text = f"{worker.name} (process {worker.pid}) {event.reason}{at}"
+            self._fleet.deaths.append(text)
+            flights.effects.append(Log(logging.WARNING, text))
+
+    def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
+        memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""
+        text = f"; last words:\n{event.text}" if event.text else ""
+        return WorkerDiedError(
+            f"{worker.name} (process {worker.pid} on {self._host}) {event.reason} while it ran the task, "
+            f"attempt {entry[4]}{memory}{text}",
+            host=self._host,
+            worker=worker.name,
+            pid=worker.pid,
+            reason=event.reason,
+            peak_memory=event.peak_memory,
+            attempt=entry[4],
+            output=event.text,
+        )

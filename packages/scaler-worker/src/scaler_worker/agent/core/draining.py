@@ -1,0 +1,52 @@
+"""Draining: workers that finish what they run and are followed by nobody; an agent without workers ends. Pure.
+
+What stands behind the run of such a worker waits again. An agent whose last worker is drained gives all that waits
+back to the scheduler, and what comes meanwhile too.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from scaler_io.links.effects import Log
+from scaler_protocol.messages import Returned
+from scaler_protocol.operations import Drain, Resized
+from scaler_worker.agent.core.events import EndAgent, SendToScheduler
+from scaler_worker.agent.core.functions import FunctionTable
+from scaler_worker.agent.core.in_flight import Flights
+from scaler_worker.agent.core.workers import Fleet
+
+
+class Draining:
+    """Knows nothing of operators: the scheduler has asked them who they are."""
+
+    def __init__(self, fleet: Fleet, flights: Flights, functions: FunctionTable) -> None:
+        self._fleet, self._flights, self._functions = fleet, flights, functions
+        self._places = fleet.places
+        self._over = False
+
+    def drain(self, message: Drain, now: float) -> None:
+        """A worker is to end; one that is gone, or is about to be, changes nothing."""
+        worker = self._fleet.drain(message.pid, now)
+        if worker is None:
+            return
+        self._flights.take_back(worker)
+        self._flights.effects.append(Log(logging.INFO, f"{worker.name} (process {worker.pid}) is drained"))
+        self.tell()
+
+    def tell(self) -> None:
+        """Say how many workers there are, where it is not what Hello says."""
+        if self._fleet.places != self._places:
+            self._flights.effects.append(SendToScheduler(Resized(self._fleet.places)))
+
+    def settle(self) -> None:
+        """Without workers nothing may wait here."""
+        if self._fleet.places:
+            return
+        waiting = self._flights.waiting.take_newest(len(self._flights.waiting))
+        parked = self._functions.remove({entry[0] for entry in self._functions.parked_entries()})
+        if waiting or parked:
+            self._flights.effects.append(SendToScheduler(Returned([entry[0] for entry in (*waiting, *parked)])))
+        if not self._fleet.workers and not self._over:
+            self._over = True
+            self._flights.effects.append(EndAgent(0, ("all workers were drained",)))

@@ -1,0 +1,100 @@
+"""What becomes of effects that the agent's shell could not perform: only the run concerned fails, others go on. Pure.
+
+What would be no different a second time (a call that can not be written, an outcome that can not be sent) fails its
+run with the cause. What may be done later, and must be (to have tasks back, to kill a worker), is tried again. The
+scheduler has to hear what it is told beside outcomes: where that fails again and again the agent ends, and the
+scheduler repeats what it had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from scaler_io.links.effects import Log
+from scaler_protocol.errors import ScalerError, describe
+from scaler_protocol.messages import Done, Output, Status
+from scaler_worker.agent.core import events
+from scaler_worker.agent.core.events import AgentEffect, EffectFailed
+from scaler_worker.agent.core.in_flight import RETRY_SECONDS, Flights
+from scaler_worker.agent.core.records import WorkerRecord
+from scaler_worker.agent.core.split_by_session import cut_done
+from scaler_worker.agent.core.workers import Fleet
+
+TRIES: Final = 20
+
+
+class FailedEffects:
+    """Hears of failed effects, with `take`, and gives those that are due once more, with `settle`."""
+
+    def __init__(self, fleet: Fleet, flights: Flights) -> None:
+        self.due = math.inf
+        self._fleet, self._flights = fleet, flights
+        self._waiting: list[tuple[AgentEffect, WorkerRecord | None, int]] = []
+        self._tried: list[tuple[AgentEffect, WorkerRecord | None, int]] = []
+        """What the last `settle` has given."""
+        self._handlers: dict[type, Callable[[Any, ScalerError, float], None]] = {
+            events.SendToScheduler: self._not_sent,
+            events.Relay: lambda effect, error, now: self._stop_run(effect.worker, error),
+            events.Define: self._not_defined,
+            events.GiveTasks: self._not_given,
+            Log: lambda effect, error, now: None,
+            events.EndAgent: lambda effect, error, now: None,
+        }
+
+    def take(self, event: EffectFailed, now: float) -> None:
+        """An effect has failed."""
+        error = ScalerError(f"the agent could not do what it was to do for this task: {event.reason}")
+        handler = self._handlers.get(type(event.effect), self._again)
+        handler(event.effect, error, now)
+
+    def settle(self, now: float) -> list[AgentEffect]:
+        """What is to be tried once more, as far as its worker is still there."""
+        self._tried = []
+        if now < self.due:
+            return []
+        workers = self._fleet.workers
+        self._tried = [each for each in self._waiting if each[1] is None or workers.get(each[1].number) is each[1]]
+        self._waiting, self.due = [], math.inf
+        return [effect for effect, _, _ in self._tried]
+
+    def _again(self, effect: AgentEffect, error: ScalerError, now: float) -> None:
+        tries = next((tries for tried, _, tries in self._tried if tried is effect), 0) + 1
+        if tries >= TRIES and isinstance(effect, events.SendToScheduler):
+            reason = f"the scheduler can not be told {type(effect.message).__name__}: {error}"
+            self._flights.effects.append(events.EndAgent(1, (reason,)))
+            return
+        record = self._fleet.workers.get(getattr(effect, "worker", -1))
+        if record is not None or isinstance(effect, events.SendToScheduler):
+            self._waiting.append((effect, record, tries))
+            self.due = now + RETRY_SECONDS
+
+    def _stop_run(self, number: int, error: ScalerError) -> None:
+        worker = self._fleet.workers.get(number)
+        entry = worker.next_entry() if worker is not None else None
+        if worker is not None and entry is not None:
+            self._flights.stop_run(worker, entry[0], error)
+
+    def _not_sent(self, effect: events.SendToScheduler, error: ScalerError, now: float) -> None:
+        message = effect.message
+        if effect.origin >= 0:
+            self._stop_run(effect.origin, error)
+        elif isinstance(message, Done) and len(message.tasks) > 1:
+            singles = (cut_done(message, (at,)) for at in range(len(message.tasks)))
+            self._flights.effects += map(events.SendToScheduler, singles)
+        elif isinstance(message, Done) and message.statuses[0] != Status.FAILED:
+            self._flights.fail(message.runs[0], message.tasks[0], Status.FAILED, describe(error))
+        elif not isinstance(message, Output):
+            self._again(effect, error, now)
+
+    def _not_defined(self, effect: events.Define, error: ScalerError, now: float) -> None:
+        """The runs behind it come back from the worker, which does not know their function; then they fail."""
+        worker = self._fleet.workers.get(effect.worker)
+        kind = worker.knows.pop(effect.definition.handle, None) if worker is not None else None
+        if kind is not None:
+            kind.fault = describe(error)
+
+    def _not_given(self, effect: events.GiveTasks, error: ScalerError, now: float) -> None:
+        if worker := self._fleet.workers.get(effect.worker):
+            self._flights.not_given(worker, effect.sequence, describe(error), now)

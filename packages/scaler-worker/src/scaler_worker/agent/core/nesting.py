@@ -1,0 +1,173 @@
+"""Tasks that submit tasks: whose clients are in which worker, and which parents wait. A part of AgentCore.
+
+A parent that waits for its children holds no place: others run meanwhile, its children among them. Most parents say
+that they wait. One that does not is found by its doing nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from scaler_protocol.errors import NestingLimitError
+from scaler_protocol.ids import session_of
+from scaler_protocol.messages import (
+    Blocked,
+    Cancel,
+    Done,
+    NeedFunctions,
+    NeedTasks,
+    Release,
+    Shutdown,
+    ShutdownAnswer,
+    Submit,
+    WorkerState,
+)
+from scaler_protocol.storage import DeleteObjects
+from scaler_worker.agent.core import events
+from scaler_worker.agent.core.in_flight import Flights
+from scaler_worker.agent.core.records import WorkerRecord
+from scaler_worker.agent.core.split_by_session import ByTask, by_session
+from scaler_worker.agent.core.workers import Fleet
+
+SUSPECT_SECONDS: Final = 0.05
+SUSPECT_NANOSECONDS: Final = 1_000_000
+"""A parent that used less CPU than this in SUSPECT_SECONDS waits for its children, whether or not it said so."""
+BLOCKED_LIMIT: Final = 512
+SESSIONS_LIMIT: Final = 64
+"""Sessions remembered per worker: clients that its tasks made."""
+
+
+class Nesting:
+    """Parents, their children, and the clients through which they submit."""
+
+    def __init__(self, fleet: Fleet, flights: Flights) -> None:
+        self.suspect_at = math.inf
+        """When parents are to be looked at."""
+        self._fleet, self._flights = fleet, flights
+        self._sessions: dict[int, int] = {}
+        self._memory_nearly_gone = False
+
+    def memory_read(self, event: events.MemoryRead, now: float) -> None:
+        """How the host is."""
+        self._memory_nearly_gone = event.nearly_gone
+
+    def forget(self, worker: WorkerRecord) -> None:
+        """A worker is gone, and the clients in it."""
+        for session in worker.sessions:
+            self._sessions.pop(session, None)
+
+    def pass_on(self, worker: WorkerRecord, message: Any, now: float) -> None:
+        """A client inside a task has something to say to the scheduler."""
+        self._flights.effects.append(events.SendToScheduler(message, worker.number))
+
+    def refuse_shutdown(self, worker: WorkerRecord, message: Shutdown, now: float) -> None:
+        """A task asks for more than it may."""
+        answer = ShutdownAnswer(False, "a task cannot shut down the scheduler that runs it")
+        self._flights.effects.append(events.Relay(worker.number, answer))
+
+    def submitted(self, worker: WorkerRecord, message: Submit, now: float) -> None:
+        """A task submits tasks."""
+        session = session_of(message.tasks[0]) if message.tasks else 0
+        if session not in worker.sessions:
+            worker.sessions[session] = None
+            self._sessions[session] = worker.number
+            if len(worker.sessions) > SESSIONS_LIMIT:
+                oldest = next(iter(worker.sessions))
+                del worker.sessions[oldest]
+                self._sessions.pop(oldest, None)
+        entry = worker.next_entry()
+        if entry is not None and entry[0] == message.parent:
+            if not worker.children:
+                worker.cpu = -1
+            worker.children.update(message.tasks)
+            self.suspect_at = min(self.suspect_at, now + SUSPECT_SECONDS)
+        self.pass_on(worker, message, now)
+
+    def _relay(self, session: int, message: Any) -> WorkerRecord | None:
+        number = self._sessions.get(session)
+        if number is None:
+            return None
+        self._flights.effects.append(events.Relay(number, message))
+        return self._fleet.workers[number]
+
+    def relay_by_task(self, message: ByTask, now: float) -> None:
+        """The scheduler speaks of tasks that tasks here have submitted."""
+        for session, part in by_session(message):
+            worker = self._relay(session, part)
+            if worker is None and isinstance(part, Done | NeedTasks):
+                # The process that wanted them is gone: nobody else will say so of tasks that a restart made orphans.
+                self._flights.send(Release(part.tasks) if isinstance(part, Done) else Cancel(part.tasks))
+            elif worker is not None and isinstance(part, Done):
+                worker.children.difference_update(part.tasks)
+
+    def relay_to_session(self, message: NeedFunctions | DeleteObjects, now: float) -> None:
+        """The scheduler speaks to one client inside a task."""
+        self._relay(message.session, message)
+
+    def told_blocked(self, worker: WorkerRecord, message: Blocked, now: float) -> None:
+        """A task says that it waits for others, or does not any more."""
+        for run, blocked in zip(message.runs, message.blocked, strict=True):
+            entry = worker.next_entry()
+            if entry is not None and entry[0] == run:
+                worker.guessed = False
+                self._set_blocked(worker, run, blocked, now)
+
+    def _set_blocked(self, worker: WorkerRecord, run: int, blocked: bool, now: float) -> None:
+        """A run waits for other tasks, and gives its place to them; or does not any more."""
+        if blocked == worker.blocked or worker.state == WorkerState.STOPPING:
+            return
+        if blocked and (self._memory_nearly_gone or len(self._fleet.blocked) >= BLOCKED_LIMIT):
+            what = "the host's memory is nearly gone" if self._memory_nearly_gone else f"the limit is {BLOCKED_LIMIT}"
+            self._refuse_to_wait(worker, run, f"one more would be too many: {what}")
+            return
+        worker.blocked = blocked
+        if blocked:
+            self._flights.take_back(worker)
+        self._fleet.place(worker, now)
+        self._flights.send(Blocked((run,), (blocked,)))
+
+    def _refuse_to_wait(self, worker: WorkerRecord, run: int, why: str) -> None:
+        count = len(self._fleet.blocked)
+        message = f"{count} tasks of this host wait for tasks of their own, and {why}"
+        self._flights.stop_run(worker, run, NestingLimitError(message, blocked=count))
+
+    def make_room(self, why: str) -> None:
+        """Where all workers wait for tasks, and no more can be started to run those: end the deepest that waits."""
+        if not (self._flights.waiting and self._fleet.is_stuck()):
+            return
+        waiting = [(entry, worker) for worker in self._fleet if worker.blocked and (entry := worker.next_entry())]
+        if waiting:
+            entry, deepest = min(waiting, key=lambda found: found[0][2].level[1])
+            self._refuse_to_wait(deepest, entry[0], f"no worker can be started for these: {why}")
+
+    def suspect(self, now: float) -> None:
+        """Look at parents with unfinished children that hold their places."""
+        suspects = [
+            worker.number
+            for worker in self._fleet
+            if worker.children and worker.flight and (worker.guessed or not worker.blocked)
+        ]
+        self._flights.effects += map(events.ReadCpu, suspects)
+        self.suspect_at = now + SUSPECT_SECONDS if suspects else math.inf
+
+    def cpu_read(self, worker: WorkerRecord, event: events.CpuRead, now: float) -> None:
+        """How much CPU time a parent has used."""
+        entry = worker.next_entry()
+        if entry is None or not worker.children:
+            return
+        if worker.cpu >= 0:
+            rests = event.nanoseconds - worker.cpu < SUSPECT_NANOSECONDS
+            if rests and not worker.blocked and len(self._fleet.running) >= self._fleet.places:
+                worker.guessed = True
+                self._set_blocked(worker, entry[0], True, now)
+            elif worker.guessed and not rests:
+                worker.guessed = False
+                self._set_blocked(worker, entry[0], False, now)
+        worker.cpu = event.nanoseconds
+
+    def check(self) -> None:
+        """Sessions and workers agree."""
+        for worker in self._fleet:
+            assert all(self._sessions.get(session) in (worker.number, None) for session in worker.sessions)
+        assert all(number in self._fleet.workers for number in self._sessions.values())

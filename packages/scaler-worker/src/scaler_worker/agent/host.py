@@ -1,0 +1,148 @@
+"""Figures of the host and its workers, from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from scaler_io.service.process import cpu_seconds, resident_bytes
+from scaler_protocol.messages import AgentStatus
+from scaler_worker.agent.core.workers import Fleet
+from scaler_worker.ipc.frames import CUT_OFF
+
+END_SECONDS: Final = 2.0
+
+
+def available_memory() -> tuple[int, int]:
+    """Bytes of memory that programs may still take, and in all."""
+    figures: dict[str, int] = {}
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                figures[name] = int(value.split()[0]) * 1024
+    return figures.get("MemAvailable", 0), figures.get("MemTotal", 0)
+
+
+def is_nearly_gone(available: int, total: int) -> bool:
+    """Whether one more process may be one too many."""
+    return available < min(total // 50, 512 * 1024 * 1024)
+
+
+def cpu_nanoseconds(pid: int) -> int:
+    """CPU time that the threads of a process have used, as precisely as the kernel knows."""
+    total = 0
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+                total += int(file.read().split()[0])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return total
+
+
+class HostFigures:
+    """What an AgentStatus says of the agent's own process and of its workers; CPU is the mean since the last one."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._at = 0.0
+
+    def status(self, fleet: Fleet, queued: int, free: int, now: float) -> AgentStatus:
+        """The figures of now."""
+        alive = [worker for worker in fleet if worker.pid]
+        deaths, fleet.deaths = fleet.deaths, []
+        pids = [os.getpid(), *(worker.pid for worker in alive)]
+        seconds: dict[int, float] = {}
+        memory: dict[int, int] = {}
+        for pid in pids:
+            try:
+                seconds[pid], memory[pid] = cpu_seconds(pid), resident_bytes(pid)
+            except ProcessLookupError:
+                seconds[pid], memory[pid] = self._seconds.get(pid, 0.0), 0
+        passed = max(now - self._at, 1e-3)
+        cores = [max(0.0, seconds[pid] - self._seconds.get(pid, seconds[pid])) / passed for pid in pids]
+        self._seconds, self._at = seconds, now
+        entries = [worker.next_entry() for worker in alive]
+        return AgentStatus(
+            cpu=cores[0],
+            rss=memory[pids[0]],
+            free=free,
+            queued=queued,
+            names=[worker.name for worker in alive],
+            pids=pids[1:],
+            states=[worker.state for worker in alive],
+            runs=[entry[0] if entry else 0 for entry in entries],
+            cpus=cores[1:],
+            rsses=[memory[pid] for pid in pids[1:]],
+            queues=[max(0, len(worker.entries()) - 1) for worker in alive],
+            deaths=deaths,
+        )
+
+
+def ending_of(status: int) -> str:
+    """How a process with this wait status ended, in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code == CUT_OFF:
+        return "ended because a task closed or overwrote its descriptors"
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {-code}"
+
+
+def ended_children() -> Iterator[tuple[int, int, int]]:
+    """Children of this process that have ended: process id, wait status, peak memory in bytes."""
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.wait4(-1, os.WNOHANG))[0]:
+            yield found[0], found[1], found[2].ru_maxrss * 1024
+
+
+def end_children(is_foreign: Callable[[int], bool]) -> None:
+    """Kill and wait for every child of this process that is not foreign, for END_SECONDS at most.
+
+    Orphans become children while we wait.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    while time.monotonic() < deadline:
+        children = [pid for pid in _children(os.getpid()) if not is_foreign(pid)]
+        if not children:
+            return
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill what a stopped process has started, in whatever sessions; those are left whose parents have ended."""
+    killed: set[int] = set()
+    # Who is killed starts nothing more; what was started meanwhile is seen the next time.
+    while found := set(_descendants(pid)) - killed:
+        for each in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGKILL)
+        killed |= found
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in _children(pid):
+        yield from _descendants(child)
+        yield child
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    return found

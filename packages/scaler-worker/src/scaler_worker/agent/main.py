@@ -1,0 +1,141 @@
+"""What `scaler_cluster` does once its template is forked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import cloudpickle
+
+from scaler_io import descriptors
+from scaler_io.links.uplink import Uplink
+from scaler_io.objects.host_cache import UNUSED_SECONDS, HostCache
+from scaler_io.service import event_loops
+from scaler_io.service.process import become_subreaper, ending
+from scaler_io.transport.in_process import InnerDialer, InnerListener
+from scaler_io.transport.zeromq import Dialer
+from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.ids import new_identity, new_incarnation
+from scaler_worker.agent.core.core import AgentCore
+from scaler_worker.agent.core.records import AgentConfig
+from scaler_worker.agent.host_replicas import HostVoice
+from scaler_worker.agent.shell import Agent
+from scaler_worker.config import ClusterConfig
+from scaler_worker.forking.template_link import Forking
+
+LOGGER: Final = logging.getLogger("scaler")
+SOFTWARE: Final = "scaler 3.0.0"
+
+
+def run_cluster(config: ClusterConfig, forking: Forking) -> int:
+    """Run the agent to its end; returns the exit code."""
+    become_subreaper()
+
+    async def main() -> int:
+        stop = ending(config.parent_pid)
+        return await work(config, forking, config.address, stop, lambda pid: False, lambda failure: None)
+
+    return event_loops.run(main, config.event_loop)
+
+
+async def work(
+    config: ClusterConfig,
+    forking: Forking,
+    scheduler: Address | InnerListener,
+    stop: asyncio.Event,
+    is_foreign: Callable[[int], bool],
+    tell_started: Callable[[str], None],
+) -> int:
+    """Be the agent that a command line describes until `stop` is set; returns the exit code.
+
+    It ends all children of this process, tasks' orphans too, but those that are foreign to it. `tell_started` is called
+    once: with an empty string when the first worker is ready, or with the reason why the agent ended before that.
+    """
+    LOGGER.info(
+        "ClusterProcess: starting %d workers, heartbeat_interval_seconds=%g, object_retention_seconds=%g",
+        config.num_of_workers,
+        config.heartbeat_interval_seconds,
+        config.object_retention_seconds,
+    )
+    descriptors.tell_limit("ClusterProcess")
+    host = socket.gethostname()
+    name = f"{host}:{os.getpid()}"
+    core = AgentCore(_agent_config(config, forking, name, host))
+    loop = asyncio.get_running_loop()
+    handed = isinstance(scheduler, InnerListener)
+    hello = _hello(config, name, host)
+    uplink = Uplink(hello, loop.time(), timeout_seconds=config.death_timeout_seconds, handed=handed)
+    dialer = InnerDialer(scheduler, uplink) if isinstance(scheduler, InnerListener) else Dialer(scheduler, uplink)
+    agent = Agent(core, dialer, forking, config.heartbeat_interval_seconds, is_foreign)
+    running = loop.create_task(agent.run())
+    running.add_done_callback(lambda ended: stop.set())
+    voice = _voice(forking, name)
+    looking = loop.create_task(_look_after(voice, agent.connected))
+    telling = loop.create_task(_tell_started(agent, tell_started))
+    await stop.wait()
+    agent.stop(0, "stopping")
+    await telling
+    looking.cancel()
+    await asyncio.to_thread(voice.close)
+    return await running
+
+
+def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str) -> AgentConfig:
+    return AgentConfig(
+        config.num_of_workers,
+        name,
+        host,
+        config.worker_names,
+        config.task_timeout_seconds,
+        config.object_retention_seconds,
+        forking.words.secret,
+        config.preload or "",
+    )
+
+
+def _voice(forking: Forking, name: str) -> HostVoice:
+    cache, storage = forking.config.object_cache, forking.config.object_storage_address
+    host_cache = HostCache(Path(cache), forking.config.object_cache_limit)
+    return HostVoice(host_cache, lambda: storage or forking.words.storage, name)
+
+
+async def _tell_started(agent: Agent, tell: Callable[[str], None]) -> None:
+    tell(await agent.started.outcome())
+
+
+async def _look_after(voice: HostVoice, connected: asyncio.Event) -> None:
+    """Have what this host has of objects looked after, now and then and with each scheduler that may name a storage."""
+    await connected.wait()
+    while True:
+        connected.clear()
+        # In a thread: the memory of big files takes long to free, and the server may be out of reach.
+        await asyncio.to_thread(voice.look_after)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(connected.wait(), UNUSED_SECONDS / 2)
+
+
+def _hello(config: ClusterConfig, name: str, host: str) -> Hello:
+    capabilities = sorted(config.per_worker_capabilities.items())
+    return Hello(
+        role=Role.AGENT,
+        identity=new_identity(),
+        incarnation=new_incarnation(),
+        name=name,
+        host=host,
+        pid=os.getpid(),
+        software=SOFTWARE,
+        python=platform.python_version(),
+        cloudpickle=cloudpickle.__version__,
+        workers=config.num_of_workers,
+        queue_size=config.per_worker_task_queue_size,
+        capability_names=[capability for capability, _ in capabilities],
+        capability_values=[value for _, value in capabilities],
+    )

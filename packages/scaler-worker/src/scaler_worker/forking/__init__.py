@@ -1,0 +1,1 @@
+"""The template process, from which workers are forked, and the agent's side of it."""

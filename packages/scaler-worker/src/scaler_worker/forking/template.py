@@ -1,0 +1,154 @@
+"""The template: a small process with one thread, from which workers are forked.
+
+It is forked by the agent before that has threads or sockets, or (should it have been killed) started afresh as
+`python -m scaler_worker.forking.template`. It forks a worker per request, waits for all, and reports. It dies with the
+agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import types
+from dataclasses import asdict
+from typing import Final, NoReturn
+
+from scaler_io.descriptors import restore_limit
+from scaler_io.service.process import die_with_parent
+from scaler_worker.config import WorkerConfig
+from scaler_worker.ipc.shared_state import SharedWords
+from scaler_worker.worker.process import DESCRIPTORS, WorkerEnds, run_worker
+
+REQUEST: Final = struct.Struct("=I")
+"""Number of the worker to fork; its name follows, its descriptors come along."""
+REPORT: Final = struct.Struct("=BIiiQ")
+"""Kind, number of the worker, process id, wait status (or errno), peak memory in bytes."""
+NESTING_MODULES: Final = ("scaler_client.api.client", "scaler_client.runtime.connection", "scaler_client.api.map")
+FORKED: Final = 1
+ENDED: Final = 2
+NOT_FORKED: Final = 3
+
+
+class Template:
+    """Forks and waits."""
+
+    def __init__(self, requests: socket.socket, lifeline: int, words: SharedWords, config: WorkerConfig) -> None:
+        self._requests, self._lifeline, self._words, self._config = requests, lifeline, words, config
+        self._numbers: dict[int, int] = {}
+        self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def serve(self) -> None:
+        """Until the agent is gone."""
+        signal.set_wakeup_fd(self._wake[1])
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        poller = select.poll()
+        poller.register(self._requests, select.POLLIN)
+        poller.register(self._wake[0], select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poller.poll()}
+            if self._wake[0] in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake[0], 4096)
+                self._reap()
+            if self._requests.fileno() in ready and not self._request():
+                return
+
+    def _request(self) -> bool:
+        request, descriptors, _, _ = socket.recv_fds(self._requests, 4096, DESCRIPTORS)
+        if not request:
+            return False
+        (number,) = REQUEST.unpack_from(request)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            if len(descriptors) < DESCRIPTORS:  # the kernel drops those for which this process has no room
+                raise OSError(errno.EMFILE, "")
+            pid = os.fork()
+        except OSError as error:
+            self._report(NOT_FORKED, number, 0, error.errno or 0, 0)
+        else:
+            if not pid:
+                self._become_worker(number, request[REQUEST.size :].decode(), descriptors)
+            self._numbers[pid] = number
+            self._report(FORKED, number, pid, 0, 0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return True
+
+    def _become_worker(self, number: int, name: str, descriptors: list[int]) -> NoReturn:
+        self._requests.close()
+        for descriptor in self._wake:
+            os.close(descriptor)
+        ends = WorkerEnds(*descriptors)
+        run_worker(ends, self._lifeline, self._words, number, name, self._config)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if (number := self._numbers.pop(pid, None)) is not None:
+                self._report(ENDED, number, pid, status, usage.ru_maxrss * 1024)
+
+    def _report(self, kind: int, number: int, pid: int, status: int, memory: int) -> None:
+        self._requests.send(REPORT.pack(kind, number, pid, status, memory))
+
+
+def run_template(
+    requests: socket.socket, lifeline: int, words: SharedWords, config: WorkerConfig, parent: int
+) -> NoReturn:
+    """Be the template. Never returns."""
+    code = 1
+    try:
+        die_with_parent(parent)
+        if config.descriptor_limit:
+            restore_limit(config.descriptor_limit)  # the agent may have raised it meanwhile
+        os.setpgid(0, 0)  # the terminal's signals are for the agent alone
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # What tasks define or unpickle as __main__ must not find our entry point there.
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        # Tasks that submit tasks are common, and importing is slow; the agent imports its own share meanwhile.
+        for module in NESTING_MODULES:
+            importlib.import_module(module)
+        gc.collect()
+        gc.freeze()
+        Template(requests, lifeline, words, config).serve()
+        code = 0
+    except (BrokenPipeError, ConnectionResetError):
+        code = 0  # the agent is gone
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def spawn_arguments(
+    requests: int, lifeline: int, words: SharedWords, config: WorkerConfig, parent: int
+) -> tuple[str, ...]:
+    """The words of a command line that starts a template afresh, with these descriptors inherited."""
+    numbers = (requests, lifeline, words.descriptor, words.count, parent)
+    return ("-m", __name__, *map(str, numbers), json.dumps(asdict(config)))
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """What `spawn_arguments` says."""
+    requests, lifeline, words, count, parent = map(int, arguments[:5])
+    config = WorkerConfig(**json.loads(arguments[5]))
+    run_template(socket.socket(fileno=requests), lifeline, SharedWords(words, count), config, parent)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

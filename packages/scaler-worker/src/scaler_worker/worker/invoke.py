@@ -1,0 +1,212 @@
+"""Calls and results as bytes: what a worker does with a function, its arguments and what comes of them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import operator
+import pickle
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import CoroutineType
+from typing import Any, Final
+
+from scaler_client.calls.part_encoding import read_parts
+from scaler_client.payloads import pickles
+from scaler_client.payloads.classes import begin, defining
+from scaler_client.payloads.classes import scope as class_scope
+from scaler_client.payloads.exceptions import dump_exception
+from scaler_client.payloads.user_exceptions import Origin, formatted, headline
+from scaler_protocol.buffers import Buffer, Payload
+from scaler_protocol.errors import (
+    DeserializeError,
+    HandshakeRefusedError,
+    ObjectNotFoundError,
+    ResultNotSerializableError,
+    ScalerError,
+    StorageLostError,
+    TaskExceptionNotSerializableError,
+    TaskExitedError,
+    describe,
+)
+from scaler_protocol.messages import Encoding, Status
+from scaler_worker.ipc.frames import Definition
+
+PROTOCOL: Final = 5
+_PLAIN: Final = frozenset({int, float, str, bytes, bool, type(None)})
+_SMALL_TUPLE: Final = 8
+
+_OUR_FILES: Final = (__file__, str(Path(__file__).with_name("coroutines.py")))
+Await = Callable[[Coroutine[Any, Any, Any]], Any]
+"""What a coroutine returns; raises what it raises."""
+Classes = Mapping[str, type]
+"""Those that came with a function, by id."""
+Runner = Callable[[Buffer], tuple[int, Payload]]
+"""Takes a call, runs it, gives status and payload. Never raises."""
+
+
+def load_runner(definition: Definition, finish: Await) -> Runner:
+    """How calls of this definition are run; raises DeserializeError naming what cannot be loaded.
+
+    Where a call returns a coroutine its result is what `finish` makes of that.
+    """
+    with defining() as classes:
+        if definition.encoding == Encoding.PARTS:
+            return _parts_runner(definition, finish, classes)
+        function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
+    if definition.encoding == Encoding.JSON:
+        return _runner(function, _load_json, lambda value: json.dumps(value).encode(), _raised_as_json, finish, classes)
+    return _pickle_runner(function, finish, classes)
+
+
+def load_named(name: str) -> Callable[..., Any]:
+    """The function `package.module:qualified.name`; raises DeserializeError."""
+    module, _, path = name.partition(":")
+    try:
+        found = operator.attrgetter(path)(importlib.import_module(module))
+    except Exception as error:
+        raise DeserializeError(f"the function {name!r} could not be loaded: {headline(error)}") from error
+    if not callable(found):
+        raise DeserializeError(f"{name!r} is a {type(found).__name__}, not a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _load(definition: Definition, loads: Callable[[Any], Any]) -> Callable[..., Any]:
+    try:
+        function: Callable[..., Any] = loads(definition.body)
+    except BaseException as error:
+        raise DeserializeError(f"the function {definition.name} could not be loaded: {headline(error)}") from error
+    return function
+
+
+def _pickle_runner(function: Callable[..., Any], finish: Await, classes: Classes) -> Runner:
+    loads, dumps, scope = pickles.load, pickle.dumps, class_scope
+
+    def run(call: Buffer) -> tuple[int, Payload]:
+        if scope.loaded or classes:
+            begin(classes)
+        try:
+            args, kwargs = loads(call)
+        except BaseException as error:
+            return _not_loaded(error)
+        try:
+            value = function(*args, **kwargs)
+            if type(value) is CoroutineType:
+                value = finish(value)
+        except BaseException as error:
+            return _raised(error)
+        if type(value) in _PLAIN and not pickles.is_long(value):
+            return Status.VALUE, dumps(value, PROTOCOL)
+        return _returned(value, dump_value)
+
+    return run
+
+
+def _runner(
+    function: Callable[..., Any],
+    load: Callable[[bytes], tuple[Sequence[Any], Mapping[str, Any]]],
+    dump: Callable[[Any], bytes],
+    raised: Callable[[BaseException], tuple[int, bytes]],
+    finish: Await,
+    classes: Classes,
+) -> Runner:
+    def run(call: Buffer) -> tuple[int, Payload]:
+        if class_scope.loaded or classes:
+            begin(classes)
+        try:
+            args, kwargs = load(bytes(call))
+        except BaseException as error:
+            return _not_loaded(error)
+        try:
+            value = function(*args, **kwargs)
+            if type(value) is CoroutineType:
+                value = finish(value)
+        except BaseException as error:
+            return raised(error)
+        return _returned(value, dump)
+
+    return run
+
+
+def _load_json(call: bytes) -> tuple[list[Any], dict[str, Any]]:
+    loaded = json.loads(call)
+    if isinstance(loaded, list):
+        return loaded, {}
+    return loaded.get("args", []), loaded.get("kwargs", {})
+
+
+def _parts_runner(definition: Definition, finish: Await, classes: Classes) -> Runner:
+    try:
+        serializer = pickle.loads(definition.serializer_body)
+    except BaseException as error:
+        raise DeserializeError(f"the serializer could not be loaded: {headline(error)}") from error
+    deserialize, body = serializer.deserialize, bytes(definition.body)
+    function = load_named(definition.name) if not body else _load(definition, lambda _: deserialize(body))
+    return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised, finish, classes)
+
+
+def dump_value(value: Any) -> Payload:
+    """A result as a pickle: small tuples of plain values by the quick way, all else by cloudpickle, with buffers."""
+    if type(value) is tuple and len(value) <= _SMALL_TUPLE and all(type(item) in _PLAIN for item in value):
+        return pickle.dumps(value, PROTOCOL)
+    return pickles.dump(value)
+
+
+def _returned(value: Any, dump: Callable[[Any], Payload]) -> tuple[int, Payload]:
+    try:
+        payload = dump(value)
+        if not isinstance(payload, Payload):
+            raise TypeError(f"the serializer gave a {type(payload).__name__}, not bytes")
+    except BaseException as error:
+        message = f"the task returned a {type(value).__qualname__}, which cannot be sent: {headline(error)}"
+        return failed(ResultNotSerializableError(message))
+    return Status.VALUE, payload
+
+
+def failed(error: ScalerError) -> tuple[int, bytes]:
+    """The outcome of a task that the engine could not run."""
+    return Status.FAILED, describe(error)
+
+
+def _not_loaded(error: BaseException) -> tuple[int, bytes]:
+    if isinstance(error, ObjectNotFoundError | StorageLostError | HandshakeRefusedError):
+        return failed(error)
+    return failed(DeserializeError(f"the arguments could not be loaded: {headline(error)}"))
+
+
+def _raised(error: BaseException) -> tuple[int, bytes]:
+    if not isinstance(error, Exception):
+        return _exited(error)
+    text = _remote_traceback(error)
+    try:
+        return Status.RAISED, dump_exception(error, text)
+    except BaseException:
+        return failed(TaskExceptionNotSerializableError(headline(error), traceback=text))
+
+
+def drop_frames_of(files: Container[str], error: BaseException) -> None:
+    """Have the traceback of an exception begin behind the frames of these files."""
+    origin = Origin.of(error)
+    trace = origin.traceback
+    while trace is not None and trace.tb_frame.f_code.co_filename in files:
+        trace = trace.tb_next
+    origin._replace(traceback=trace).give(error)
+
+
+def _raised_as_json(error: BaseException) -> tuple[int, bytes]:
+    if not isinstance(error, Exception):
+        return _exited(error)
+    kind, _, message = headline(error).partition(": ")
+    written = {"error": kind, "message": message, "details": {"traceback": _remote_traceback(error)}}
+    return Status.RAISED, json.dumps(written).encode()
+
+
+def _exited(error: BaseException) -> tuple[int, bytes]:
+    return failed(TaskExitedError(f"the task ended with {headline(error)}"))
+
+
+def _remote_traceback(error: Exception) -> str:
+    """As Python prints it; the exception keeps a traceback without the frames that led to the task."""
+    drop_frames_of(_OUR_FILES, error)
+    return formatted(error)

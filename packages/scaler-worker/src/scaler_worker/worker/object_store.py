@@ -1,0 +1,165 @@
+"""Object storage as a worker uses it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scaler_client.objects.store import PATIENCE_SECONDS, StorageDoor
+from scaler_client.payloads.pickles import is_unchanging, load
+from scaler_io.objects.connection import ObjectConnection
+from scaler_io.objects.host_cache import HostCache
+from scaler_io.objects.operations import Done
+from scaler_protocol.addresses import Address
+from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
+from scaler_protocol.errors import ScalerError
+from scaler_protocol.handshake import Role
+from scaler_protocol.ids import new_identity, new_session, session_of
+from scaler_protocol.objects import SHARED_BYTES, Reference
+from scaler_worker.ipc.frames import result_name
+
+CACHE_BYTES: Final = 256 * 1024 * 1024
+AHEAD_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of outcomes on the way to storage after which each is waited for."""
+
+
+@dataclass(slots=True)
+class _KeptObject:
+    """What a worker keeps of an object: its bytes, or a value that nobody can change and that needs them no more."""
+
+    size: int
+    payload: Buffer | None
+    value: Any = None
+    used: bool = True
+
+
+class WorkerStorage:
+    """What WorkerCore and the client inside its tasks share: one connection, opened when it is first needed.
+
+    It is an agent's, which may write results in any session, and it owns `session`: what tasks here submit and put
+    ends with this process. Of what several runs may need the latest is kept, up to `limit` bytes, until it is not used.
+    Where storage is on another host, this one's workers share what they fetch in a `cache`.
+    """
+
+    def __init__(
+        self,
+        address: Callable[[], str],
+        secret: bytes,
+        name: str,
+        limit: int = CACHE_BYTES,
+        cache: HostCache | None = None,
+    ) -> None:
+        self.session, self._key = new_session(), new_identity()
+        self._secret, self._pid = secret, os.getpid()
+        self.door = StorageDoor(address, self._connect)
+        self._name = name
+        self._limit = limit
+        self._cache = cache
+        self._kept: OrderedDict[bytes, _KeptObject] = OrderedDict()
+        self._size = 0
+        self._on_the_way = 0
+        self._lock = threading.Lock()
+
+    def _connect(self, address: Address) -> ObjectConnection:
+        return ObjectConnection(
+            address,
+            session=self.session,
+            key=self._key,
+            role=Role.AGENT,
+            timeout_seconds=PATIENCE_SECONDS,
+            name=self._name,
+            cache=self._cache,
+        )
+
+    @property
+    def named(self) -> bool:
+        """Whether there is a server."""
+        return self.door.named
+
+    def get(self, reference: bytes) -> Buffer:
+        """The object; raises ScalerError."""
+        return self.door.connection().get(Reference.unpack(reference))
+
+    def get_shared(self, reference: bytes) -> Buffer:
+        """An object that other runs may need, too; raises ScalerError."""
+        kept = self._use(reference)
+        if kept is not None and kept.payload is not None:
+            return kept.payload
+        payload = self.get(reference)
+        self._keep(reference, _KeptObject(len(payload), payload))
+        return payload
+
+    def load_shared(self, reference: bytes) -> Any:
+        """The value of such an object, anew unless nobody can change it; raises ScalerError, or what loading raises."""
+        kept = self._use(reference)
+        if kept is not None and kept.payload is None:
+            return kept.value
+        payload = self.get_shared(reference)
+        value = load(payload)
+        if is_unchanging(value):
+            self._keep(reference, _KeptObject(len(payload), None, value))
+        return value
+
+    @property
+    def keeping(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self._kept)
+
+    def forget_unused(self) -> None:
+        """Drop what no run has needed since this was called before."""
+        for reference, kept in list(self._kept.items()):
+            if not kept.used:
+                self._drop(reference)
+            kept.used = False
+
+    def _use(self, reference: bytes) -> _KeptObject | None:
+        kept = self._kept.get(reference)
+        if kept is not None:
+            kept.used = True
+            self._kept.move_to_end(reference)
+        return kept
+
+    def _keep(self, reference: bytes, kept: _KeptObject) -> None:
+        self._drop(reference)
+        if kept.size > self._limit:
+            return
+        self._kept[reference] = kept
+        self._size += kept.size
+        while self._size > self._limit:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, reference: bytes) -> None:
+        if kept := self._kept.pop(reference, None):
+            self._size -= kept.size
+
+    def put(self, payload: Payload, task: int, run: int) -> bytes:
+        """Store the outcome of a task's run, for its session; returns its packed reference. Raises ScalerError."""
+        name = result_name(self._secret, task, run, self._pid)
+        buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
+        return self.door.connection().put(buffers, session=session_of(task), name=name).pack()
+
+    def may_put_soon(self, size: int) -> bool:
+        """Whether so many bytes may be put without waiting: it is little, and so is what is on the way."""
+        return size < SHARED_BYTES and self._on_the_way + size <= AHEAD_BYTES
+
+    def put_soon(self, payload: bytes, task: int, run: int, done: Done) -> bytes:
+        """As `put`, but does not wait: `done` hears of its end, on another thread."""
+        name = result_name(self._secret, task, run, self._pid)
+
+        def ended(error: ScalerError | None) -> None:
+            with self._lock:
+                self._on_the_way -= len(payload)
+            done(error)
+
+        with self._lock:
+            self._on_the_way += len(payload)
+        try:
+            return self.door.connection().put_soon(payload, session=session_of(task), name=name, done=ended).pack()
+        except BaseException:
+            with self._lock:
+                self._on_the_way -= len(payload)
+            raise

@@ -1,0 +1,137 @@
+"""What a task prints, on its way to the client.
+
+Finalizers and signal handlers print, too, and they may interrupt a print: nothing here waits for whom it interrupts.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, TextIO
+
+from scaler_worker.worker.forks import tell_in_forks
+from scaler_worker.worker.pump import Pump
+
+STDOUT: Final = 1
+STDERR: Final = 2
+FLUSH_CHARACTERS: Final = 8192
+
+
+class _Bytes(io.BufferedIOBase):
+    """The `buffer` of a stream: bytes are text in UTF-8."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, data: Any, /) -> int:
+        found = bytes(memoryview(data))
+        self._stream.write(self._decoder.decode(found))
+        return len(found)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+class _Stream(io.TextIOBase):
+    """Stands for sys.stdout or sys.stderr while a task runs; a line is sent when it is complete.
+
+    After the task it passes on to the stream it stood for: a thread may have kept it.
+    """
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def __init__(self, original: TextIO | None, send: Callable[[str], None]) -> None:
+        self._original = original
+        self._send: Callable[[str], object] = send
+        self._ended = False
+        self._pieces: deque[str] = deque()
+        self._size = 0
+        """Characters, about: threads may count at once."""
+        self._pump = Pump(self._send_pieces)
+        self._buffer: _Bytes | None = None
+        tell_in_forks(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    @property
+    def buffer(self) -> _Bytes:
+        """Takes bytes."""
+        if self._buffer is None:
+            self._buffer = _Bytes(self)
+        return self._buffer
+
+    def forked(self) -> None:
+        """What is not sent yet the parent sends."""
+        self._pieces.clear()
+        self._pump.renew()
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        if self._original is None:
+            raise io.UnsupportedOperation("fileno")
+        return self._original.fileno()
+
+    def write(self, text: str, /) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if self._ended:
+            self._pass_on(text)
+            return len(text)
+        self._pieces.append(text)
+        self._size += len(text)
+        if "\n" in text or self._size >= FLUSH_CHARACTERS:
+            self._pump.run()
+        return len(text)
+
+    def flush(self) -> None:
+        self._pump.run()
+
+    def _pass_on(self, text: str) -> None:
+        if self._original is not None:  # which the standard streams of a process may be
+            self._original.write(text)
+
+    def _send_pieces(self) -> None:
+        self._size = 0
+        pieces = self._pieces
+        if text := "".join([pieces.popleft() for _ in range(len(pieces))]):
+            self._send(text)
+
+    def end(self) -> None:
+        """The task is over."""
+        self._ended = True
+        self._pump.run()
+        self._send = self._pass_on  # what a thread has begun to write
+
+
+class CapturedOutput:
+    """Sends what is printed, by any thread of the process, as long as it is entered."""
+
+    def __init__(self, send: Callable[[int, str], None]) -> None:
+        self._kept = sys.stdout, sys.stderr
+        self._out = _Stream(sys.stdout, lambda text: send(STDOUT, text))
+        self._error = _Stream(sys.stderr, lambda text: send(STDERR, text))
+
+    def __enter__(self) -> None:
+        sys.stdout, sys.stderr = self._out, self._error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._out.end()
+        self._error.end()
+        sys.stdout, sys.stderr = self._kept

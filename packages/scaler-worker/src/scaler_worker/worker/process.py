@@ -1,0 +1,352 @@
+"""A worker process: what it is from the fork on, and its loop."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import gc
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from scaler_client import task_context
+from scaler_client.objects.store import StorageDoor
+from scaler_client.payloads.user_exceptions import formatted, headline
+from scaler_client.task_context import CurrentTask
+from scaler_io.objects.host_cache import HostCache
+from scaler_protocol.buffers import Buffer
+from scaler_worker.config import WorkerConfig
+from scaler_worker.ipc.frames import CUT_OFF, DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
+from scaler_worker.ipc.shared_state import SharedWords
+from scaler_worker.worker.agent_transport import AgentTransport
+from scaler_worker.worker.coroutines import run_coroutine
+from scaler_worker.worker.damage import Damage
+from scaler_worker.worker.leftovers import Leftovers, standard_stream
+from scaler_worker.worker.object_store import WorkerStorage
+from scaler_worker.worker.ordered_replies import Answers
+from scaler_worker.worker.output import CapturedOutput
+from scaler_worker.worker.preload import Preload
+from scaler_worker.worker.result_pipe import ResultPipe
+from scaler_worker.worker.runner import RetiredError, WorkerCore
+
+DESCRIPTORS: Final = 4
+RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
+KEEP_SECONDS: Final = 1.0
+"""Objects that no run has needed for so long, and then for as long again, are let go."""
+FUNCTION_SECONDS: Final = 300.0
+"""Functions that no run has needed for so long, and then for as long again, are let go."""
+EXAMINE_SECONDS: Final = 0.05
+LONG_SECONDS: Final = 0.001
+"""How often this process is examined for damage, and after which datagrams in any case: it takes a few microseconds."""
+_ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(4)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnds:
+    """A worker's descriptors."""
+
+    tasks: int
+    results: int
+    messages: int
+    faults: int
+    _files: list[tuple[int, int] | None] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._files.extend(self._now())
+
+    def are_lost(self) -> bool:
+        """Whether tasks or results, which are open until the worker ends, are not what they were."""
+        return self._now() != self._files
+
+    def _now(self) -> list[tuple[int, int] | None]:
+        return [_file_of(number) for number in (self.tasks, self.results)]
+
+
+def _file_of(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class WorkerRuntime:
+    """What `scaler_client.task_context` offers to tasks."""
+
+    def __init__(
+        self, core: WorkerCore, transport: AgentTransport, storage: WorkerStorage, words: SharedWords, damage: Damage
+    ) -> None:
+        self._core, self._transport, self._storage, self._words = core, transport, storage, words
+        self._damage = damage
+
+    @property
+    def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
+        """Of each task whose result the current run takes: the payload, or, where that is stored, its reference."""
+        return self._core.inputs
+
+    @property
+    def session(self) -> int:
+        """The session of tasks that tasks here submit; object storage knows it to be this process's."""
+        return self._storage.session
+
+    @property
+    def storage(self) -> StorageDoor:
+        """The process's connection to object storage."""
+        return self._storage.door
+
+    def fetch(self, reference: bytes) -> Buffer:
+        """The bytes of an object that calls name; raises ScalerError."""
+        return self._storage.get_shared(reference)
+
+    def load(self, reference: bytes) -> Any:
+        """The value of an object that calls name; raises ScalerError, or what loading raises."""
+        return self._storage.load_shared(reference)
+
+    def current(self) -> CurrentTask | None:
+        """The task being run."""
+        return self._core.current()
+
+    @property
+    def scheduler(self) -> int:
+        """The incarnation of the scheduler that this process works for."""
+        return self._words.scheduler
+
+    def retire(self, why: str) -> None:
+        """Have this process run no more tasks once the current one has ended."""
+        self._damage.note(why)
+
+    def connect(self) -> AgentTransport:
+        """The channel to the agent; whoever had it before has ended."""
+        return self._transport.taken_over()
+
+
+def _see_as_the_caller() -> None:
+    """In a local cluster tasks find modules and files where the program that started it finds them."""
+    if path := os.environ.get("SCALER_WORKER_PATH"):
+        theirs = path.split(os.pathsep)
+        sys.path[:] = theirs + [entry for entry in sys.path if entry not in theirs]
+    if directory := os.environ.get("SCALER_WORKER_DIRECTORY"):
+        os.chdir(directory)
+
+
+def run_worker(
+    ends: WorkerEnds, lifeline: int, words: SharedWords, number: int, name: str, config: WorkerConfig
+) -> NoReturn:
+    """Be a worker until the agent closes the channel. Called in a freshly forked process; never returns."""
+    code = 1
+    try:
+        _become_worker(ends, lifeline)
+        pipe = ResultPipe(ends.results, ends.faults)
+        _see_as_the_caller()
+        if not _preload(config, pipe):
+            os._exit(1)
+        storage = WorkerStorage(
+            lambda: config.object_storage_address or words.storage, words.secret, name, cache=_cache(config)
+        )
+        leftovers = Leftovers()
+        answers, damage = Answers(pipe.write), Damage(ends.faults, leftovers.undo)
+        core = WorkerCore(
+            name=name,
+            host=socket.gethostname(),
+            number=number,
+            pid=os.getpid(),
+            word=words.of(number),
+            answers=answers,
+            capture=CapturedOutput,
+            finish=run_coroutine,
+            clock=time.monotonic_ns,
+            cpu_clock=time.process_time_ns,
+            peak_memory=_peak_memory,
+            damage=damage.find,
+            suspected=leftovers.suspected,
+            store=storage,
+        )
+        transport = AgentTransport(socket.socket(fileno=ends.messages))
+        task_context.install(WorkerRuntime(core, transport, storage, words, damage))
+        os.register_at_fork(after_in_child=lambda: core.become_fork(_end_fork))
+        leftovers.watch()
+        core.ready()
+        with contextlib.suppress(RetiredError):
+            _work(core, storage, ends, config)
+        answers.finish()
+        code = 0
+    except BaseException as error:
+        code = _exit_code(error, ends)
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        os._exit(code)
+
+
+def _exit_code(error: BaseException, ends: WorkerEnds) -> int:
+    """How a worker ends that can not go on; a fault of ours leaves its traceback."""
+    if ends.are_lost():
+        return CUT_OFF
+    if isinstance(error, BrokenPipeError):  # the agent is gone
+        return 0
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 1
+
+
+def _end_fork() -> NoReturn:
+    """End a process that a task has forked and that has come back from the task: only its parent may answer."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"process {os.getpid()} was forked by a task and returned from it; it ends here\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1)
+
+
+def _cache(config: WorkerConfig) -> HostCache | None:
+    return HostCache(Path(config.object_cache), config.object_cache_limit) if config.object_cache_limit else None
+
+
+def _become_worker(ends: WorkerEnds, lifeline: int) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setpgid(0, 0)
+    _die_with(lifeline)
+    faulthandler.enable(ends.faults)
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    for descriptor, stream in ((1, "stdout"), (2, "stderr")):
+        setattr(sys, stream, standard_stream(descriptor))
+        setattr(sys, f"__{stream}__", getattr(sys, stream))
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
+
+
+def _die_with(lifeline: int) -> None:
+    """Have the kernel send SIGKILL when the last writer of a pipe is gone: the agent holds the only one.
+
+    It is sent to this process and to all of its group, which it leads. PR_SET_PDEATHSIG would do that at the death of
+    the template, which workers are to outlive.
+    """
+    for owner in (os.getpid(), -os.getpid()):
+        # A file description of our own, since its owner is who gets the signal.
+        descriptor = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, owner)
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        if not os.read(descriptor, 1):
+            os._exit(1)
+
+
+def _preload(config: WorkerConfig, pipe: ResultPipe) -> bool:
+    if config.preload is None:
+        return True
+    try:
+        Preload.parse(config.preload).run()
+    except BaseException as error:
+        reason = f"preload {config.preload} failed: {headline(error)}\n{formatted(error)}"
+        text = reason.rstrip().encode("utf-8", "replace")
+        pipe.write(RECORD.pack(PRELOAD_FAILED, 0, len(text), 0, 0, 0, 0, 0, 0, 0) + text)
+        return False
+    return True
+
+
+def _work(core: WorkerCore, storage: WorkerStorage, ends: WorkerEnds, config: WorkerConfig) -> None:
+    tasks = socket.socket(fileno=ends.tasks)
+    chores = _Chores(core, storage, config)
+    receive, take, clock, limit = tasks.recvmsg, core.take, time.monotonic, 0.0
+    while True:
+        if limit != chores.seconds:
+            limit = chores.seconds
+            _limit_waiting(tasks, limit)
+        try:
+            datagram, ancillary, _, _ = receive(RECEIVE_SIZE, _ONE_DESCRIPTOR)
+        except BlockingIOError:
+            chores.do(clock())
+        except KeyboardInterrupt:
+            continue
+        else:
+            if not datagram:
+                return
+            began = clock()
+            take(read_memory_file(ancillary) if ancillary else datagram)
+            chores.do_after_work(began, clock())
+
+
+class _Chores:
+    """What a worker does between datagrams, now and then; `seconds` is how long it may wait for one."""
+
+    def __init__(self, core: WorkerCore, storage: WorkerStorage, config: WorkerConfig) -> None:
+        self._core, self._storage = core, storage
+        self._interval = self.seconds = config.garbage_collect_interval_seconds
+        self._threshold = config.trim_memory_threshold_bytes
+        self._worked = False
+        self._forget_at = self._examine_at = 0.0
+        now = time.monotonic()
+        self._collect_at, self._functions_at = now + self._interval, now + FUNCTION_SECONDS
+
+    def do_after_work(self, began: float, now: float) -> None:
+        """Do what is due after a datagram; raises RetiredError where that has damaged this process."""
+        self._worked = True
+        if now >= self._examine_at or now >= began + LONG_SECONDS:
+            self._core.examine()
+            self._examine_at = now + EXAMINE_SECONDS
+        self.do(now)
+
+    def do(self, now: float) -> None:
+        """Do what is due."""
+        if self._storage.keeping and now >= self._forget_at:
+            self._storage.forget_unused()
+            self._forget_at = now + KEEP_SECONDS
+        self.seconds = min(self._interval, KEEP_SECONDS) if self._storage.keeping else self._interval
+        if now >= self._functions_at:
+            self._worked |= self._core.forget_unused()
+            self._functions_at = now + FUNCTION_SECONDS
+        if now >= self._collect_at:
+            if self._worked:
+                _collect(self._threshold)
+            self._collect_at, self._worked = time.monotonic() + self._interval, False
+
+
+def _limit_waiting(tasks: socket.socket, interval: float) -> None:
+    """A time limit of the kernel's costs nothing per datagram, unlike one of Python's."""
+    seconds = int(interval)
+    timeval = seconds.to_bytes(8, sys.byteorder) + int((interval - seconds) * 1e6).to_bytes(8, sys.byteorder)
+    tasks.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+
+
+def read_memory_file(ancillary: list[tuple[int, int, bytes]]) -> bytes:
+    """The datagram that came as a memory file."""
+    descriptor = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
+    try:
+        size = os.fstat(descriptor).st_size
+        pieces, at = [], 0
+        while at < size:
+            pieces.append(os.pread(descriptor, size - at, at))
+            at += len(pieces[-1])
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def _peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _collect(threshold: int) -> None:
+    gc.collect()
+    with open("/proc/self/statm", "rb") as file:
+        used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if used > threshold:
+        import ctypes
+
+        with contextlib.suppress(AttributeError):  # not every libc has it
+            ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,924 @@
+"""AgentCore over a model of its host: workers that read, run, write, block and die at any moment."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from scaler_io.links.effects import Log
+from scaler_io.links.events import LinkLost, LinkUp
+from scaler_protocol.errors import NestingLimitError, restore
+from scaler_protocol.handshake import Welcome
+from scaler_protocol.messages import (
+    Blocked,
+    Cancel,
+    Done,
+    Functions,
+    Group,
+    NeedFunctions,
+    NeedTasks,
+    Recall,
+    Release,
+    Resend,
+    Resume,
+    Returned,
+    Run,
+    Status,
+    Submit,
+    Withdraw,
+    WorkerState,
+)
+from scaler_protocol.objects import REFERENCE_BYTES
+from scaler_protocol.operations import Drain, Resized
+from scaler_protocol.payloads import Payloads
+from scaler_protocol.profiles import NO_PROFILE
+from scaler_protocol.storage import DeleteObjects
+from scaler_worker.agent.core import events
+from scaler_worker.agent.core.core import AgentCore
+from scaler_worker.agent.core.events import SCHEDULER
+from scaler_worker.agent.core.records import NO_RUN, AgentConfig, WorkerRecord
+from scaler_worker.ipc.frames import (
+    DatagramReturned,
+    FunctionMissed,
+    OutputWritten,
+    RunsEnded,
+    WorkerReady,
+    result_name,
+)
+
+SESSION = 7 << 32
+BODY = "f", b"body"
+
+
+class ModelWorker:
+    """What a worker process does: reads datagrams in order, runs their tasks in order."""
+
+    def __init__(self) -> None:
+        self.unread: list[events.GiveTasks] = []
+        self.current: events.GiveTasks | None = None
+        self.at = 0
+        self.revoked = 0
+        self.alive = True
+        self.ready = False
+        self.word = NO_RUN
+        self.knows: set[int] = set()
+        self.pending: list[int] = []
+        """Revocations whose RunRead is due."""
+        self.unsaid: list[Any] = []
+        """What is said when storage has an outcome, and what stands behind that."""
+
+    def begin(self) -> None:
+        """Read on, if there is something; afterwards the word names the run it is in."""
+        if self.current is None and self.unread:
+            self.current, self.at = self.unread.pop(0), 0
+        if self.current is not None:
+            self.word = self.current.entries[self.at][0]
+
+    def step(self, soon: bool = False) -> Any:
+        """End the current run, or give back what is revoked; the event of it, if it is said at once and not `soon`."""
+        event = self.next_event()
+        if event is not None and (soon or self.unsaid):
+            self.unsaid.append(event)
+            return None
+        return event
+
+    def next_event(self) -> Any:
+        self.begin()
+        if self.current is None:
+            return None
+        entry = self.current.entries[self.at]
+        if self.revoked >= self.current.sequence and self.at:
+            self.current = None
+            return DatagramReturned(entry[0])
+        self.at += 1
+        if self.at == len(self.current.entries):
+            self.current = None
+        if entry[2].kind.handle not in self.knows:
+            return FunctionMissed(entry[0])
+        return RunsEnded([entry[0]], [Status.VALUE], [5], [NO_PROFILE], [b"result"], [])
+
+
+class Host:
+    """An agent's core, and the world around it."""
+
+    def __init__(self, workers: int = 2, secret: bytes = b"", unstartable: str = "") -> None:
+        self.unstartable = unstartable
+        """Why no worker can be started."""
+        self.started: list[str] = []
+        self.failing: set[type] = set()
+        """Effects of these types fail, once."""
+        self.core = AgentCore(AgentConfig(workers, "agent", "host", secret=secret))
+        self.now = 100.0
+        self.workers: dict[int, ModelWorker] = {}
+        self.sent: list[Any] = []
+        self.logs: list[str] = []
+        self.outcomes: Counter[int] = Counter()
+        self.status: dict[int, int] = {}
+        self.returned: set[int] = set()
+        self.stopped: list[events.EndAgent] = []
+        self.next = 1
+        self.handle(SCHEDULER, LinkUp(Welcome(1), False))
+
+    def handle(self, peer: int, event: Any) -> None:
+        self.core.handle(peer, event, self.now)
+        self.settle()
+
+    def settle(self) -> None:
+        while effects := self.core.settle(self.now):
+            for effect in effects:
+                self.perform(effect)
+            self.core.check()
+        self.core.check()
+
+    def perform(self, effect: Any) -> None:
+        if type(effect) in self.failing:
+            self.failing.discard(type(effect))
+            self.core.handle(SCHEDULER, events.EffectFailed(effect, "OSError: no"), self.now)
+        elif isinstance(effect, events.SendToScheduler):
+            self.hear(effect.message)
+        elif isinstance(effect, events.StartWorker):
+            assert effect.worker not in self.workers
+            if self.unstartable:
+                self.core.handle(SCHEDULER, events.EffectFailed(effect, self.unstartable), self.now)
+            else:
+                self.workers[effect.worker] = ModelWorker()
+        elif isinstance(effect, events.EndAgent):
+            self.stopped.append(effect)
+        elif isinstance(effect, Log):
+            (self.logs if effect.level >= logging.WARNING or "is killed" in effect.text else self.started).append(
+                effect.text
+            )
+        elif not isinstance(effect, events.Relay):
+            self.perform_on(self.workers[effect.worker], effect)
+
+    def perform_on(self, worker: ModelWorker, effect: Any) -> None:
+        if isinstance(effect, events.Define):
+            worker.knows.add(effect.definition.handle)
+        elif isinstance(effect, events.GiveTasks):
+            assert worker.ready and worker.alive
+            worker.unread.append(events.GiveTasks(effect.worker, effect.sequence, list(effect.entries)))
+        elif isinstance(effect, events.RecallTail):
+            count, worker.unread = len(worker.unread), []
+            self.core.handle(effect.worker, events.TailRecalled(count, (), worker.word), self.now)
+        elif isinstance(effect, events.ReadRun):
+            worker.revoked = effect.sequence
+            worker.pending.append(effect.sequence)
+        elif isinstance(effect, events.ReadCpu):
+            self.core.handle(effect.worker, events.CpuRead(0), self.now)
+        else:
+            # Of a revoked datagram it does nothing more but say so.
+            unsaid = [event for event in worker.unsaid if not isinstance(event, DatagramReturned)]
+            busy = unsaid or (worker.current is not None and worker.revoked < worker.current.sequence)
+            assert isinstance(effect, events.KillWorker) or not (busy or worker.unread)
+            worker.alive = False
+
+    def wait_until_due(self) -> None:
+        self.now = max(self.now, self.core.due())
+        self.settle()
+
+    def hear(self, message: Any) -> None:
+        self.sent.append(message)
+        if isinstance(message, Done):
+            self.outcomes.update(message.runs)
+            self.status.update(zip(message.runs, message.statuses, strict=True))
+        elif isinstance(message, Returned):
+            self.returned.update(message.runs)
+
+    def run(self, count: int, with_body: bool = True, **group: Any) -> range:
+        runs = range(self.next, self.next + count)
+        self.next += count
+        function = group.pop("function", b"f")
+        body = ([function], [BODY[0]], Payloads([BODY[1]])) if with_body else ([], [], Payloads([]))
+        message = Run(
+            runs.start,
+            [Group(function, **group)],
+            [SESSION + run for run in runs],
+            Payloads([b"call"] * count),
+            functions=body[0],
+            names=body[1],
+            bodies=body[2],
+        )
+        self.handle(SCHEDULER, message)
+        return runs
+
+    def ready(self, number: int) -> None:
+        self.workers[number].ready = True
+        self.handle(number, WorkerReady(1000 + number))
+
+    def ready_all(self) -> None:
+        for number, worker in list(self.workers.items()):
+            if worker.alive and not worker.ready:
+                self.ready(number)
+
+    def step(self, number: int, soon: bool = False) -> None:
+        if event := self.workers[number].step(soon):
+            self.handle(number, event)
+
+    def say(self, number: int) -> None:
+        """Storage has what the worker puts there."""
+        worker = self.workers[number]
+        while worker.alive and worker.unsaid:
+            self.handle(number, worker.unsaid.pop(0))
+
+    def die(self, number: int) -> None:
+        worker = self.workers.pop(number)
+        before = set(self.status)
+        self.handle(number, events.WorkerDied("was killed by SIGKILL", worker.word, 5 << 20))
+        lost = {run for run in self.status.keys() - before if self.status[run] == Status.LOST}
+        assert lost <= ({worker.word} if worker.alive else set())
+
+    def read_run(self, number: int) -> None:
+        worker = self.workers[number]
+        sequence = worker.pending.pop(0)
+        worker.begin()
+        self.handle(number, events.RunRead(sequence, worker.word))
+
+    def drain(self) -> None:
+        """Let everything come to its end."""
+        for _ in range(100_000):
+            moved = False
+            for number, worker in list(self.workers.items()):
+                if not worker.alive:
+                    self.die(number)
+                elif not worker.ready:
+                    self.ready(number)
+                elif worker.current is not None or worker.unread:
+                    self.step(number)
+                elif worker.unsaid:
+                    self.say(number)
+                else:
+                    continue
+                moved = True
+            if not moved:
+                return
+        raise AssertionError("no end")
+
+
+def test_small_runs_go_in_chunks_and_long_ones_alone() -> None:
+    host = Host(2)
+    host.ready_all()
+    runs = host.run(100)
+    assert [len(w.unread) for w in host.workers.values()] == [1, 1]
+    assert all(len(w.unread[0].entries) == 1 for w in host.workers.values())
+    host.step(0)
+    assert len(host.workers[0].unread[0].entries) > 40
+    host.drain()
+    assert host.outcomes == Counter(runs)
+
+
+def test_only_the_running_task_is_charged() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.run(1)
+    host.step(0)
+    runs = host.run(20)
+    host.workers[0].begin()
+    host.step(0)
+    host.workers[0].begin()
+    host.die(0)
+    assert host.status[runs[1]] == Status.LOST
+    done = next(m for m in host.sent if isinstance(m, Done) and Status.LOST in m.statuses)
+    error = restore(done.results[0])
+    assert "SIGKILL" in str(error) and error.details["peak_memory"] == 5 << 20
+    host.drain()
+    assert host.outcomes == Counter(range(1, host.next))
+    assert Counter(host.status.values())[Status.LOST] == 1
+
+
+def test_a_long_task_keeps_nothing_back() -> None:
+    host = Host(2)
+    host.ready_all()
+    host.run(2)
+    host.drain()
+    runs = host.run(60)
+    host.workers[0].begin()
+    while host.workers[1].current or host.workers[1].unread:
+        host.step(1)
+    host.now += 1.0
+    host.settle()
+    while host.workers[0].pending:
+        host.read_run(0)
+    while host.workers[1].current or host.workers[1].unread:
+        host.step(1)
+    assert len(host.outcomes) == 2 + 59
+    host.drain()
+    assert host.outcomes == Counter(range(1, runs.stop))
+
+
+def test_a_timeout_stops_the_run_it_is_meant_for() -> None:
+    host = Host(1)
+    host.ready_all()
+    runs = host.run(3, timeout_seconds=1.0)
+    host.workers[0].begin()
+    host.now += 0.5
+    host.settle()
+    assert host.workers[0].alive
+    host.now += 0.6
+    host.settle()
+    assert not host.workers[0].alive
+    host.die(0)
+    assert host.status == {runs[0]: Status.FAILED}
+    host.drain()
+    assert host.outcomes == Counter(runs)
+
+
+def test_priority_then_depth_then_arrival() -> None:
+    host = Host(1)
+    low, deep, high = host.run(2), host.run(2, depth=3), host.run(2, priority=1)
+    host.ready_all()
+    host.drain()
+    assert list(host.outcomes) == [*high, *deep, *low]
+
+
+def test_a_blocked_parent_gives_its_place_and_its_tail_away() -> None:
+    host = Host(1)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    host.handle(0, Submit([Group(b"g" * 16)], [9 << 32], Payloads([b""]), parent=parent))
+    host.handle(0, Blocked((parent,), (True,)))
+    assert any(isinstance(m, Blocked) for m in host.sent)
+    assert len(host.workers) == 3
+    host.ready_all()
+    child = host.run(1, depth=1)
+    host.step(1)
+    host.step(2)
+    assert host.outcomes[child[0]] == 1
+    host.handle(0, Blocked((parent,), (False,)))
+    host.step(0)
+    assert host.outcomes[parent] == 1
+    host.now += 11.0
+    host.settle()
+    assert sum(worker.alive for worker in host.workers.values()) == 1
+
+
+def test_a_parent_that_waits_without_saying_so_is_found_out() -> None:
+    host = Host(1)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    host.handle(0, Submit([Group(b"g" * 16)], [9 << 32], Payloads([b""]), parent=parent))
+    for _ in range(3):
+        host.now += 0.06
+        host.settle()
+    assert [list(m.runs) for m in host.sent if isinstance(m, Blocked)] == [[parent]]
+
+
+def test_too_many_blocked_parents() -> None:
+    host = Host(1)
+    host.core.handle(SCHEDULER, events.MemoryRead(True), host.now)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    host.handle(0, Blocked((parent,), (True,)))
+    assert not host.workers[0].alive
+    host.die(0)
+    done = next(m for m in host.sent if isinstance(m, Done))
+    assert type(restore(done.results[0])).__name__ == "NestingLimitError"
+
+
+def test_nested_outcomes_find_their_worker() -> None:
+    host = Host(1)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    task = 9 << 32
+    host.handle(0, Submit([Group(b"g" * 16)], [task], Payloads([b""]), parent=parent))
+    host.core.handle(SCHEDULER, Done([task], [0], Payloads([b"x"])), host.now)
+    effects = host.core.settle(host.now)
+    assert [effect.worker for effect in effects if isinstance(effect, events.Relay)] == [0]
+    host.die(0)
+    host.core.handle(SCHEDULER, Done([task], [0], Payloads([b"x"])), host.now)
+    assert not [effect for effect in host.core.settle(host.now) if isinstance(effect, events.Relay)]
+
+
+def test_a_message_that_can_not_be_taken_in_fails_its_runs_alone() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.handle(SCHEDULER, Run(900, [Group(b"f")], [SESSION + 1], Payloads([b"call"]), task_groups=[7]))
+    assert host.status == {900: Status.FAILED}
+    runs = host.run(2)
+    host.drain()
+    assert host.outcomes == Counter([900, *runs])
+
+
+def test_workers_that_never_get_ready_end_the_agent() -> None:
+    host = Host(1)
+    for _ in range(5):
+        host.die(next(iter(host.workers)))
+        host.wait_until_due()
+    assert host.stopped[0].code == 1
+
+
+def test_workers_that_do_not_get_ready_any_more_are_started_again_and_again() -> None:
+    host = Host(2)
+    host.ready_all()
+    runs = host.run(3)
+    host.workers[0].begin()
+    for _ in range(20):
+        for number in list(host.workers):
+            host.die(number)
+        host.wait_until_due()
+    assert not host.stopped and sum("can not be started" in line for line in host.logs) == 1
+    host.ready_all()
+    assert "can be started again" in host.started[-1]
+    host.drain()
+    assert set(host.outcomes) == set(runs)
+
+
+def test_a_worker_that_can_not_be_started_is_tried_again_later_each_time() -> None:
+    host = Host(2, unstartable="Too many open files")
+    asked = []
+    for _ in range(12):
+        asked.append(host.now)
+        assert host.workers == {} and not host.stopped
+        host.wait_until_due()
+    pauses = [later - sooner for sooner, later in itertools.pairwise(asked)]
+    assert pauses == sorted(pauses) and pauses[0] < 0.1 and pauses[-1] == pytest.approx(5.0)
+    assert len(host.logs) == 1 and "Too many open files" in host.logs[0]
+    host.unstartable = ""
+    runs = host.run(4)
+    host.wait_until_due()
+    host.ready_all()
+    host.drain()
+    assert host.outcomes == Counter(runs)
+
+
+def test_where_no_worker_can_be_started_for_children_their_parent_is_ended() -> None:
+    host = Host(1)
+    host.ready_all()
+    [parent] = host.run(1)
+    host.workers[0].begin()
+    host.unstartable = "Too many open files"
+    host.handle(0, Blocked((parent,), (True,)))
+    [child] = host.run(1, depth=1)
+    host.wait_until_due()
+    assert not host.workers[0].alive
+    host.unstartable = ""
+    host.die(0)
+    done = next(m for m in host.sent if isinstance(m, Done))
+    error = restore(done.results[0])
+    assert isinstance(error, NestingLimitError) and "Too many open files" in str(error)
+    host.wait_until_due()
+    host.ready_all()
+    host.drain()
+    assert host.outcomes == Counter([parent, child])
+
+
+def test_output_is_sent_ahead_of_the_outcome() -> None:
+    host = Host(1)
+    host.ready_all()
+    [run] = host.run(1, stream_output=1)
+    host.workers[0].begin()
+    host.core.handle(0, OutputWritten(run, 1, b"hello"), host.now)
+    host.step(0)
+    kinds = [type(message).__name__ for message in host.sent]
+    assert kinds.index("Output") < kinds.index("Done")
+
+
+def test_lost_for_good() -> None:
+    host = Host(1)
+    host.handle(SCHEDULER, LinkLost("silence"))
+    assert host.stopped[0].code == 1 and "silence" in host.stopped[0].reasons[0]
+
+
+def test_kept_until_released() -> None:
+    host = Host(1)
+    host.ready_all()
+    runs = host.run(3)
+    host.drain()
+    host.handle(SCHEDULER, Release([SESSION + runs[0]]))
+    host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+    [resume] = [message for message in host.sent if isinstance(message, Resume)]
+    assert set(resume.finished) == {SESSION + runs[1], SESSION + runs[2]} and not resume.running
+    host.handle(SCHEDULER, Resend([SESSION + run for run in runs]))
+    assert host.outcomes == Counter({runs[0]: 1, runs[1]: 2, runs[2]: 2})
+
+
+def test_an_object_that_nobody_wants_is_told_of_all_the_same() -> None:
+    host = Host(1)
+    host.ready_all()
+    runs = host.run(2)
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw(list(runs)))
+    assert host.outcomes == Counter(runs)
+    [given, *_] = host.workers[0].current.entries if host.workers[0].current else []
+    reference = bytes(REFERENCE_BYTES)
+    ended = RunsEnded([given[0]], [Status.VALUE], [5], [NO_PROFILE], [reference], [0])
+    host.handle(0, ended)
+    done = host.sent[-1]
+    assert isinstance(done, Done) and (done.runs, done.stored, list(done.results)) == ([given[0]], [0], [reference])
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+@pytest.mark.parametrize("word", [0, 77, 2**64 - 1])
+def test_a_run_that_wrote_over_its_word_is_charged(ended: int, word: int) -> None:
+    host = Host(1)
+    host.ready_all()
+    for _ in range(ended):
+        host.run(1)
+        host.step(0)
+    (run,) = host.run(1)
+    worker = host.workers.pop(0)
+    worker.begin()
+    host.handle(0, events.WorkerDied("was killed by SIGSEGV", word, 0))
+    assert host.status[run] == Status.LOST
+
+
+def test_outcomes_that_a_dead_worker_had_not_said_are_made_again() -> None:
+    host = Host(1, secret=b"secret")
+    host.ready_all()
+    host.run(1)
+    host.drain()  # they are known to be short
+    runs = host.run(3)
+    host.step(0, soon=True)
+    host.step(0)
+    host.workers[0].begin()
+    assert host.workers[0].word == runs[2] and not host.outcomes.keys() & set(runs)
+    host.die(0)
+    assert host.status[runs[2]] == Status.LOST
+    unsaid = [message for message in host.sent if isinstance(message, DeleteObjects)]
+    assert [message.objects for message in unsaid] == [
+        (result_name(b"secret", SESSION + run, run, 1000),) for run in runs
+    ]
+    host.drain()
+    assert [host.status[run] for run in runs] == [Status.VALUE, Status.VALUE, Status.LOST]
+
+
+def test_a_run_that_is_stored_does_not_end_the_one_behind_it() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.run(1)
+    host.drain()
+    first, second = host.run(2, timeout_seconds=1.0)
+    host.step(0, soon=True)
+    host.workers[0].begin()
+    host.now += 2.0
+    host.settle()
+    host.handle(SCHEDULER, Withdraw([first]))
+    host.now += 2.0
+    host.settle()
+    assert host.workers[0].alive and host.status[first] == Status.CANCELLED and second not in host.status
+    host.say(0)
+    host.now += 2.0
+    host.settle()
+    assert not host.workers[0].alive
+    host.drain()
+    assert host.status[second] == Status.FAILED
+
+
+def test_what_a_dead_worker_may_have_stored_is_named() -> None:
+    host = Host(1, secret=b"secret")
+    host.ready_all()
+    runs = host.run(2)
+    host.workers[0].begin()
+    host.die(0)
+    [unsaid] = [message for message in host.sent if isinstance(message, DeleteObjects)]
+    assert unsaid == DeleteObjects((result_name(b"secret", SESSION + runs[0], runs[0], 1000),), SESSION >> 32)
+
+
+@pytest.mark.parametrize("moment", ["waiting", "parked", "given"])
+def test_withdrawn_anywhere_is_cancelled_at_once(moment: str) -> None:
+    host = Host(1)
+    if moment != "waiting":
+        host.ready_all()
+    runs = host.run(3, with_body=moment != "parked")
+    if moment == "given":
+        host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw(list(runs)))
+    assert host.outcomes == Counter(runs) and set(host.status.values()) == {Status.CANCELLED}
+    host.drain()
+    assert host.outcomes == Counter(runs)
+
+
+def test_a_cancelled_run_of_a_function_that_is_usually_quick_is_stopped() -> None:
+    host = Host(1)
+    host.ready_all()
+    for _ in range(3):
+        host.run(1)
+        host.step(0)
+    (run,) = host.run(1)
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw([run]))
+    assert host.workers[0].alive, "it may be about to end"
+    for _ in range(3):
+        host.now = max(host.now, host.core.due())
+        host.settle()
+    assert not host.workers[0].alive
+
+
+def test_a_spare_worker_does_not_hide_that_a_parent_waits() -> None:
+    host = Host(1)
+    host.ready_all()
+    (first,) = host.run(1)
+    host.workers[0].begin()
+    host.handle(0, Blocked((first,), (True,)))
+    host.ready_all()
+    (second,) = host.run(1)
+    (number,) = [number for number, worker in host.workers.items() if number and worker.unread]
+    host.workers[number].begin()
+    host.handle(number, Submit((Group(b"f" * 16),), [8 << 32], Payloads([b"call"]), parent=second))
+    host.core.fleet.workers[5] = spare = WorkerRecord(5, "spare")
+    host.core.fleet.ready(spare, 1005, host.now)
+    for _ in range(3):
+        host.now += 0.06
+        host.settle()
+    assert host.core.fleet.workers[number].blocked
+
+
+def test_another_scheduler_is_told_who_is_blocked_and_asked_for_functions() -> None:
+    host = Host(2)
+    host.ready_all()
+    (parent,) = host.run(1)
+    (number,) = [number for number, worker in host.workers.items() if worker.unread]
+    host.workers[number].begin()
+    host.handle(number, Blocked((parent,), (True,)))
+    host.run(1, with_body=False, function=b"g")
+    host.sent.clear()
+    host.handle(SCHEDULER, LinkUp(Welcome(2), True))
+    assert not host.sent, "the scheduler knows"
+    host.handle(SCHEDULER, LinkUp(Welcome(2), False))
+    resume, blocked, need = host.sent
+    assert isinstance(resume, Resume) and parent in resume.runs
+    assert blocked == Blocked([parent], [True])
+    assert isinstance(need, NeedFunctions) and need.functions == (b"g",)
+
+
+def test_orphans_are_given_up() -> None:
+    host = Host(1)
+    host.handle(SCHEDULER, Done((9 << 32,), (Status.VALUE,), Payloads([b"r"])))
+    host.handle(SCHEDULER, NeedTasks((9 << 32,)))
+    assert host.sent == [Release((9 << 32,)), Cancel((9 << 32,))]
+
+
+def test_nothing_is_asked_of_a_worker_that_has_just_died() -> None:
+    host = Host(1)
+    host.ready_all()
+    (run,) = host.run(1)
+    host.workers[0].begin()
+    host.core.handle(SCHEDULER, Withdraw([run]), host.now)
+    host.core.handle(0, events.WorkerDied("was killed by SIGKILL", run), host.now)
+    del host.workers[0]
+    host.settle()
+    assert host.status[run] == Status.CANCELLED
+
+
+def test_a_drained_worker_ends_its_run_and_gives_back_the_rest() -> None:
+    host = Host(2)
+    host.ready_all()
+    warm = host.run(2)
+    host.drain()
+    runs = host.run(100)
+    for worker in host.workers.values():
+        worker.begin()
+    host.handle(SCHEDULER, Drain(1, 1000))
+    host.handle(SCHEDULER, Drain(1, 1000))  # once is enough
+    host.handle(SCHEDULER, Drain(1, 77))
+    assert [message.workers for message in host.sent if isinstance(message, Resized)] == [1]
+    current = host.workers[0].word
+    host.read_run(0)
+    assert [entry[0] for entry in host.core.fleet.workers[0].entries()] == [current]
+    host.drain()
+    assert list(host.workers) == [1] and set(host.outcomes) == {*warm, *runs} and not host.returned
+    host.sent.clear()
+    host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+    assert Resized(1) in host.sent
+
+
+def test_an_agent_whose_last_worker_is_drained_gives_back_what_waits_and_ends() -> None:
+    host = Host(1)
+    host.ready_all()
+    first = host.run(1)
+    rest = host.run(10, function=b"g", with_body=False)
+    more = host.run(3)
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Drain(1, 1000))
+    assert host.returned == {*rest, *more} and not host.stopped
+    late = host.run(2)
+    host.drain()
+    assert host.returned == {*rest, *more, *late} and set(host.outcomes) == set(first)
+    assert host.stopped[0] == events.EndAgent(0, ("all workers were drained",))
+
+
+def test_logs_of_workers_name_their_tasks() -> None:
+    host = Host(1)
+    host.ready_all()
+    [run] = host.run(1)
+    host.workers[0].begin()
+    host.die(0)
+    assert host.core.fleet.deaths == [
+        f"Worker[0] (process 1000) was killed by SIGKILL while it ran task {SESSION + run:x}"
+    ]
+    assert host.logs == host.core.fleet.deaths
+    host.ready_all()
+    [run] = host.run(1)
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw([run]))
+    host.now += 1.0
+    host.settle()
+    assert host.logs[-1] == f"Worker[0] (process 1000) is killed to stop task {SESSION + run:x}"
+
+
+FALLIBLE: tuple[type, ...] = (
+    events.SendToScheduler, events.Relay, events.StartWorker, events.Define, events.GiveTasks, events.RecallTail,
+    events.ReadRun, events.ReadCpu, events.KillWorker, events.EndWorker, Log,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FALLIBLE)
+def test_an_effect_that_fails_ends_no_more_than_its_run(kind: type) -> None:
+    host = Host(2)
+    host.ready_all()
+    host.failing.add(kind)
+    runs = [*host.run(40, timeout_seconds=5.0), *host.run(3, function=b"g")]
+    [parent] = host.run(1, function=b"h")
+    host.workers[0].begin()
+    host.handle(SCHEDULER, Withdraw(runs[:2]))
+    host.handle(0, Submit([Group(b"g")], [9 << 32], Payloads([b""]), parent=parent))
+    host.handle(SCHEDULER, Done([9 << 32], [Status.VALUE], Payloads([b"r"])))
+    for _ in range(4):
+        host.drain()
+        host.now += 20.0
+        host.settle()
+    assert not host.stopped and set(host.outcomes) == {*runs, parent}
+    assert {worker.state for worker in host.core.fleet} == {WorkerState.IDLE}
+    later = host.run(20)
+    host.drain()
+    assert all(host.status[run] == Status.VALUE for run in later)
+
+
+class AgentMachine(RuleBasedStateMachine):
+    """Anything, in any order."""
+
+    @initialize(workers=st.integers(1, 3), warm=st.booleans())
+    def begin(self, workers: int, warm: bool) -> None:
+        self.host = Host(workers)
+        self.session = 100
+        if warm:  # once they are known to be short, tasks go in chunks
+            self.host.ready_all()
+            for function in (b"f", b"g", b"h"):
+                self.host.run(1, function=function)
+            self.host.drain()
+
+    def pick(self, data: Any, condition: Any = lambda worker: True) -> int | None:
+        found = [n for n, worker in self.host.workers.items() if condition(worker)]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    @rule(
+        count=st.integers(1, 12),
+        function=st.sampled_from([b"f", b"g", b"h"]),
+        with_body=st.booleans(),
+        priority=st.integers(0, 1),
+        timeout=st.sampled_from([0.0, 0.0, 0.02]),
+    )
+    def run(self, count: int, function: bytes, with_body: bool, priority: int, timeout: float) -> None:
+        self.host.run(count, with_body, function=function, priority=priority, timeout_seconds=timeout)
+
+    @rule()
+    def answer_functions(self) -> None:
+        for message in [m for m in self.host.sent if isinstance(m, NeedFunctions)]:
+            self.host.sent.remove(message)
+            names = [BODY[0]] * len(message.functions)
+            bodies = Payloads([BODY[1]] * len(message.functions))
+            self.host.handle(SCHEDULER, Functions(message.functions, names, bodies))
+
+    @rule(data=st.data())
+    def ready(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and not w.ready)) is not None:
+            self.host.ready(number)
+
+    @rule(data=st.data(), times=st.integers(1, 8), soon=st.booleans())
+    def work(self, data: Any, times: int, soon: bool) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
+            for _ in range(times):
+                if number in self.host.workers and self.host.workers[number].alive:
+                    self.host.step(number, soon)
+
+    @rule(data=st.data())
+    def say(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.unsaid)) is not None:
+            self.host.say(number)
+
+    @rule(data=st.data())
+    def read(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
+            self.host.workers[number].begin()
+
+    @rule(data=st.data())
+    def take_long(self, data: Any) -> None:
+        """A worker is held up by a run; the others have all the time to do what they have, and get what it had."""
+        if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
+            self.host.workers[number].begin()
+            for other in list(self.host.workers):
+                worker = self.host.workers[other]
+                while other != number and worker.alive and worker.ready and (worker.current or worker.unread):
+                    self.host.step(other)
+                self.host.say(other)
+            self.host.now += 0.02
+            self.host.settle()
+            while (worker := self.host.workers[number]).alive and worker.pending:
+                self.host.read_run(number)
+
+    @rule(data=st.data())
+    def forget_functions(self, data: Any) -> None:
+        if (number := self.pick(data)) is not None:
+            self.host.workers[number].knows.clear()
+
+    @rule(data=st.data())
+    def read_run(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.pending)) is not None:
+            self.host.read_run(number)
+
+    @rule(data=st.data())
+    def die(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.ready or not w.alive)) is not None:
+            self.host.die(number)
+
+    @rule(data=st.data(), count=st.integers(1, 6))
+    def withdraw(self, data: Any, count: int) -> None:
+        if self.host.next > 1:
+            runs = data.draw(st.lists(st.integers(1, self.host.next - 1), min_size=1, max_size=count))
+            self.host.handle(SCHEDULER, Withdraw(runs))
+
+    @rule(data=st.data())
+    def drain(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
+            self.host.handle(SCHEDULER, Drain(1, 1000 + number))
+
+    @rule(kind=st.sampled_from(FALLIBLE))
+    def fail_next(self, kind: type) -> None:
+        """The next effect of this type can not be performed."""
+        self.host.failing.add(kind)
+
+    @rule(count=st.integers(0, 6))
+    def recall(self, count: int) -> None:
+        self.host.handle(SCHEDULER, Recall(count))
+
+    @rule(data=st.data(), blocked=st.booleans())
+    def block(self, data: Any, blocked: bool) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.current is not None)) is not None:
+            self.host.workers[number].begin()
+            self.host.handle(number, Blocked((self.host.workers[number].word,), (blocked,)))
+
+    @rule(data=st.data())
+    def submit(self, data: Any) -> None:
+        if (number := self.pick(data, lambda w: w.alive and w.current is not None)) is not None:
+            self.session += 1
+            parent = self.host.workers[number].word
+            task = self.session << 32
+            self.host.handle(number, Submit([Group(b"g" * 16)], [task], Payloads([b""]), parent=parent))
+
+    @rule(seconds=st.sampled_from([0.001, 0.01, 0.1, 11.0]))
+    def wait(self, seconds: float) -> None:
+        self.host.now += seconds
+        self.host.settle()
+
+    @rule()
+    def restart_scheduler(self) -> None:
+        self.host.failing.clear()
+        self.host.now += 0.1
+        self.host.settle()  # what failed is tried again
+        self.host.sent.clear()
+        self.host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+        held = set(range(1, self.host.next)) - set(self.host.outcomes) - self.host.returned
+        resumed = [run for m in self.host.sent if isinstance(m, Resume) for run in m.runs]
+        assert sorted(resumed) == sorted(held)
+
+    @precondition(lambda self: hasattr(self, "host"))
+    @invariant()
+    def nothing_ends_twice(self) -> None:
+        outcomes = self.host.outcomes
+        assert not outcomes or max(outcomes.values()) == 1
+        assert not self.host.returned & set(outcomes)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "host"):
+            return
+        host = self.host
+        host.failing.clear()
+        for _ in range(3):
+            functions = [b"f", b"g", b"h"]
+            host.handle(SCHEDULER, Functions(functions, ["f"] * 3, Payloads([b"body"] * 3)))
+            for number, worker in list(host.workers.items()):
+                if worker.alive and worker.word != NO_RUN:
+                    host.handle(number, Blocked((worker.word,), (False,)))
+            host.drain()
+            host.now += 20.0
+            host.settle()
+            host.drain()
+        assert bool(host.stopped) == (not host.core.fleet.places)
+        assert len(host.workers) == host.core.fleet.places
+        assert all(worker.state == WorkerState.IDLE for worker in host.core.fleet)
+        assert set(host.outcomes) | host.returned == set(range(1, host.next))
+        self.nothing_ends_twice()
+
+
+AgentMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestAgentMachine = AgentMachine.TestCase
