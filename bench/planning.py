@@ -68,7 +68,7 @@ def milliseconds(work: Callable[[], Any]) -> tuple[int, Any]:
 
 def measure(name: str) -> str:
     """A row of the table: reading, ordering, heights by a walk and by algebra, culling by both."""
-    from scaler_client.graphs.ordering import depth_first, plain_heights
+    from scaler_client.graphs.ordering import depth_first, python_heights
     from scaler_client.graphs.planner import plan
 
     needs = SHAPES[name]()
@@ -77,7 +77,7 @@ def measure(name: str) -> str:
     wanted = [call for call in range(len(needs)) if call not in taken]
     gc.disable()
     whole, _ = milliseconds(lambda: plan(graph, [("n", call) for call in wanted]))
-    walk, heights = milliseconds(lambda: plain_heights(needs, wanted))
+    walk, heights = milliseconds(lambda: python_heights(needs, wanted))
     order, _ = milliseconds(lambda: depth_first(needs, wanted, heights))
     load, algebraic = milliseconds(load_algebra)  # it is loaded already where planning made use of it
     algebra, found = milliseconds(lambda: algebraic(needs, 0))
@@ -96,10 +96,10 @@ def measure(name: str) -> str:
 
 def load_algebra() -> Callable[..., Any]:
     """The import, and what the library puts off until it is first used."""
-    from scaler_client.graphs.ordering_graphblas import algebraic_heights
+    from scaler_client.graphs.ordering_graphblas import graphblas_heights
 
-    algebraic_heights([[], [0]])
-    return algebraic_heights
+    graphblas_heights([[], [0]])
+    return graphblas_heights
 
 
 def culled_by_walk(needs: Needs, wanted: Sequence[int]) -> set[int]:

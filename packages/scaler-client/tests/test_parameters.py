@@ -61,7 +61,7 @@ ANYTHING = st.one_of(
     st.sampled_from(ODD),
     st.dictionaries(st.one_of(st.text(max_size=3), st.integers()), st.integers() | st.text(max_size=3), max_size=2),
 )
-WISH_NAMES = ("capabilities", "reserialize", "priority", "retries", "task_timeout_seconds")
+OPTION_NAMES = ("capabilities", "reserialize", "priority", "retries", "task_timeout_seconds")
 
 
 def some_of(*names: str) -> st.SearchStrategy[dict[str, Any]]:
@@ -69,7 +69,7 @@ def some_of(*names: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=dict.fromkeys(names, ANYTHING))
 
 
-WISHES = some_of(*WISH_NAMES)
+OPTIONS = some_of(*OPTION_NAMES)
 
 
 def fails_alone(client: Client, call: Callable[[], Any], *names: str) -> None:
@@ -98,10 +98,10 @@ def few(examples: int) -> Callable[[Check], Check]:
 
 
 @few(60)
-@given(wishes=WISHES, args=ANYTHING, kwargs=ANYTHING)
-def test_submit_verbose_takes_anything_and_fails_alone(client: Client, wishes: Any, args: Any, kwargs: Any) -> None:
-    fails_alone(client, lambda: client.submit_verbose(double, args, kwargs, **wishes))
-    fails_alone(client, lambda: client.submit_verbose(double, (1,), {}, **wishes), *wishes, "capabilit")
+@given(options=OPTIONS, args=ANYTHING, kwargs=ANYTHING)
+def test_submit_verbose_takes_anything_and_fails_alone(client: Client, options: Any, args: Any, kwargs: Any) -> None:
+    fails_alone(client, lambda: client.submit_verbose(double, args, kwargs, **options))
+    fails_alone(client, lambda: client.submit_verbose(double, (1,), {}, **options), *options, "capabilit")
     fails_alone(client, lambda: client.submit_verbose(anything, args, {}), "args")
     fails_alone(client, lambda: client.submit_verbose(anything, (), kwargs), "kwargs")
 
@@ -114,17 +114,17 @@ def test_submit_takes_anything_and_fails_alone(client: Client, fn: Any, argument
 
 
 @few(40)
-@given(wishes=some_of(*WISH_NAMES, "progress"), rows=ANYTHING)
-def test_map_takes_anything_and_fails_alone(client: Client, wishes: Any, rows: Any) -> None:
-    fails_alone(client, lambda: client.map(double, rows, **wishes))
-    fails_alone(client, lambda: client.map(double, [1, 2], **wishes), *wishes, "capabilit")
+@given(options=some_of(*OPTION_NAMES, "progress"), rows=ANYTHING)
+def test_map_takes_anything_and_fails_alone(client: Client, options: Any, rows: Any) -> None:
+    fails_alone(client, lambda: client.map(double, rows, **options))
+    fails_alone(client, lambda: client.map(double, [1, 2], **options), *options, "capabilit")
 
 
 @few(40)
-@given(wishes=WISHES, rows=ANYTHING)
-def test_starmap_takes_anything_and_fails_alone(client: Client, wishes: Any, rows: Any) -> None:
-    fails_alone(client, lambda: client.starmap(double, rows, **wishes))
-    fails_alone(client, lambda: client.starmap(double, [(1,), (2,)], **wishes), *wishes, "capabilit")
+@given(options=OPTIONS, rows=ANYTHING)
+def test_starmap_takes_anything_and_fails_alone(client: Client, options: Any, rows: Any) -> None:
+    fails_alone(client, lambda: client.starmap(double, rows, **options))
+    fails_alone(client, lambda: client.starmap(double, [(1,), (2,)], **options), *options, "capabilit")
 
 
 OPTIONS = some_of("block", "capabilities", "reserialize", "priority", "retries", "progress")

@@ -35,7 +35,7 @@ def dask_scheduler(
 ) -> Callable[..., Any]:
     """A scheduler for Dask: for `compute(scheduler=…)` and `dask.config.set(scheduler=…)`.
 
-    The wishes are those of `Client.get`, for every task. Raises ImportError where there is no Dask, or one that is too
+    The options are those of `Client.get`, for every task. Raises ImportError where there is no Dask, or one that is too
     old; the scheduler itself raises TypeError for options that it does not know.
     """
     try:

@@ -59,7 +59,7 @@ def items(name: str, value: Iterable[T]) -> Iterator[T]:
         raise TypeError(f"{name} is {shown(value)}, which is not iterable: {error}") from error
 
 
-def are_steady(iterables: Iterable[object]) -> bool:
+def can_prefetch(iterables: Iterable[object]) -> bool:
     """Whether items can be drawn ahead: no code of anybody's runs for the next one, so that none changes the last."""
     return _STEADY.issuperset(map(type, iterables))
 

@@ -130,7 +130,7 @@ def test_profiling_is_taken_where_the_function_can_not(client: Client) -> None:
     assert client.submit(lambda **kwargs: kwargs, profiling=True).result(10) == {"profiling": True}
 
 
-def test_submit_verbose_passes_wishes_on(client: Client, cluster: Any) -> None:
+def test_submit_verbose_passes_options_on(client: Client, cluster: Any) -> None:
     future = client.submit_verbose(
         round, args=(3.15,), kwargs={}, capabilities={"gpu": -1}, priority=3, retries=2, task_timeout_seconds=1.5
     )
@@ -217,7 +217,7 @@ def test_an_interrupted_map_cancels_its_items(client: Client, cluster: Any, monk
         cluster.wait_tasks(100)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scaler_client.api.map.Gathering._await", interrupt)
+    monkeypatch.setattr("scaler_client.api.map.MapSubmission._await", interrupt)
     with pytest.raises(KeyboardInterrupt):
         client.map(add, range(100))
     cluster.wait_for(Cancel)

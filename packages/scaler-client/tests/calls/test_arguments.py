@@ -15,12 +15,12 @@ import pytest
 
 from scaler_client import task_context
 from scaler_client.calls import arguments as uploads_module
-from scaler_client.calls.arguments import Uploads
-from scaler_client.calls.encoding import WholeCalls
+from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.encoding import PickledCalls
 from scaler_client.core.records import CallBlock, CallGroup
 from scaler_client.objects import rebuild
-from scaler_client.objects.handles import SOON_BYTES, StoredObject, StoredPayload, kept_bytes
-from scaler_client.objects.rebuild import source_of
+from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredObject, StoredPayload, kept_bytes
+from scaler_client.objects.rebuild import weak_source
 from scaler_client.payloads import pickles
 from scaler_io.objects.segments import Copying, copies
 from scaler_protocol.buffers import Payload
@@ -40,8 +40,8 @@ class Nobody:
     def call_soon(self, work: Any) -> None: ...
 
 
-class Shelf:
-    """An UploadPlace, and the home of its objects."""
+class FakeStorage:
+    """An ArgumentStorage, and the home of its objects."""
 
     def __init__(self) -> None:
         self.losses = 0
@@ -76,18 +76,18 @@ class Model:
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf()
+def storage() -> FakeStorage:
+    return FakeStorage()
 
 
 @pytest.fixture
-def uploads(shelf: Shelf) -> Uploads:
-    return Uploads(Nobody(), shelf)
+def arguments(storage: FakeStorage) -> ArgumentCache:
+    return ArgumentCache(Nobody(), storage)
 
 
 @pytest.fixture
-def writer(uploads: Uploads) -> WholeCalls:
-    return WholeCalls(Nobody(), uploads)
+def writer(arguments: ArgumentCache) -> PickledCalls:
+    return PickledCalls(Nobody(), arguments)
 
 
 LASTING: dict[str, Any] = {
@@ -101,58 +101,60 @@ EACH_TIME: dict[str, Any] = {"bytearray": bytearray(BIG), "list": list(range(BIG
 
 
 @pytest.mark.parametrize("name", [*LASTING, *EACH_TIME])
-def test_the_same_argument_is_put_once(writer: WholeCalls, shelf: Shelf, name: str) -> None:
+def test_the_same_argument_is_put_once(writer: PickledCalls, storage: FakeStorage, name: str) -> None:
     value = {**LASTING, **EACH_TIME}[name]
     calls = [writer.write((value, number), {"again": value}) for number in range(12)]
-    assert len(shelf.puts) == 1 and len({needs[0] for _, needs in calls}) == 1
+    assert len(storage.puts) == 1 and len({needs[0] for _, needs in calls}) == 1
     assert all(type(call) is bytes and len(call) < 1000 for call, _ in calls)
     del calls
     gc.collect()
     living = name in LASTING and name not in ("bytes", "text")
-    assert len(shelf.objects) == living  # of what can die, as long as it lives
+    assert len(storage.objects) == living  # of what can die, as long as it lives
 
 
 def test_an_equal_argument_that_comes_while_the_object_is_freed_is_put_anew(
-    writer: WholeCalls, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    writer: PickledCalls, storage: FakeStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later: list[Any] = []
 
     def free(reference: bytes) -> None:
         monkeypatch.undo()
-        shelf.free(reference)
+        storage.free(reference)
         later.append(writer.write((list(range(BIG)),), {}))
 
-    monkeypatch.setattr(shelf, "free", free)
+    monkeypatch.setattr(storage, "free", free)
     call = writer.write((list(range(BIG)),), {})
     del call
-    assert len(shelf.puts) == 2 and len(shelf.objects) == 1 == len(later)
+    assert len(storage.puts) == 2 and len(storage.objects) == 1 == len(later)
 
 
 def test_what_is_known_by_identity_is_not_hashed_again(
-    writer: WholeCalls, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    writer: PickledCalls, storage: FakeStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array, hashed = np.arange(BIG), list[int]()
     key = rebuild.content_key
     monkeypatch.setattr(uploads_module, "content_key", lambda payload: (hashed.append(1), key(payload))[1])  # type: ignore[func-returns-value]
     for number in range(5):
         writer.write((array, number), {})
-    assert len(hashed) == 1 == len(shelf.puts)
+    assert len(hashed) == 1 == len(storage.puts)
 
 
-def test_equal_ones_are_put_once_while_one_of_them_is_kept(writer: WholeCalls, shelf: Shelf) -> None:
+def test_equal_ones_are_put_once_while_one_of_them_is_kept(writer: PickledCalls, storage: FakeStorage) -> None:
     kept = [writer.write((np.arange(BIG),), {}) for _ in range(3)]
-    assert len(shelf.puts) == 1 == len(shelf.objects)
+    assert len(storage.puts) == 1 == len(storage.objects)
     kept.append(writer.write((np.arange(1, BIG + 1),), {}))
-    assert len(shelf.puts) == 2
+    assert len(storage.puts) == 2
     kept.clear()
-    assert not shelf.objects
+    assert not storage.objects
     writer.write((np.arange(BIG),), {})
-    assert len(shelf.puts) == 3
+    assert len(storage.puts) == 3
 
 
 @pytest.mark.parametrize("lasting", [True, False], ids=["for good", "and back"])
-@pytest.mark.parametrize("size", [BIG, SOON_BYTES], ids=["soon", "big"])
-def test_an_object_is_known_by_what_was_stored(writer: WholeCalls, shelf: Shelf, size: int, lasting: bool) -> None:
+@pytest.mark.parametrize("size", [BIG, ASYNC_PUT_BYTES], ids=["soon", "big"])
+def test_an_object_is_known_by_what_was_stored(
+    writer: PickledCalls, storage: FakeStorage, size: int, lasting: bool
+) -> None:
     """Another thread changes an array while it is put; an equal one that comes later gets its own bytes."""
     array = np.zeros(size)
 
@@ -163,9 +165,9 @@ def test_an_object_is_known_by_what_was_stored(writer: WholeCalls, shelf: Shelf,
         if not lasting:
             array[:] = 0.0
 
-    shelf.others = change()
+    storage.others = change()
     kept = [writer.write((array,), {})]
-    shelf.others = nullcontext()
+    storage.others = nullcontext()
     for later in (np.zeros(size), np.ones(size), array):
         kept.append(writer.write((later,), {}))
         (stored,) = kept[-1][1]
@@ -174,7 +176,7 @@ def test_an_object_is_known_by_what_was_stored(writer: WholeCalls, shelf: Shelf,
         assert stored.source is not None and stored.source.payload() in (None, stored.fetch())
 
 
-def test_an_id_that_is_used_again_is_not_mistaken(writer: WholeCalls, shelf: Shelf) -> None:
+def test_an_id_that_is_used_again_is_not_mistaken(writer: PickledCalls, storage: FakeStorage) -> None:
     seen = set()
     for number in range(50):
         array = np.full(BIG, number)
@@ -183,7 +185,7 @@ def test_an_id_that_is_used_again_is_not_mistaken(writer: WholeCalls, shelf: She
         (kept,) = needs
         assert isinstance(kept, StoredObject) and pickles.load(kept.fetch())[0] == number
         del array, kept, needs
-    assert len(seen) < 50 and len(shelf.puts) == 50 and not shelf.objects
+    assert len(seen) < 50 and len(storage.puts) == 50 and not storage.objects
 
 
 def changing() -> dict[str, tuple[Any, Callable[[Any], object]]]:
@@ -199,7 +201,7 @@ def changing() -> dict[str, tuple[Any, Callable[[Any], object]]]:
 
 
 @pytest.mark.parametrize("name", changing())
-def test_what_was_changed_in_place_is_sent_as_it_is(writer: WholeCalls, shelf: Shelf, name: str) -> None:
+def test_what_was_changed_in_place_is_sent_as_it_is(writer: PickledCalls, storage: FakeStorage, name: str) -> None:
     value, change = changing()[name]
 
     def seen() -> Any:
@@ -214,7 +216,7 @@ def test_what_was_changed_in_place_is_sent_as_it_is(writer: WholeCalls, shelf: S
     assert seen() == before == seen()
     change(value)
     assert seen() == now() == seen() != before
-    assert len(shelf.puts) == 2 or name not in LASTING
+    assert len(storage.puts) == 2 or name not in LASTING
 
 
 def swap(array: Any, one: Any, other: Any) -> None:
@@ -243,16 +245,18 @@ def test_a_checksum_tells_any_change(change: Callable[[Any], object]) -> None:
     assert seen() != before
 
 
-def test_reserialize_puts_it_again(writer: WholeCalls, shelf: Shelf) -> None:
+def test_reserialize_puts_it_again(writer: PickledCalls, storage: FakeStorage) -> None:
     array = np.zeros(BIG)
-    renewed: set[int] = set()
+    reserialized: set[int] = set()
     writer.write((array,), {})
     for _ in range(3):
-        writer.write((array,), {}, renewed)
-    assert len(shelf.puts) == 2
+        writer.write((array,), {}, reserialized)
+    assert len(storage.puts) == 2
 
 
-def test_sources_give_what_is_alive_and_as_it_was(writer: WholeCalls, uploads: Uploads, shelf: Shelf) -> None:
+def test_sources_give_what_is_alive_and_as_it_was(
+    writer: PickledCalls, arguments: ArgumentCache, storage: FakeStorage
+) -> None:
     array, text = np.zeros(BIG), b"a" * BIG
     (of_array,), (of_text,), (of_list,) = (writer.write((value,), {})[1] for value in (array, text, [text]))
     for kept, value in ((of_array, array), (of_text, text)):
@@ -266,24 +270,26 @@ def test_sources_give_what_is_alive_and_as_it_was(writer: WholeCalls, uploads: U
     assert source.payload() is not None
     del array, value
     assert source.payload() is None
-    sent = uploads.place(pickles.dump(Model()), partial(source_of, model := Model(), pickles.dump))
+    sent = arguments.place(pickles.dump(Model()), partial(weak_source, model := Model(), pickles.dump))
     assert type(sent) is StoredPayload and sent.kept.source is not None
     assert sent.kept.source.payload() == sent.kept.fetch()
     del model
     assert sent.kept.source.payload() is None
 
 
-def test_small_arguments_stay_in_their_calls(writer: WholeCalls, shelf: Shelf) -> None:
+def test_small_arguments_stay_in_their_calls(writer: PickledCalls, storage: FakeStorage) -> None:
     args = (1, "a" * INLINE_LIMIT, np.arange(10), [2], {"b": b"c"})
     call, needs = writer.write((args[0], *args[2:]), {})
-    assert type(call) is bytes and not needs and not shelf.puts
+    assert type(call) is bytes and not needs and not storage.puts
     call, needs = writer.write(args, {})  # none is big, but together they are
-    assert len(call) > INLINE_LIMIT and not needs and not shelf.puts
+    assert len(call) > INLINE_LIMIT and not needs and not storage.puts
     assert pickles.load(bytes(call))[0][1] == args[1]
 
 
-def test_what_belongs_to_its_call_stays_there(writer: WholeCalls, shelf: Shelf, uploads: Uploads) -> None:
-    placed = uploads.place_argument(b"x" * BIG)
+def test_what_belongs_to_its_call_stays_there(
+    writer: PickledCalls, storage: FakeStorage, arguments: ArgumentCache
+) -> None:
+    placed = arguments.store_argument(b"x" * BIG)
     assert type(placed) is StoredPayload
     named: StoredPayload = placed
 
@@ -294,10 +300,10 @@ def test_what_belongs_to_its_call_stays_there(writer: WholeCalls, shelf: Shelf, 
             return bytes, (collector().keep(named),)
 
     call, needs = writer.write(([Naming(), np.arange(BIG)],), {})
-    assert len(call) > 8 * BIG and len(needs) == 1 and len(shelf.puts) == 1
+    assert len(call) > 8 * BIG and len(needs) == 1 and len(storage.puts) == 1
 
 
-def test_one_argument_twice_is_one_value(writer: WholeCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_argument_twice_is_one_value(writer: PickledCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.arange(BIG)
     call, needs = writer.write((array, array), {})
     loads: list[bytes] = []
@@ -307,7 +313,7 @@ def test_one_argument_twice_is_one_value(writer: WholeCalls, monkeypatch: pytest
 
 
 def test_what_two_arguments_share_is_shared_only_where_both_travel_in_the_call(
-    writer: WholeCalls, monkeypatch: pytest.MonkeyPatch
+    writer: PickledCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As docs/client.md says: a big argument travels by itself."""
     small, big = [1], list(range(BIG))
@@ -321,35 +327,35 @@ def test_what_two_arguments_share_is_shared_only_where_both_travel_in_the_call(
     assert first == within == big and first is not within
 
 
-def test_what_finds_no_place(writer: WholeCalls, shelf: Shelf) -> None:
-    shelf.full = True
+def test_what_finds_no_place(writer: PickledCalls, storage: FakeStorage) -> None:
+    storage.full = True
     with pytest.raises(StorageFullError):
         writer.write((b"a" * BIG,), {})
-    shelf.full = False
+    storage.full = False
     assert len(writer.write((b"a" * BIG,), {})[1]) == 1
 
 
-def test_after_a_loss_nothing_is_known(writer: WholeCalls, shelf: Shelf, uploads: Uploads) -> None:
+def test_after_a_loss_nothing_is_known(writer: PickledCalls, storage: FakeStorage, arguments: ArgumentCache) -> None:
     array = np.arange(BIG)
     kept = [writer.write((array,), {}), writer.write((b"a" * BIG,), {})]
-    shelf.losses += 1
+    storage.losses += 1
     kept += [writer.write((array,), {}), writer.write((b"a" * BIG,), {})]
-    assert len(shelf.puts) == 4
-    uploads.clear()
+    assert len(storage.puts) == 4
+    arguments.clear()
     del kept
-    assert not shelf.objects
+    assert not storage.objects
 
 
-def test_rows_hold_back_by_what_they_name(writer: WholeCalls, shelf: Shelf) -> None:
+def test_rows_hold_back_by_what_they_name(writer: PickledCalls, storage: FakeStorage) -> None:
     array = np.arange(BIG)
     calls, needs = writer.write_rows([(array,), (array,), (1,), (b"a" * BIG,)])
-    assert sorted(needs) == [0, 1, 3] and len(shelf.puts) == 2
-    assert kept_bytes(needs.values()) == sum(shelf.puts)
+    assert sorted(needs) == [0, 1, 3] and len(storage.puts) == 2
+    assert kept_bytes(needs.values()) == sum(storage.puts)
     block = CallBlock(
         1, CallGroup(Group(b"f"), (), pickles.load, pickle.dumps), list(map(bytes, calls)), gc.enable, needs
     )
-    assert block.held > sum(shelf.puts) // 4 > block.weight
+    assert block.held > sum(storage.puts) // 4 > block.weight
     del needs
-    assert len(shelf.objects) == 2
+    assert len(storage.objects) == 2
     block.take(4, 0, b"")
-    assert len(shelf.objects) == 1
+    assert len(storage.objects) == 1

@@ -16,8 +16,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from scaler_client.calls.arguments import Uploads
-from scaler_client.calls.encoding import Callees, FailedArgumentError, PartCalls, WholeCalls, is_plain, name_of
+from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.encoding import Callees, FailedArgumentError, PartCalls, PickledCalls, is_plain, name_of
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
 from scaler_client.calls.part_encoding import read_parts
 from scaler_client.payloads.captures import by_value_modules
@@ -47,7 +47,7 @@ class Nowhere:
         return bytes(payload)
 
 
-WRITER = WholeCalls(Nobody(), Uploads(Nobody(), Nowhere()))
+WRITER = PickledCalls(Nobody(), ArgumentCache(Nobody(), Nowhere()))
 
 
 @pytest.mark.parametrize(
@@ -97,28 +97,30 @@ def test_a_function_is_known_by_its_bytes() -> None:
     assert callee.body.id == function_id(callee.body.body)
     assert callee.body.name == "math:sqrt" and known.find(math.sqrt) is callee
     assert known.group(callee) is known.group(callee) is known.group_with(callee)
-    wished = known.group_with(callee, (("gpu", 1),), priority=2)
-    assert wished is not known.group(callee) and wished is known.group_with(callee, (("gpu", 1),), priority=2)
-    assert wished.wire.capability_names == ("gpu",) and wished.wire.encoding == Encoding.PICKLE
+    with_options = known.group_with(callee, (("gpu", 1),), priority=2)
+    assert with_options is not known.group(callee) and with_options is known.group_with(
+        callee, (("gpu", 1),), priority=2
+    )
+    assert with_options.wire.capability_names == ("gpu",) and with_options.wire.encoding == Encoding.PICKLE
 
 
 def test_a_steady_function_is_written_once_and_a_changed_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
-    real = WholeCalls.dump
+    real = PickledCalls.dump
 
-    def dump(self: WholeCalls, value: Any) -> bytes:
+    def dump(self: PickledCalls, value: Any) -> bytes:
         written.append(value)
         return real(self, value)
 
-    monkeypatch.setattr(WholeCalls, "dump", dump)
+    monkeypatch.setattr(PickledCalls, "dump", dump)
     scope: dict[str, Any] = {"__name__": "__main__", "n": 1, "items": []}
-    exec("def steady(): return n\ndef changing(): return items", scope)
+    exec("def prefetchable(): return n\ndef changing(): return items", scope)
     known = callees()
-    first = known.find(scope["steady"]).body
-    assert known.find(scope["steady"]).body is first and len(written) == 1
-    assert known.write(scope["steady"]).body is first and len(written) == 2  # the same bytes
+    first = known.find(scope["prefetchable"]).body
+    assert known.find(scope["prefetchable"]).body is first and len(written) == 1
+    assert known.write(scope["prefetchable"]).body is first and len(written) == 2  # the same bytes
     scope["n"] = 2
-    assert known.find(scope["steady"]).body is not first
+    assert known.find(scope["prefetchable"]).body is not first
     for count in (1, 2):
         scope["items"].append(count)
         body = known.find(scope["changing"]).body

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler_client.calls.task_options import Wishes
+from scaler_client.calls.task_options import TaskOptions
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.messages import Group, Submit
 from scaler_protocol.payloads import Payloads
@@ -34,22 +34,24 @@ ANYTHING = st.integers() | st.floats() | st.text(max_size=3) | st.decimals() | s
 )
 def test_what_is_wrong_is_named(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        Wishes.of(None, False, **{"priority": 0, "retries": 0, "timeout": None, **given})
+        TaskOptions.of(None, False, **{"priority": 0, "retries": 0, "timeout": None, **given})
 
 
 def test_numbers_of_other_libraries_are_as_good() -> None:
-    wishes = Wishes.of({"gpu": np.int64(1)}, False, np.int64(3), np.uint8(2), np.float32(0.5))
-    assert wishes == Wishes((("gpu", 1),), False, 3, 2, 0.5)
-    assert [type(value) for value in (wishes.priority, wishes.retries, wishes.timeout_seconds)] == [int, int, float]
+    options = TaskOptions.of({"gpu": np.int64(1)}, False, np.int64(3), np.uint8(2), np.float32(0.5))
+    assert options == TaskOptions((("gpu", 1),), False, 3, 2, 0.5)
+    assert [type(value) for value in (options.priority, options.retries, options.timeout_seconds)] == [int, int, float]
 
 
 @given(priority=ANYTHING, retries=ANYTHING, timeout=ANYTHING)
 def test_whatever_is_accepted_can_be_written(priority: Any, retries: Any, timeout: Any) -> None:
     try:
-        wishes = Wishes.of(None, False, priority, retries, timeout)
+        options = TaskOptions.of(None, False, priority, retries, timeout)
     except ValueError:
         return
-    group = Group(b"f" * 16, priority=wishes.priority, retries=wishes.retries, timeout_seconds=wishes.timeout_seconds)
+    group = Group(
+        b"f" * 16, priority=options.priority, retries=options.retries, timeout_seconds=options.timeout_seconds
+    )
     written = encode(Submit([group], [1], Payloads([b""])))
     submit = decode([bytes(frame) for frame in written])
     assert isinstance(submit, Submit) and submit.groups[0] == group

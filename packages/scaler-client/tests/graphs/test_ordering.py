@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler_client.graphs import ordering
-from scaler_client.graphs.ordering import depth_first, heights, plain_heights
+from scaler_client.graphs.ordering import depth_first, heights, python_heights
 from scaler_client.graphs.planner import plan
 
 Needs = list[list[int]]
@@ -45,8 +45,8 @@ def test_a_walk_and_algebra_find_the_same_heights(case: tuple[Needs, list[int]])
     algebra = pytest.importorskip("scaler_client.graphs.ordering_graphblas")
     needs, wanted = case
     expected = slow_heights(needs)
-    assert plain_heights(needs, wanted) == expected
-    assert algebra.algebraic_heights(needs) == expected
+    assert python_heights(needs, wanted) == expected
+    assert algebra.graphblas_heights(needs) == expected
     order = depth_first(needs, wanted, expected)
     places = {call: place for place, call in enumerate(order)}
     assert sorted(order) == list(range(len(needs)))
@@ -58,9 +58,9 @@ def test_a_walk_and_algebra_find_the_same_heights(case: tuple[Needs, list[int]])
 def test_a_walk_and_algebra_find_the_same_graphs_cyclic(case: tuple[Needs, list[int]]) -> None:
     algebra = pytest.importorskip("scaler_client.graphs.ordering_graphblas")
     needs, wanted = case
-    found = algebra.algebraic_heights(needs)
+    found = algebra.graphblas_heights(needs)
     try:
-        assert plain_heights(needs, wanted) == found
+        assert python_heights(needs, wanted) == found
     except CycleError as error:
         cycle = error.args[1]
         assert found is None and cycle[0] == cycle[-1]
@@ -101,20 +101,20 @@ def test_algebra_is_chosen_by_size_and_shape(monkeypatch: pytest.MonkeyPatch) ->
         calls.append(algebraic(needs))
         return calls[-1]
 
-    algebraic: Callable[[Needs], list[int] | None] = algebra.algebraic_heights
-    monkeypatch.setattr(algebra, "algebraic_heights", counted)
+    algebraic: Callable[[Needs], list[int] | None] = algebra.graphblas_heights
+    monkeypatch.setattr(algebra, "graphblas_heights", counted)
     monkeypatch.setattr(ordering, "ALGEBRA_CALLS", 20_000)
     broad: Needs = wide(40_000, 2_000)
     narrow: Needs = [[], *([call] for call in range(29_999))]
     for needs, found in ((wide(10_000, 2_000), []), (broad, [True]), (narrow, [False])):
         calls.clear()
-        assert heights(needs, range(len(needs))) == plain_heights(needs, range(len(needs)))
+        assert heights(needs, range(len(needs))) == python_heights(needs, range(len(needs)))
         assert [result is not None for result in calls] == found
 
 
 def most_held(needs: Sequence[Sequence[int]], wanted: Sequence[int]) -> int:
     """Results that are there at a time, at most, in our order: each from its call on to the last that takes it."""
-    order = depth_first(needs, wanted, plain_heights(needs, wanted))
+    order = depth_first(needs, wanted, python_heights(needs, wanted))
     left = [0] * len(needs)
     for call in order:
         for need in needs[call]:
@@ -156,5 +156,5 @@ def test_the_longest_chain_is_begun_first() -> None:
     needs: Needs = [[] for _ in range(leaves)] + [[]] + [[leaves + i] for i in range(50)]
     needs.append([*range(leaves), len(needs) - 1])
     last = len(needs) - 1
-    order = depth_first(needs, [last], plain_heights(needs, [last]))
+    order = depth_first(needs, [last], python_heights(needs, [last]))
     assert order[:51] == list(range(leaves, last)) and order[51:-1] == list(range(leaves))

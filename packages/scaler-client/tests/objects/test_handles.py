@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from scaler_client import task_context
-from scaler_client.calls.arguments import Uploads
-from scaler_client.calls.encoding import Callees, PartCalls, WholeCalls
+from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.encoding import Callees, PartCalls, PickledCalls
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
 from scaler_client.calls.part_encoding import read_parts
 from scaler_client.core.core import ClientCore
@@ -27,8 +27,8 @@ from scaler_client.core.resubmissions import REPEATS_LIMIT
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.deliveries import deliver
 from scaler_client.futures.futures import ScalerFuture
-from scaler_client.objects.handles import SOON_BYTES, StoredPayload, fetched, stored_positions, true_size
-from scaler_client.objects.store import AHEAD_BYTES, ClientStorage, StorageDoor, wait_put
+from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredPayload, fetched, stored_positions, true_size
+from scaler_client.objects.store import AHEAD_BYTES, ClientStorage, StorageDoor, wait_until_put
 from scaler_client.payloads import pickles
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_io.links.events import LinkDown, LinkUp
@@ -52,7 +52,7 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import DeleteObjects
 
 BIG = bytes(INLINE_LIMIT + 1)
-BIG_COUNT = SOON_BYTES
+BIG_COUNT = ASYNC_PUT_BYTES
 """Of an array that is waited for."""
 Told = Callable[[ScalerError | None], None]
 GROUP = CallGroup(Group(b"f"), (), pickles.load, pickle.dumps)
@@ -225,35 +225,35 @@ def test_a_call_is_sent_when_storage_has_what_it_names(storage: ClientStorage, s
     core.submit(futures)
     assert [list(message.tasks) for message in sent(core)] == [[1]]
     told: list[object] = []
-    placed.kept.when_put(told.append)
+    placed.kept.add_put_callback(told.append)
     assert not sent(core) and not told
     shelf.arrive()
     assert told == [None] and [list(message.tasks) for message in sent(core)] == [[2, 3]]
-    wait_put(placed.kept)
+    wait_until_put(placed.kept)
     assert fetched(placed) == BIG
 
 
 def test_a_put_that_is_refused(storage: ClientStorage, shelf: Shelf) -> None:
-    uploads = Uploads(DESK, storage)
-    first = uploads.place_argument(BIG)
-    assert first is not None and uploads.place_argument(BIG) == first
+    arguments = ArgumentCache(DESK, storage)
+    first = arguments.store_argument(BIG)
+    assert first is not None and arguments.store_argument(BIG) == first
     shelf.arrive(StorageFullError())
     with pytest.raises(StorageFullError):
-        wait_put(first.kept)
+        wait_until_put(first.kept)
     told: list[object] = []
-    first.kept.when_put(told.append)
+    first.kept.add_put_callback(told.append)
     assert told == [first.kept.error] and storage.losses == 0
-    second = uploads.place_argument(BIG)  # it is tried again
+    second = arguments.store_argument(BIG)  # it is tried again
     assert second is not None and second != first
     shelf.arrive(StorageLostError())
     assert storage.losses == 1
 
 
 def test_what_is_big_or_too_much_is_waited_for(storage: ClientStorage, shelf: Shelf) -> None:
-    storage.place(bytes(SOON_BYTES + 1), soon=True)
+    storage.place(bytes(ASYNC_PUT_BYTES + 1), soon=True)
     assert not shelf.on_the_way
-    for _ in range(AHEAD_BYTES // SOON_BYTES + 1):
-        storage.place(bytes(SOON_BYTES), soon=True)
+    for _ in range(AHEAD_BYTES // ASYNC_PUT_BYTES + 1):
+        storage.place(bytes(ASYNC_PUT_BYTES), soon=True)
     count = len(shelf.on_the_way)
     placed = storage.place(BIG, soon=True)
     assert type(placed) is StoredPayload and not placed.kept.pending and len(shelf.on_the_way) == count
@@ -510,7 +510,7 @@ def test_references_are_loaded_where_the_call_is_run(
     storage: ClientStorage, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects, reference = references(storage, pickle.dumps, pickle.loads)
-    call, needs = WholeCalls(DESK, Uploads(DESK, storage)).write(([reference, {"x": reference}],), {})
+    call, needs = PickledCalls(DESK, ArgumentCache(DESK, storage)).write(([reference, {"x": reference}],), {})
     assert len(call) < 1000 and [need.task_id for need in needs] == [0]
     assert needs[0].outcome() is None
     objects.clear()
@@ -524,7 +524,7 @@ def test_references_are_loaded_where_the_call_is_run(
     with pytest.raises(ObjectNotFoundError):
         pickle.loads(bytes(call))
     with pytest.raises(ObjectNotFoundError):
-        WholeCalls(DESK, Uploads(DESK, storage)).write((reference,), {})
+        PickledCalls(DESK, ArgumentCache(DESK, storage)).write((reference,), {})
 
 
 def test_references_among_parts(storage: ClientStorage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -538,7 +538,7 @@ def test_references_among_parts(storage: ClientStorage, monkeypatch: pytest.Monk
 
 
 def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientStorage, shelf: Shelf) -> None:
-    callees = Callees(WholeCalls(DESK, Uploads(DESK, storage)), stream_output=False, place=storage.place)
+    callees = Callees(PickledCalls(DESK, ArgumentCache(DESK, storage)), stream_output=False, place=storage.place)
     table = BIG
 
     def big() -> int:
@@ -613,9 +613,9 @@ def test_without_storage_it_ends_as_it_had() -> None:
 def test_what_a_new_server_lacks_is_put_there(storage: ClientStorage, shelf: Shelf) -> None:
     storage.mend()
     array = np.arange(BIG_COUNT)
-    uploads = Uploads(DESK, storage)
-    made = uploads.place_argument(array)
-    copied, gone = storage.place(BIG), storage.place(bytes(SOON_BYTES + 1))
+    arguments = ArgumentCache(DESK, storage)
+    made = arguments.store_argument(array)
+    copied, gone = storage.place(BIG), storage.place(bytes(ASYNC_PUT_BYTES + 1))
     assert made is not None
     kept = dict(shelf.objects)
     assert len(kept) == 3 and type(gone) is StoredPayload
@@ -656,17 +656,17 @@ def test_what_a_scheduler_forgot_is_swept_when_all_that_was_under_way_has_ended(
 
 
 def test_sweeping_frees_what_nobody_knows(storage: ClientStorage, shelf: Shelf) -> None:
-    assert not storage.take_stock()  # nothing was ever put, nobody is asked
+    assert not storage.list_unknown()  # nothing was ever put, nobody is asked
     kept = stored(storage)
     names = [new_object_id() for _ in range(3)]
     shelf.objects.update(dict.fromkeys(names, BIG))
-    assert storage.take_stock()
+    assert storage.list_unknown()
     late = new_object_id()
     shelf.objects[late] = BIG
     come = storage.adopt(Reference(names[0], len(BIG)).pack())
-    storage.sweep()
+    storage.delete_unknown()
     assert set(shelf.objects) == {kept[:16], come[:16], late}
-    storage.sweep()
+    storage.delete_unknown()
     assert late in shelf.objects
 
 

@@ -1,15 +1,15 @@
-"""Unread: which results are likely to be read next."""
+"""ReadOrder: which results are likely to be read next."""
 
 from __future__ import annotations
 
-from scaler_client.objects.read_order import FOLLOWING_COUNT, Unread
+from scaler_client.objects.read_order import FOLLOWING_COUNT, ReadOrder
 from scaler_protocol.objects import Reference
 
 RESULTS = [Reference(number.to_bytes(16, "big"), 100_000) for number in range(50)]
 
 
-def filled() -> Unread:
-    unread = Unread()
+def filled() -> ReadOrder:
+    unread = ReadOrder()
     for result in (*RESULTS, RESULTS[0]):
         unread.add(result)
     return unread

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from scaler_client.api.client import Client
-from scaler_client.calls.task_options import Wishes
+from scaler_client.calls.task_options import TaskOptions
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import (
     AnswerShutdown,
@@ -156,7 +156,7 @@ def test_what_a_repair_of_storage_raises_ends_its_tasks(client: Client, cluster:
 
 def unwritable(client: Client, fn: Callable[..., Any]) -> CallGroup:
     """A group that no message can hold."""
-    group = client._group(client._find(fn), Wishes.of(None, False, 0, 0, None))
+    group = client._group(client._find(fn), TaskOptions.of(None, False, 0, 0, None))
     return replace(group, wire=replace(group.wire, retries=-1))
 
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from scaler_client.api.map_of_tuples import is_old_form, run_items, run_old_form
 from scaler_client.api.notebook import html_table
-from scaler_client.calls.arguments import Uploads
-from scaler_client.calls.encoding import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, WholeCalls
+from scaler_client.calls.arguments import ArgumentCache
+from scaler_client.calls.encoding import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, PickledCalls
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
-from scaler_client.calls.task_options import Wishes
+from scaler_client.calls.task_options import TaskOptions
 from scaler_client.core.records import CallGroup
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.objects.handles import StoredPayload, pending_puts
-from scaler_client.objects.rebuild import source_of
-from scaler_client.parameters import are_steady, check, check_client, flag, items, keywords, rows
+from scaler_client.objects.rebuild import weak_source
+from scaler_client.parameters import can_prefetch, check, check_client, flag, items, keywords, rows
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_client.runtime.lifetimes import ClientLife
 from scaler_client.task_context import runtime
@@ -98,11 +98,11 @@ class Client:
         # The clients inside a process's tasks share one connection, which lasts as long as the process.
         self._owner: FutureOwner = ClientLife(self._io) if self._inside is None else self._io
         place = self._io.storage.place
-        self._uploads = Uploads(self._owner, self._io.storage)
+        self._arguments = ArgumentCache(self._owner, self._io.storage)
         self._objects = SentObjects()
         default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
         self._writer: CallWriter = (
-            WholeCalls(self._owner, self._uploads) if default else PartCalls(self._owner, serializer, place)
+            PickledCalls(self._owner, self._arguments) if default else PartCalls(self._owner, serializer, place)
         )
         self._callees = Callees(self._writer, stream_output=stream_output, place=place)
 
@@ -138,13 +138,13 @@ class Client:
         retries: int = 0,
         task_timeout_seconds: float | None = None,
     ) -> ScalerFuture[T]:
-        """One call with wishes: what a worker must have, urgency (higher first), how often to try again after an
+        """One call with options: what a worker must have, urgency (higher first), how often to try again after an
         exception, seconds from the start of the run. `reserialize` writes function and arguments anew."""
-        wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
+        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         args, kwargs = tuple(items("args", args)), keywords("kwargs", kwargs)
-        callee = self._find(fn, wishes.reserialize)
+        callee = self._find(fn, options.reserialize)
         callee.check.check(*args, **kwargs)
-        return self._send(self._group(callee, wishes), args, kwargs, set() if wishes.reserialize else None)
+        return self._send(self._group(callee, options), args, kwargs, set() if options.reserialize else None)
 
     def map(
         self,
@@ -165,11 +165,11 @@ class Client:
         """
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
-        wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
+        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         progress = flag("progress", progress)
-        callee = self._find(fn, wishes.reserialize)
+        callee = self._find(fn, options.reserialize)
         columns = [items(f"iterable {at} of map()", column) for at, column in enumerate(iterables, 1)]
-        run = partial(self._run, callee, wishes=wishes, steady=are_steady(iterables))
+        run = partial(self._run, callee, options=options, prefetchable=can_prefetch(iterables))
         if len(iterables) > 1:
             return run(zip(*columns, strict=False), progress=progress)
         if not is_old_form(iterables[0]):
@@ -189,9 +189,9 @@ class Client:
     ) -> list[T]:
         """The results of `itertools.starmap(fn, iterable)`, in order. The first failure is raised, the rest
         cancelled."""
-        wishes = Wishes.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
-        arguments, steady = rows("starmap()", iterable), are_steady((iterable,)) and are_steady(iterable)
-        return self._run(self._find(fn, wishes.reserialize), arguments, wishes, steady=steady)
+        options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
+        arguments, prefetchable = rows("starmap()", iterable), can_prefetch((iterable,)) and can_prefetch(iterable)
+        return self._run(self._find(fn, options.reserialize), arguments, options, prefetchable=prefetchable)
 
     def get(
         self,
@@ -215,8 +215,8 @@ class Client:
         from scaler_client.graphs.planner import plan
         from scaler_client.graphs.submission import GraphSubmission
 
-        wishes = Wishes.of(capabilities, reserialize, priority, retries, None)
-        block, progress, reserialize = flag("block", block), flag("progress", progress), wishes.reserialize
+        options = TaskOptions.of(capabilities, reserialize, priority, retries, None)
+        block, progress, reserialize = flag("block", block), flag("progress", progress), options.reserialize
         if not isinstance(graph, Mapping):
             raise TypeError(f"graph is {shown(graph)}, not a mapping from keys to nodes")
         if progress and not block:
@@ -225,13 +225,13 @@ class Client:
         def find_group(fn: Callable[..., Any], arity: int) -> CallGroup:
             callee = self._find(fn, reserialize)
             callee.check.check(*(None,) * arity)
-            return self._group(callee, wishes)
+            return self._group(callee, options)
 
         self._check()
         keys = keys if isinstance(keys, str | bytes) else list(items("keys", keys))
-        renewed: set[int] | None = set() if reserialize else None
+        reserialized: set[int] | None = set() if reserialize else None
         submission = GraphSubmission(
-            self._io, self._writer, find_group, plan(graph, keys), watched=progress, renewed=renewed
+            self._io, self._writer, find_group, plan(graph, keys), watched=progress, reserialized=reserialized
         )
         with _bar(submission.progress) if progress else nullcontext():
             submission.submit()
@@ -256,7 +256,7 @@ class Client:
             check("name", name, NAME)
         dump = self._writer.dump_object
         payload = dump(obj)
-        sent = self._objects.add(self._uploads.place(payload, partial(source_of, obj, dump)))
+        sent = self._objects.add(self._arguments.place(payload, partial(weak_source, obj, dump)))
         label = name if name is not None else f"object {sent.object_id.hex()[:8]}"
         label = label.encode() if isinstance(label, str) else label
         return ObjectReference(label, len(payload), sent, self._writer.load)
@@ -266,7 +266,7 @@ class Client:
         self._check()
         self._io.clear()
         self._objects.clear()
-        self._uploads.clear()
+        self._arguments.clear()
         self._callees.clear()
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Client:
         """Cancel what is under way and leave. Inside a task only this door is closed. May be called again."""
         self._closed = True
         self._objects.clear()
-        self._uploads.clear()
+        self._arguments.clear()
         if self._inside is None:
             self._io.stop()
 
@@ -327,21 +327,21 @@ class Client:
             self._callees.parent = task.run if task is not None else 0
         return self._callees.write(fn) if fresh else self._callees.find(fn)
 
-    def _group(self, callee: Callee, wishes: Wishes) -> CallGroup:
+    def _group(self, callee: Callee, options: TaskOptions) -> CallGroup:
         return self._callees.group_with(
             callee,
-            wishes.capabilities,
-            priority=wishes.priority,
-            retries=wishes.retries,
-            timeout_seconds=wishes.timeout_seconds,
+            options.capabilities,
+            priority=options.priority,
+            retries=options.retries,
+            timeout_seconds=options.timeout_seconds,
         )
 
     def _send(
-        self, group: CallGroup, args: tuple[Any, ...], kwargs: dict[str, Any], renewed: set[int] | None = None
+        self, group: CallGroup, args: tuple[Any, ...], kwargs: dict[str, Any], reserialized: set[int] | None = None
     ) -> ScalerFuture[Any]:
         io = self._io
         try:
-            call, needs = self._writer.write(args, kwargs, renewed)
+            call, needs = self._writer.write(args, kwargs, reserialized)
             placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.place(call, soon=True)
         except FailedArgumentError as failed:
             future: ScalerFuture[Any] = ScalerFuture(self._owner, io.next_task(), group, b"")
@@ -355,20 +355,26 @@ class Client:
         io.handoff.put(future)
         if needs or type(placed) is StoredPayload:
             for kept in pending_puts(needs, placed):
-                kept.when_put(partial(_follow_put, io, future))
+                kept.add_put_callback(partial(_follow_put, io, future))
         return future
 
     def _run(
-        self, callee: Callee, rows: Iterable[tuple[Any, ...]], wishes: Wishes, progress: bool = False, *, steady: bool
+        self,
+        callee: Callee,
+        rows: Iterable[tuple[Any, ...]],
+        options: TaskOptions,
+        progress: bool = False,
+        *,
+        prefetchable: bool,
     ) -> list[Any]:
-        from scaler_client.api.map import Gathering
+        from scaler_client.api.map import MapSubmission
 
         self._io.handoff.check()
-        renewed: set[int] | None = set() if wishes.reserialize else None
-        group, patience = self._group(callee, wishes), float(self._timeout_seconds)
-        gathering = Gathering(self._io, self._writer, group, callee.check, patience)
-        with _bar(gathering.progress) if progress else nullcontext():
-            return gathering.run(rows, renewed, steady=steady)
+        reserialized: set[int] | None = set() if options.reserialize else None
+        group, patience = self._group(callee, options), float(self._timeout_seconds)
+        submission = MapSubmission(self._io, self._writer, group, callee.check, patience)
+        with _bar(submission.progress) if progress else nullcontext():
+            return submission.run(rows, reserialized, prefetchable=prefetchable)
 
     def _value(self, node: Any) -> Any:
         if isinstance(node, ScalerFuture):

@@ -14,7 +14,7 @@ from scaler_client.core.records import CallBlock, CallGroup, Dependency
 from scaler_client.futures.results import load_failure, refuse
 from scaler_client.futures.waiters import Bell
 from scaler_client.objects.handles import fetched, kept_bytes, pending_puts, stored_positions
-from scaler_client.objects.store import wait_put
+from scaler_client.objects.store import wait_until_put
 from scaler_client.payloads.pickles import load_with
 from scaler_client.payloads.signatures import CallCheck
 from scaler_client.runtime.io_thread import IoThread
@@ -45,7 +45,7 @@ class _Written:
     size: int
 
 
-class Gathering:
+class MapSubmission:
     """The blocks of one map."""
 
     def __init__(
@@ -63,16 +63,17 @@ class Gathering:
         return total - sum(block.missing for block in blocks), total
 
     def run(
-        self, rows: Iterable[tuple[Any, ...]], renewed: set[int] | None = None, *, steady: bool = False
+        self, rows: Iterable[tuple[Any, ...]], reserialized: set[int] | None = None, *, prefetchable: bool = False
     ) -> list[Any]:
         """The results of all rows; where one fails, or the thread is interrupted, the others are cancelled.
 
-        Each row is written before the next is drawn, which may be the same object, changed, unless rows are `steady`.
+        Each row is serialized before the next is drawn, because an iterator may yield one object again and again,
+        changed in place; rows that are `prefetchable` are drawn and serialized in blocks.
         """
         rows, count = iter(rows), FIRST_TASKS
-        write = self._write_together if steady else self._write_one_by_one
+        write = self._write_together if prefetchable else self._write_one_by_one
         try:
-            while written := write(islice(rows, count), renewed):
+            while written := write(islice(rows, count), reserialized):
                 count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(written.calls) // (written.size or 1)))
                 self._submit(written.calls, written.needs)
                 self._hold_back()
@@ -89,25 +90,25 @@ class Gathering:
             self._cancel()
             raise
 
-    def _write_together(self, rows: Iterable[tuple[Any, ...]], renewed: set[int] | None) -> _Written | None:
+    def _write_together(self, rows: Iterable[tuple[Any, ...]], reserialized: set[int] | None) -> _Written | None:
         chunk = list(rows)
         if not chunk:
             return None
         for arity in set(map(len, chunk)):
             self._check.check(*(None,) * arity)
-        calls, needs = self._writer.write_rows(chunk, renewed)
+        calls, needs = self._writer.write_rows(chunk, reserialized)
         size = sum(map(len, calls)) + kept_bytes(needs.values())
         if max(map(len, calls)) <= INLINE_LIMIT:
             return _Written(list(map(bytes, calls)), needs, size)
         return _Written(list(map(self._place, calls)), needs, size)
 
-    def _write_one_by_one(self, rows: Iterable[tuple[Any, ...]], renewed: set[int] | None) -> _Written | None:
+    def _write_one_by_one(self, rows: Iterable[tuple[Any, ...]], reserialized: set[int] | None) -> _Written | None:
         written, write, arities = _Written([], {}, 0), self._writer.write, set[int]()
         for position, row in enumerate(rows):
             if len(row) not in arities:
                 self._check.check(*(None,) * len(row))
                 arities.add(len(row))
-            call, needs = write(row, _NO_KEYWORDS, renewed)
+            call, needs = write(row, _NO_KEYWORDS, reserialized)
             written.size += len(call)
             written.calls.append(call if type(call) is bytes and len(call) <= INLINE_LIMIT else self._place(call))
             if needs:
@@ -121,7 +122,7 @@ class Gathering:
 
     def _submit(self, calls: list[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
         for kept in pending_puts(chain.from_iterable(needs.values()), *(calls if stored_positions(calls) else ())):
-            wait_put(kept)
+            wait_until_put(kept)
         for at, end in _pieces(calls):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}

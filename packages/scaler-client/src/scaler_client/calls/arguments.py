@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.waiters import FutureOwner
-from scaler_client.objects.handles import SOON_BYTES, StoredObject, StoredPayload
+from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredObject, StoredPayload
 from scaler_client.objects.rebuild import (
     CHECKSUM_BYTES,
     CheckedCopy,
-    Source,
+    RebuildSource,
     checksum,
     content_key,
-    lasting_source,
-    source_of,
+    strong_source,
+    weak_source,
 )
 from scaler_client.payloads import pickles
 from scaler_protocol.buffers import BufferedPickle, Payload
@@ -51,7 +51,7 @@ class _Living(NamedTuple):
     placed: StoredPayload
 
 
-class UploadPlace(Protocol):
+class ArgumentStorage(Protocol):
     """Where objects are put."""
 
     losses: int
@@ -64,10 +64,10 @@ class UploadPlace(Protocol):
         """
 
 
-class Uploads:
+class ArgumentCache:
     """The arguments of one client that are objects. For any thread: of two that come at once each may put its own."""
 
-    def __init__(self, owner: FutureOwner, storage: UploadPlace) -> None:
+    def __init__(self, owner: FutureOwner, storage: ArgumentStorage) -> None:
         self._owner, self._storage = owner, storage
         self._losses = storage.losses
         self._living: dict[int, _Living] = {}
@@ -78,15 +78,15 @@ class Uploads:
         """Whether an argument is, or was, an object already, or is sure to be one."""
         return pickles.is_long(value) or self._find_living(value) is not None
 
-    def place_argument(self, value: Any, renewed: set[int] | None = None) -> StoredPayload | None:
+    def store_argument(self, value: Any, reserialized: set[int] | None = None) -> StoredPayload | None:
         """The object of an argument; None for what is small, or part of its call. Raises ScalerError.
 
-        Where there is a set of the ids of those that were renewed all others are, too.
+        Where there is a set of the ids of those that were reserialized all others are, too.
         """
         if type(value) in pickles.SCALARS or (type(value) in pickles.TEXTS and not pickles.is_long(value)):
             return None
         self._look_for_losses()
-        renew = renewed is not None and id(value) not in renewed
+        renew = reserialized is not None and id(value) not in reserialized
         found = None if renew else self._find_text(value)
         if found is not None:
             return found
@@ -94,8 +94,8 @@ class Uploads:
             payload = pickles.dump(value)
         if len(payload) <= INLINE_LIMIT or collector.found or collector.failed is not None:
             return None
-        if renewed is not None:
-            renewed.add(id(value))
+        if reserialized is not None:
+            reserialized.add(id(value))
         return self._place(value, payload, renew=renew)
 
     def _place(self, value: Any, payload: Payload, *, renew: bool) -> StoredPayload | None:
@@ -109,7 +109,7 @@ class Uploads:
         self._remember(value, found, placed)
         return placed
 
-    def place(self, payload: Payload, find_source: Callable[[bytes], Source | None]) -> bytes:
+    def place(self, payload: Payload, find_source: Callable[[bytes], RebuildSource | None]) -> bytes:
         """What stands for a payload, or the payload; one that equals another's is not put again. Raises ScalerError.
 
         `find_source` is told its checksum.
@@ -119,12 +119,12 @@ class Uploads:
         self._look_for_losses()
         placed, found = self._put(payload, renew=False, soon=False)
         if type(placed) is StoredPayload:
-            placed.kept.made_of(find_source(found))
+            placed.kept.set_source(find_source(found))
         return placed
 
     def _put(self, payload: Payload, *, renew: bool, soon: bool) -> tuple[bytes, bytes]:
         """What stands for a payload, and the checksum of what is stored: others may change its buffers meanwhile."""
-        if len(payload) <= SOON_BYTES:
+        if len(payload) <= ASYNC_PUT_BYTES:
             payload = bytes(payload)
         key = content_key(payload)
         found = key[:CHECKSUM_BYTES]
@@ -162,9 +162,9 @@ class Uploads:
         key, kept = id(value), placed.kept
         if type(value) in (bytes, str):
             self._texts[key] = value, weakref.ref(kept, _forgetter(self._texts, key))
-            kept.made_of(lasting_source(value, pickles.dump, found))
+            kept.set_source(strong_source(value, pickles.dump, found))
             return
-        kept.made_of(source_of(value, pickles.dump, found))
+        kept.set_source(weak_source(value, pickles.dump, found))
         with contextlib.suppress(TypeError):  # nobody would say when its id is free again
             self._living[key] = _Living(weakref.ref(value, _forgetter(self._living, key)), found, placed)
 

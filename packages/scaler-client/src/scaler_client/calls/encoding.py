@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar
 
-from scaler_client.calls.arguments import Uploads
+from scaler_client.calls.arguments import ArgumentCache
 from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.part_encoding import future_part, object_part
 from scaler_client.core.records import CallGroup, Dependency, FunctionBody
@@ -16,7 +16,7 @@ from scaler_client.futures.argument_refs import Collector, collector
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.objects.handles import Place, StoredPayload
-from scaler_client.objects.rebuild import checksum, source_of
+from scaler_client.objects.rebuild import checksum, weak_source
 from scaler_client.parameters import output_mode
 from scaler_client.payloads import pickles
 from scaler_client.payloads.captures import Unchanged, by_value_modules, watch
@@ -79,7 +79,7 @@ class _Named:
         return load_object, (collector().keep(self._placed), pickles.load)
 
 
-class WholeCalls:
+class PickledCalls:
     """Calls as one pickle of `(args, kwargs)`, in which big arguments are named."""
 
     encoding = Encoding.PICKLE
@@ -87,17 +87,17 @@ class WholeCalls:
     load = staticmethod(pickles.load)
     dump_object = staticmethod(pickles.dump)
 
-    def __init__(self, owner: FutureOwner, uploads: Uploads) -> None:
-        self.owner, self._uploads = owner, uploads
+    def __init__(self, owner: FutureOwner, arguments: ArgumentCache) -> None:
+        self.owner, self._arguments = owner, arguments
 
     def dump(self, value: Any) -> bytes:
         """The bytes of a function."""
         return DefaultSerializer.serialize(value)
 
     def write(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None = None
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None = None
     ) -> tuple[Payload, Needs]:
-        """A call, and what it waits for or names; see Uploads for `renewed`.
+        """A call, and what it waits for or names; see ArgumentCache for `reserialized`.
 
         Raises FailedArgumentError, ValueError, TypeError, or a ScalerError where there is no place for an argument.
         """
@@ -109,7 +109,7 @@ class WholeCalls:
             if not kwargs or all(map(is_plain, kwargs.values())):
                 return pickle.dumps((args, kwargs), 5), ()
         try:
-            return self._write_others(args, kwargs, renewed)
+            return self._write_others(args, kwargs, reserialized)
         except (FailedArgumentError, ScalerError):
             raise
         except Exception as error:
@@ -120,15 +120,15 @@ class WholeCalls:
                     break
             raise
 
-    def _write_others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None) -> _Call:
+    def _write_others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None) -> _Call:
         values = (*args, *kwargs.values())
-        if not any(map(self._uploads.knows, values)):
+        if not any(map(self._arguments.knows, values)):
             call, needs = self._dump(pickles.dump_short, (args, kwargs))
             if call is not None:
                 return call, needs
         named: dict[int, Any] = {}
         for value in values:
-            if (placed := self._uploads.place_argument(value, renewed)) is not None:
+            if (placed := self._arguments.store_argument(value, reserialized)) is not None:
                 named[id(value)] = _Named(placed)
         args = tuple([named.get(id(value), value) for value in args])
         kwargs = {keyword: named.get(id(value), value) for keyword, value in kwargs.items()}
@@ -150,14 +150,14 @@ class WholeCalls:
         return payload, found.found
 
     def write_rows(
-        self, rows: Sequence[tuple[Any, ...]], renewed: set[int] | None = None
+        self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
     ) -> tuple[Sequence[Payload], dict[int, Needs]]:
         """Many calls without keywords at once; needs are by position."""
         kinds = set(map(type, chain.from_iterable(rows)))
         if kinds <= PLAIN and (kinds <= _SCALARS or not any(map(pickles.is_long, chain.from_iterable(rows)))):
             dumps = pickle.dumps
             return [dumps((row, _NOTHING), 5) for row in rows], {}
-        return write_each(self, rows, renewed)
+        return write_each(self, rows, reserialized)
 
 
 class PartCalls:
@@ -176,7 +176,7 @@ class PartCalls:
         )
 
     def write(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], renewed: set[int] | None = None
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None = None
     ) -> tuple[Payload, Needs]:
         """A call, all written anew, and the futures it waits for; raises FailedArgumentError, ValueError, TypeError."""
         names: list[str] = []
@@ -195,10 +195,10 @@ class PartCalls:
         return join_parts(names, parts), found.found
 
     def write_rows(
-        self, rows: Sequence[tuple[Any, ...]], renewed: set[int] | None = None
+        self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
     ) -> tuple[Sequence[Payload], dict[int, Needs]]:
         """Many calls without keywords at once; needs are by position."""
-        return write_each(self, rows, renewed)
+        return write_each(self, rows, reserialized)
 
     def _part(self, found: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
         if isinstance(value, ObjectReference):
@@ -219,17 +219,17 @@ class PartCalls:
         return keyword, self.dump(value)
 
 
-CallWriter = WholeCalls | PartCalls
+CallWriter = PickledCalls | PartCalls
 
 
 def write_each(
-    writer: CallWriter, rows: Sequence[tuple[Any, ...]], renewed: set[int] | None = None
+    writer: CallWriter, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
 ) -> tuple[list[Payload], dict[int, Needs]]:
     """Many calls, one by one."""
     calls: list[Payload] = []
     needs: dict[int, Needs] = {}
     for position, row in enumerate(rows):
-        call, needed = writer.write(row, _NOTHING, renewed)
+        call, needed = writer.write(row, _NOTHING, reserialized)
         calls.append(call)
         if needed:
             needs[position] = needed
@@ -256,7 +256,7 @@ class Callee:
         self.content = content
         """The id of its bytes, wherever they are."""
         self.group: CallGroup | None = None
-        """For calls without any wishes."""
+        """For calls without any options."""
 
 
 def _never(fn: object) -> bool:
@@ -315,7 +315,7 @@ class Callees:
         return callee
 
     def group(self, callee: Callee) -> CallGroup:
-        """The group of calls without any wishes."""
+        """The group of calls without any options."""
         group = callee.group
         if group is None or group.parent != self.parent:
             group = callee.group = self.group_with(callee)
@@ -383,6 +383,6 @@ class Callees:
             placed = self._place(written)
             if type(placed) is not StoredPayload:
                 return FunctionBody(identity, name, written)
-            placed.kept.made_of(source_of(fn, self._writer.dump, checksum(written)))
+            placed.kept.set_source(weak_source(fn, self._writer.dump, checksum(written)))
             body = self._placed[identity] = FunctionBody(function_id(placed, stored=True), name, placed)
         return body

@@ -12,7 +12,7 @@ from scaler_protocol.limits import PRIORITY, RETRIES
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class TaskOptions:
     """How calls are to be run."""
 
     capabilities: Capabilities
@@ -24,7 +24,7 @@ class Wishes:
     @classmethod
     def of(
         cls, given: Mapping[str, int] | None, reserialize: bool, priority: int, retries: int, timeout: float | None
-    ) -> Wishes:
+    ) -> TaskOptions:
         """From the parameters of `submit_verbose` and `map`; raises CapabilityError, ValueError, TypeError."""
         check("priority", priority, PRIORITY)
         check("retries", retries, RETRIES)

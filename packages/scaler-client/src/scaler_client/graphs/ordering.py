@@ -31,12 +31,12 @@ _OPEN: Final = -2
 def heights(needs: Needs, wanted: Sequence[int]) -> list[int]:
     """The height of every call; all must be needed by the wanted ones. Raises CycleError with the numbers on it."""
     if len(needs) >= ALGEBRA_CALLS and _is_algebra_worth_it(len(needs)):
-        from scaler_client.graphs.ordering_graphblas import algebraic_heights
+        from scaler_client.graphs.ordering_graphblas import graphblas_heights
 
-        found = algebraic_heights(needs)
+        found = graphblas_heights(needs)
         if found is not None:
             return found
-    return plain_heights(needs, wanted)
+    return python_heights(needs, wanted)
 
 
 def _is_algebra_worth_it(calls: int) -> bool:
@@ -45,7 +45,7 @@ def _is_algebra_worth_it(calls: int) -> bool:
     return calls >= ALGEBRA_CALLS_UNLOADED and find_spec("graphblas") is not None
 
 
-def plain_heights(needs: Needs, wanted: Sequence[int]) -> list[int]:
+def python_heights(needs: Needs, wanted: Sequence[int]) -> list[int]:
     """As `heights`, by one walk; no recursion, for chains may be long."""
     found = [_UNSEEN] * len(needs)
     height_of = found.__getitem__

@@ -20,7 +20,7 @@ _LEVELS: Final = 50
 """Levels that may be narrow, before a graph is given up as such."""
 
 
-def algebraic_heights(needs: Sequence[Sequence[int]], narrow: int = NARROW) -> list[int] | None:
+def graphblas_heights(needs: Sequence[Sequence[int]], narrow: int = NARROW) -> list[int] | None:
     """The height of every call; None where the graph is too narrow, or has a cycle, which a walk has to name."""
     size = len(needs)
     lacking = numpy.fromiter(map(len, needs), numpy.int64, size)

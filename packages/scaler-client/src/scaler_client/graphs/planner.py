@@ -111,12 +111,12 @@ def plan(graph: Mapping[Any, Any], keys: Iterable[Hashable]) -> GraphPlan:
     Raises KeyError for keys that are unknown or asked for twice and for strings among the arguments that are no keys,
     TypeError for `keys` that is a string, graphlib.CycleError for a cycle.
     """
-    with uncollected():
+    with gc_paused():
         return _Planner(graph).plan(keys)
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Without the garbage collector, which would look at millions of nodes again and again, and find nothing."""
     enabled = gc.isenabled()
     gc.disable()
@@ -240,7 +240,7 @@ class _Planner:
         except CycleError as error:
             keys = list(dict.fromkeys(self._numbers.names[number] for number in error.args[1]))
             cycle = [*keys, keys[0]]
-            raise CycleError(f"the graph has a cycle: {spell(cycle)}", cycle) from None
+            raise CycleError(f"the graph has a cycle: {format_path(cycle)}", cycle) from None
         places = [0] * len(order)
         for place, number in enumerate(order):
             places[number] = place
@@ -270,7 +270,7 @@ class _Planner:
         return f"; the nearest key is {found[0]!r}" if found else ""
 
 
-def spell(keys: list[Hashable]) -> str:
+def format_path(keys: list[Hashable]) -> str:
     """Keys one after the other, the middle of many left out."""
     words = [_shown(key) for key in keys]
     if len(words) > _NAMED:

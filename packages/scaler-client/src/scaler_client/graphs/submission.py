@@ -7,16 +7,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from typing import Any, Final
 
-from scaler_client.calls.encoding import PLAIN, CallWriter, FailedArgumentError, PartCalls, WholeCalls
+from scaler_client.calls.encoding import PLAIN, CallWriter, FailedArgumentError, PartCalls, PickledCalls
 from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.part_encoding import future_part, object_part
 from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallGroup, Dependency
 from scaler_client.futures.argument_refs import Collector, collector
 from scaler_client.futures.futures import ScalerFuture, finished_future
-from scaler_client.graphs.planner import DataNode, GraphPlan, NodeInput, spell, uncollected
+from scaler_client.graphs.planner import DataNode, GraphPlan, NodeInput, format_path, gc_paused
 from scaler_client.objects.handles import StoredPayload, pending_puts
-from scaler_client.objects.store import wait_put
+from scaler_client.objects.store import wait_until_put
 from scaler_client.payloads.user_exceptions import add_note
 from scaler_client.runtime.io_thread import IoThread
 from scaler_client.task_context import load_object
@@ -64,13 +64,13 @@ class GraphSubmission:
         plan: GraphPlan,
         *,
         watched: bool = False,
-        renewed: set[int] | None = None,
+        reserialized: set[int] | None = None,
     ) -> None:
         self._io, self._writer, self._find_group, self._plan = io, writer, find_group, plan
         size = len(plan.keys)
         self._first = io.next_tasks(size) if size else 0
         self._graph = GraphTasks(range(self._first, self._first + size), self._describe, watched=watched)
-        self._renewed = renewed
+        self._reserialized = reserialized
         self._data: dict[DataNode, Any] = {}
         self._shapes: dict[int, bytes] = {}
         self._ways: tuple[int, dict[int, int]] = 0, {}
@@ -94,7 +94,7 @@ class GraphSubmission:
                 if plan.takers[place]:
                     self._graph.loans[future.task_id] = future.lend()
             place = 0
-            with uncollected():
+            with gc_paused():
                 while place < len(kinds):
                     place = self._hand_over(place, written, asked)
         except BaseException:
@@ -165,7 +165,7 @@ class GraphSubmission:
             else:
                 written, found = self._write_whole(self._writer, self._plan.arguments[place])
             for kept in pending_puts(found):
-                wait_put(kept)
+                wait_until_put(kept)
             return self._placed(written), found
         except FailedArgumentError as failed:  # the scheduler is told when it asks, and the node ends so
             return b"", [failed.argument.lend()]
@@ -178,7 +178,7 @@ class GraphSubmission:
         short = type(payload) is bytes and len(payload) <= INLINE_LIMIT
         return payload if short else self._io.storage.place(payload)  # type: ignore[return-value]
 
-    def _write_whole(self, writer: WholeCalls, arguments: tuple[Any, ...]) -> tuple[Payload, Sequence[Dependency]]:
+    def _write_whole(self, writer: PickledCalls, arguments: tuple[Any, ...]) -> tuple[Payload, Sequence[Dependency]]:
         kinds = set(map(type, arguments))
         if arguments is self._plan.shapes.get(len(arguments)):
             written = self._shapes[len(arguments)] = pickle.dumps((arguments, _NOTHING), 5)
@@ -186,7 +186,7 @@ class GraphSubmission:
         if not kinds <= _WRITTEN_AT_ONCE:
             arguments = tuple([self._replaced(value) for value in arguments])
             if not set(map(type, arguments)) <= _WRITTEN_AT_ONCE:
-                return writer.write(arguments, _NOTHING, self._renewed)
+                return writer.write(arguments, _NOTHING, self._reserialized)
         return pickle.dumps((arguments, _NOTHING), 5), ()
 
     def _replaced(self, value: Any) -> Any:
@@ -283,7 +283,7 @@ class GraphSubmission:
             known = failed.copy()
             self._ways = len(known), self._plan.ways({other - self._first for other in known})
         path = self._plan.path(task - self._first, self._ways[1])
-        return f"in a graph: {spell(path)}" if len(path) > 1 else f"in a graph: node {path[0]!r}"
+        return f"in a graph: {format_path(path)}" if len(path) > 1 else f"in a graph: node {path[0]!r}"
 
 
 def _holds_nodes(value: Any) -> bool:

@@ -15,16 +15,16 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from scaler_client.objects.rebuild import Source
+from scaler_client.objects.rebuild import RebuildSource
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.objects import Reference
 
-SOON_BYTES: Final = 256 * 1024
+ASYNC_PUT_BYTES: Final = 256 * 1024
 """Objects up to this are copied when they are put. Bigger ones are waited for: what follows may not be sent before."""
 
 
-class ObjectHome(Protocol):
+class ObjectBackend(Protocol):
     """Where objects are."""
 
     def fetch(self, reference: bytes, timeout: float = ...) -> Buffer:
@@ -45,29 +45,29 @@ class StoredObject:
 
     task_id = 0
 
-    def __init__(self, home: ObjectHome, reference: bytes, *, pending: bool = False) -> None:
+    def __init__(self, home: ObjectBackend, reference: bytes, *, pending: bool = False) -> None:
         self._home, self.reference = home, reference
         self.pending = pending
         """Whether storage has not said that it has it: no call that names it may be sent before."""
         self.error: ScalerError | None = None
         """Why it was refused."""
-        self.source: Source | None = None
+        self.source: RebuildSource | None = None
         """What it is made of once more if its server loses it."""
         self._tell: list[Callable[[ScalerError | None], object]] = []
-        # Not __del__: while that runs, weak references (as Uploads has them) still give the object to other threads.
+        # Not __del__: while that runs, other threads still get the object from weak references, as in ArgumentCache.
         weakref.finalize(self, _free, home, reference).atexit = False
 
-    def made_of(self, source: Source | None) -> None:
+    def set_source(self, source: RebuildSource | None) -> None:
         """It can be made of this, too."""
         if self.source is None or not self.source.alive:
             self.source = source
 
-    def end_put(self, error: ScalerError | None) -> None:
+    def finish_put(self, error: ScalerError | None) -> None:
         """Storage has it, or has refused it."""
         self.error, self.pending = error, error is not None
         self._tell_all()
 
-    def when_put(self, tell: Callable[[ScalerError | None], object]) -> None:
+    def add_put_callback(self, tell: Callable[[ScalerError | None], object]) -> None:
         """Call this, at once where it is known: it may be called by any thread, and twice."""
         self._tell.append(tell)
         if not self.pending or self.error is not None:
@@ -92,7 +92,7 @@ class StoredObject:
         return self._home.fetch(self.reference, timeout)
 
 
-def _free(home: ObjectHome, reference: bytes) -> None:
+def _free(home: ObjectBackend, reference: bytes) -> None:
     with contextlib.suppress(Exception):  # the connection may be gone
         home.free(reference)
 

@@ -1,4 +1,4 @@
-"""Unread: results in object storage that have come and that nobody has read, in the order in which they came.
+"""ReadOrder: results in object storage that have come and that nobody has read, in the order in which they came.
 
 Mostly they are read in about that order, so whoever reads one is likely to ask for those behind it next.
 """
@@ -13,7 +13,7 @@ FOLLOWING_COUNT: Final = 16
 """How many behind a result are looked at."""
 
 
-class Unread:
+class ReadOrder:
     """References of results, each of them once. Not thread-safe. Pure, no IO."""
 
     def __init__(self) -> None:

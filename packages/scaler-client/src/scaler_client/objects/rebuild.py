@@ -73,7 +73,7 @@ class CheckedCopy:
         return self._found.digest()
 
 
-class Source:
+class RebuildSource:
     """A value, or the way to find it; `dump` writes it, and the pickle that was stored had this `checksum`."""
 
     __slots__ = ("_checksum", "_dump", "_find")
@@ -95,14 +95,14 @@ class Source:
         return payload if checksum(payload) == self._checksum else None
 
 
-def source_of(value: Any, dump: Callable[[Any], Payload], checksum: bytes) -> Source | None:
+def weak_source(value: Any, dump: Callable[[Any], Payload], checksum: bytes) -> RebuildSource | None:
     """A source as long as the value lives; None where nobody can tell that."""
     try:
-        return Source(weakref.ref(value), dump, checksum)
+        return RebuildSource(weakref.ref(value), dump, checksum)
     except TypeError:
         return None
 
 
-def lasting_source(value: Any, dump: Callable[[Any], Payload], checksum: bytes) -> Source:
+def strong_source(value: Any, dump: Callable[[Any], Payload], checksum: bytes) -> RebuildSource:
     """A source that keeps the value."""
-    return Source(lambda: value, dump, checksum)
+    return RebuildSource(lambda: value, dump, checksum)

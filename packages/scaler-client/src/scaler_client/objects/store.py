@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
-from scaler_client.objects.handles import SOON_BYTES, StoredObject, StoredPayload
-from scaler_client.objects.read_order import Unread
+from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredObject, StoredPayload
+from scaler_client.objects.read_order import ReadOrder
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.segments import Copying
 from scaler_io.once_event import Latch
@@ -26,18 +26,18 @@ _LOG = logging.getLogger("scaler")
 
 AHEAD_BYTES = 32 * 1024 * 1024
 """Bytes on the way to storage after which everything is waited for."""
-COPIES_BYTES = 32 * 1024 * 1024
-"""Bytes of objects up to SOON_BYTES that are kept here, too, should their server lose them."""
+COPIES_LIMIT_BYTES = 32 * 1024 * 1024
+"""Bytes of objects up to ASYNC_PUT_BYTES that are kept here, too, should their server lose them."""
 PATIENCE_SECONDS = 10.0
 """How long an operation may take to find the server."""
 LOST_SECONDS = 1.0
 """How long an object to be stored waits for a server that others have waited for in vain: a big call costs no more."""
 
 
-def wait_put(kept: StoredObject) -> None:
+def wait_until_put(kept: StoredObject) -> None:
     """Block until storage has an object; raises ScalerError where that refuses it."""
     ended = Latch()
-    kept.when_put(lambda error: ended.set())
+    kept.add_put_callback(lambda error: ended.set())
     while not ended.wait(1.0):  # on Windows nothing else lets a Ctrl-C through
         pass
     if (error := kept.error) is not None:
@@ -84,7 +84,7 @@ class ClientStorage:
     def __init__(self, door: StorageDoor, session: int) -> None:
         self._door, self._session = door, session
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
-        self._unread = Unread()
+        self._unread = ReadOrder()
         self._renew_locks()
         self._on_the_way = 0
         self._comes = True
@@ -105,11 +105,11 @@ class ClientStorage:
         """The payload, or where it is too big to travel inline what stands for it; raises ScalerError.
 
         With `soon`, and unless much is on the way already, this does not wait for storage: see StoredObject.pending.
-        What is bigger than SOON_BYTES is stored as `copying` copies it.
+        What is bigger than ASYNC_PUT_BYTES is stored as `copying` copies it.
         """
         if len(payload) <= INLINE_LIMIT or not self._door.named:
             return bytes(payload)
-        if soon and len(payload) <= SOON_BYTES and self._on_the_way <= AHEAD_BYTES:
+        if soon and len(payload) <= ASYNC_PUT_BYTES and self._on_the_way <= AHEAD_BYTES:
             return self._place_soon(bytes(payload))
         placed = self._stand_in(Reference(new_object_id(), len(payload)).pack())
         try:
@@ -118,7 +118,7 @@ class ClientStorage:
         except StorageLostError:
             self.losses += 1
             raise
-        if len(payload) <= SOON_BYTES:
+        if len(payload) <= ASYNC_PUT_BYTES:
             self._copy(placed.kept, bytes(payload))
         return placed
 
@@ -129,7 +129,7 @@ class ClientStorage:
 
     def _copy(self, kept: StoredObject, payload: bytes) -> None:
         with self._lock:
-            if self._copied + len(payload) <= COPIES_BYTES:
+            if self._copied + len(payload) <= COPIES_LIMIT_BYTES:
                 self._copies[kept.reference] = payload
                 self._copied += len(payload)
 
@@ -146,14 +146,14 @@ class ClientStorage:
                 known = list(self._known.values())
             while known:
                 kept = known.pop()  # which may be the last that keeps it
-                if kept.reference[:OBJECT_ID_BYTES] in stored or (payload := self._made_again(kept)) is None:
+                if kept.reference[:OBJECT_ID_BYTES] in stored or (payload := self._rebuilt(kept)) is None:
                     continue
                 with contextlib.suppress(ObjectRefusedError):
                     self._put(kept, payload)
             if server != connection.server:
                 raise StorageLostError("the object storage server was started again while objects were put there")
 
-    def take_stock(self) -> bool:
+    def list_unknown(self) -> bool:
         """Note which objects of the session nobody here knows of; whether there are any."""
         if not self._door.used:
             return False
@@ -165,7 +165,7 @@ class ClientStorage:
         self._stock = [name for name in names if name not in self._known]
         return bool(self._stock)
 
-    def sweep(self) -> None:
+    def delete_unknown(self) -> None:
         """Free those that nobody has come to know since; does not wait."""
         stock, self._stock = self._stock, []
         garbage = [Reference(name, 0) for name in stock if name not in self._known]
@@ -173,7 +173,7 @@ class ClientStorage:
             _LOG.info("%s objects were forgotten when the scheduler was lost, and are freed", len(garbage))
             self._connection().delete(garbage, session=self._session)
 
-    def _made_again(self, kept: StoredObject) -> bytes | None:
+    def _rebuilt(self, kept: StoredObject) -> bytes | None:
         payload = self._copies.get(kept.reference)
         if payload is None and kept.source is not None and not kept.pending:
             try:
@@ -192,7 +192,7 @@ class ClientStorage:
             with self._lock:
                 self._on_the_way -= len(payload)
                 self.losses += isinstance(error, StorageLostError)
-            kept.end_put(error)
+            kept.finish_put(error)
 
         connection = self._connection()
         with self._lock:

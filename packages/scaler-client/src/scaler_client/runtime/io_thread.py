@@ -88,7 +88,7 @@ class IoThread:
             AnswerShutdown: self._note_shutdown,
             Mend: lambda mend: self.mend(mend.tasks),
             TakeStock: lambda take: self._callbacks.add(self._take_stock),
-            Sweep: lambda sweep: self._callbacks.add(self.storage.sweep),
+            Sweep: lambda sweep: self._callbacks.add(self.storage.delete_unknown),
         }
         self._taken: list[HandoffEntry] = []
         """What the core is being told of."""
@@ -184,7 +184,7 @@ class IoThread:
         threading.Thread(target=run, name="scaler-mend", daemon=True).start()
 
     def _take_stock(self) -> None:
-        if self.storage.take_stock():
+        if self.storage.list_unknown():
             self.tell(lambda core: core.await_sweep())
             self.handoff.wake()
 

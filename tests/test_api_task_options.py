@@ -1,4 +1,4 @@
-"""How calls wish to be run: priorities, retries, timeouts, capabilities."""
+"""Task options: priorities, retries, timeouts, capabilities."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_task_timeout_counts_from_the_start_of_the_run(single_client: Client) 
         {"capabilities": {"gpu": 1.5}},
     ],
 )
-def test_wishes_that_make_no_sense_are_refused_at_submit(client: Client, wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_refused_at_submit(client: Client, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         client.submit_verbose(square, (3,), {}, **wrong)
     with pytest.raises(ValueError):
