@@ -18,9 +18,21 @@ from support.processes import PROGRAMS, Terminal, free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
+INTERNAL = [
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs" / "design").glob("*.md")),
+    *sorted(ROOT.glob("packages/*/README.md")),
+]
+"""Documents for those who work on Scaler, whose examples are not run."""
+SOURCES = sorted(ROOT.glob("packages/*/src"))
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"^ *print\(.*\)  # (?P<expected>.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#]*)(?:#(?P<anchor>[^)]*))?\)")
+DOTTED = re.compile(r"\bscaler_[a-z]+(?:\.[A-Za-z_]\w*)+")
+IN_REPOSITORY = re.compile(r"(?<![\w/.-])(?:bench/\w+\.py|(?:packages|tests|docs|tools|examples)/[\w./-]*\w)")
+IN_PACKAGE = re.compile(r"(?<![\w/.-])scaler_[a-z]+/(?:[\w./]*\w)?")
+ARCHITECTURE_LINES = 150
 SERVICES = "tcp://127.0.0.1:2345"
 
 
@@ -98,7 +110,7 @@ def test_toml_starts_services(block: Block, tmp_path: Path) -> None:
             assert terminal.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", [*DOCUMENTS, *INTERNAL], ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     text = re.sub(FENCED, "", document.read_text("utf-8"))
     for match in LINK.finditer(text):
@@ -108,3 +120,31 @@ def test_links_lead_somewhere(document: Path) -> None:
             headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
             anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert match["anchor"] in anchors, f"{document.name} links to {match['anchor']}"
+
+
+def is_name(dotted: str) -> bool:
+    """Whether a dotted name is a module, or what one defines."""
+    for source in SOURCES:
+        folder, names = source, dotted.split(".")
+        while names and (folder / names[0]).is_dir():
+            folder, names = folder / names[0], names[1:]
+        if not names:
+            return True
+        module, names = folder / f"{names[0]}.py", names[1:]
+        if module.is_file():
+            text = module.read_text("utf-8")
+            return all(re.search(rf"^\s*(?:(?:class|def) )?{name}\b", text, re.MULTILINE) for name in names)
+    return False
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *INTERNAL], ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_and_paths_exist(document: Path) -> None:
+    text = document.read_text("utf-8")
+    missing = [name for name in DOTTED.findall(text) if not is_name(name)]
+    missing += [path for path in IN_REPOSITORY.findall(text) if not (ROOT / path).exists()]
+    missing += [path for path in IN_PACKAGE.findall(text) if not any((src / path).exists() for src in SOURCES)]
+    assert missing == []
+
+
+def test_architecture_is_short() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").splitlines()) <= ARCHITECTURE_LINES
