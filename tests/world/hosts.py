@@ -74,7 +74,7 @@ class SimulatedHost:
             events.Relay: self._relay,
             events.StartWorker: self._start_worker,
             events.Define: lambda effect: self.workers[effect.worker].give(effect),
-            events.GiveTasks: lambda effect: self.workers[effect.worker].give(effect),
+            events.SendTasks: lambda effect: self.workers[effect.worker].give(effect),
             events.RecallTail: self._recall_tail,
             events.ReadRun: self._revoke,
             events.ReadCpu: self._read_cpu,
@@ -161,7 +161,7 @@ class SimulatedHost:
         self.core.handle(SCHEDULER, events.MemoryRead(False), now)
         if self.dialer.uplink.state is not LinkState.UP:
             return
-        records = [worker for worker in self.core.fleet if worker.pid]
+        records = [worker for worker in self.core.workers if worker.pid]
         entries = [worker.next_entry() for worker in records]
         status = AgentStatus(
             names=[worker.name for worker in records],
@@ -232,11 +232,11 @@ class SimulatedHost:
     def check_nothing_is_held(self) -> None:
         """No run, no outcome, no session of a task that is over."""
         core = self.core
-        left = list(core.flights.waiting), list(core.flights.kept), core.functions.parked_entries()
+        left = list(core.in_flight.waiting), list(core.in_flight.kept), core.functions.parked_entries()
         assert not any(left), (self.name, left)
-        for worker in core.fleet:
-            assert not worker.flight and not worker.children and not worker.blocked and not worker.dropped
-        assert not core.fleet.blocked and not core.fleet.running
+        for worker in core.workers:
+            assert not worker.datagrams and not worker.children and not worker.blocked and not worker.withdrawn
+        assert not core.workers.blocked and not core.workers.running
         for simulated in self.workers.values():
             if simulated.nested is not None:
                 simulated.nested.check_nothing_is_held()

@@ -29,7 +29,7 @@ def test_it_pins_its_own_results_and_no_others() -> None:
     world.until(lambda: not quick.unfinished, 2.0)
     world.check_as_expected(others)
     world.run(3.0)
-    kept = set(map(session_of, world.host.core.flights.kept))
+    kept = set(map(session_of, world.host.core.in_flight.kept))
     assert kept == {slow.session}
     world.finish(20.0)
     world.check_as_expected(futures)
@@ -49,7 +49,7 @@ def test_it_is_cut_off_at_its_bound_and_begins_anew() -> None:
     world.until(lambda: not quick.unfinished, 5.0)
     world.check_as_expected(others)
     world.run(1.0)
-    assert not len(world.host.core.flights.kept), "what it had pinned is free"
+    assert not len(world.host.core.in_flight.kept), "what it had pinned is free"
     world.finish(60.0)
     world.check_as_expected(futures)
     world.rest()

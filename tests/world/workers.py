@@ -13,7 +13,7 @@ from scaler_protocol.errors import ObjectNotFoundError, describe
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.profiles import PROFILE
-from scaler_worker.agent.core.events import Define, GiveTasks
+from scaler_worker.agent.core.events import Define, SendTasks
 from scaler_worker.agent.core.in_flight import LONGEST_SWEEP_SECONDS
 from scaler_worker.agent.core.records import NO_RUN, SEPARATE, Entry
 from scaler_worker.ipc import frames
@@ -44,7 +44,7 @@ class SimulatedWorker:
 
     def __init__(self, host: WorkersHost, number: int) -> None:
         self.number = number
-        self.unread: deque[Define | GiveTasks] = deque()
+        self.unread: deque[Define | SendTasks] = deque()
         self.pipe: deque[frames.RecordEvent] = deque()
         self.said: deque[Message] = deque()
         self.word, self.revoked = NO_RUN, 0
@@ -55,7 +55,7 @@ class SimulatedWorker:
         self.nested: Caller | None = None
         self._host, self._network = host, host.network
         self._knows: set[int] = set()
-        self._datagram: GiveTasks | None = None
+        self._datagram: SendTasks | None = None
         self._at = 0
         self._ended = False
         self._welcome: Welcome | None = None
@@ -73,10 +73,10 @@ class SimulatedWorker:
 
     # --- what its host does to it -----------------------------------------------------------------------------------
 
-    def give(self, datagram: Define | GiveTasks) -> None:
+    def give(self, datagram: Define | SendTasks) -> None:
         """A datagram is written to it."""
-        if isinstance(datagram, GiveTasks):
-            datagram = GiveTasks(datagram.worker, datagram.sequence, list(datagram.entries))
+        if isinstance(datagram, SendTasks):
+            datagram = SendTasks(datagram.worker, datagram.sequence, list(datagram.entries))
         self.unread.append(datagram)
         self._later(0.0, self._go_on)
 
@@ -191,14 +191,14 @@ class SimulatedWorker:
         if self._at == len(datagram.entries):
             self._datagram = None
         if entry[2].kind.handle not in self._knows:
-            self._write(frames.FunctionMissed(entry[0]))
+            self._write(frames.FunctionMissing(entry[0]))
             return
         call, inputs, made = entry[3], [], self._made
         self._made = {}
         if entry[5] & frames.WITH_INPUTS:
             call, found = split_inputs(call)
             if any(given.kind == frames.FOLLOWS and given.task not in made for given in found):
-                self._write(frames.RunUnfed(entry[0]))
+                self._write(frames.InputMissing(entry[0]))
                 return
             inputs = [made[given.task] if given.kind == frames.FOLLOWS else given.result for given in found]
         plan = plan_of(call)

@@ -631,7 +631,7 @@ def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start)
 
 @pytest.mark.parametrize(
     "effect",
-    ["SendToScheduler", "StartWorker", "Define", "GiveTasks", "RecallTail", "ReadRun", "KillWorker", "Log"],
+    ["SendToScheduler", "StartWorker", "Define", "SendTasks", "RecallTail", "ReadRun", "KillWorker", "Log"],
 )
 def test_an_agent_outlives_effects_that_fail(scheduler: Any, cluster: Start, tmp_path: Path, effect: str) -> None:
     program = (str(Path(__file__).with_name("failing_agent.py")), effect, "2")

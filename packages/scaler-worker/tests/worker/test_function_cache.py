@@ -12,14 +12,14 @@ import pytest
 
 from scaler_worker.ipc.frames import FUNCTIONS_LIMIT, Definition, pack_definition, pack_tasks
 from scaler_worker.worker.coroutines import run_coroutine
-from scaler_worker.worker.function_cache import BYTES_LIMIT, KeptFunctions
-from scaler_worker.worker.ordered_replies import Answers
-from scaler_worker.worker.runner import WorkerCore
+from scaler_worker.worker.function_cache import BYTES_LIMIT, FunctionCache
+from scaler_worker.worker.ordered_replies import OrderedReplies
+from scaler_worker.worker.runner import Runner
 
 MEBI = 1024 * 1024
 
 
-def runner(call: object) -> tuple[int, bytes]:
+def invoker(call: object) -> tuple[int, bytes]:
     raise AssertionError("nothing is run here")
 
 
@@ -27,44 +27,44 @@ def loaded(call: object) -> tuple[int, bytes]:
     raise AssertionError("nor here")
 
 
-def kept(functions: KeptFunctions) -> list[int]:
-    return list(functions.runners)
+def kept(functions: FunctionCache) -> list[int]:
+    return list(functions.invokers)
 
 
 def test_the_longest_unused_go_first_by_number_and_by_bytes() -> None:
-    functions = KeptFunctions(count_limit=3, bytes_limit=100)
+    functions = FunctionCache(count_limit=3, bytes_limit=100)
     for handle in (1, 2, 3):
-        functions.add(handle, runner, 10)
+        functions.add(handle, invoker, 10)
     functions.use([1, 1])
-    functions.add(4, runner, 10)
+    functions.add(4, invoker, 10)
     assert kept(functions) == [3, 1, 4]
-    functions.replace(1, runner, 85)
+    functions.replace(1, invoker, 85)
     assert kept(functions) == [4, 1]
-    functions.replace(4, runner, 500)
+    functions.replace(4, invoker, 500)
     assert kept(functions) == [4], "the last one stays"
-    functions.add(5, runner, 1)
+    functions.add(5, invoker, 1)
     assert kept(functions) == [5]
 
 
 def test_what_is_kept_is_not_replaced_by_being_told_of_again() -> None:
-    functions = KeptFunctions()
-    functions.add(1, runner, 10)
+    functions = FunctionCache()
+    functions.add(1, invoker, 10)
     functions.replace(1, loaded, 20)
-    functions.add(1, runner, 10)
+    functions.add(1, invoker, 10)
     assert functions.use([1])[1] is loaded
-    functions.replace(2, runner, 10)
+    functions.replace(2, invoker, 10)
     assert kept(functions) == [1]
 
 
 def test_what_nobody_uses_goes_and_takes_its_bytes_along() -> None:
-    functions = KeptFunctions(bytes_limit=100)
-    functions.add(1, runner, 60)
+    functions = FunctionCache(bytes_limit=100)
+    functions.add(1, invoker, 60)
     assert not functions.forget_unused(), "it has just come"
-    functions.add(2, runner, 20)
+    functions.add(2, invoker, 20)
     assert functions.forget_unused() and kept(functions) == [2]
     functions.use([2, 3])
     assert not functions.forget_unused()
-    functions.add(3, runner, 70)
+    functions.add(3, invoker, 70)
     assert kept(functions) == [2, 3]
 
 
@@ -74,13 +74,13 @@ MARK = 0x12345678
 
 def memory_after_distinct_functions(count: int) -> tuple[int, int]:
     """Bytes of this process when a worker has run a fifth of so many functions, and all of them."""
-    core = WorkerCore(
+    core = Runner(
         name="w",
         host="vm",
         number=0,
         pid=os.getpid(),
         word=memoryview(bytearray(24)).cast("Q"),
-        answers=Answers(lambda record: None),
+        answers=OrderedReplies(lambda record: None),
         capture=lambda send: contextlib.nullcontext(),
         finish=run_coroutine,
         clock=time.monotonic_ns,
@@ -96,7 +96,7 @@ def memory_after_distinct_functions(count: int) -> tuple[int, int]:
         core.take(pack_tasks(number, [number], [number], [number], [call], [1], [0]))
         if number == count // 5:
             before = resident()
-    assert len(core._functions.runners) == FUNCTIONS_LIMIT
+    assert len(core._functions.invokers) == FUNCTIONS_LIMIT
     return before, resident()
 
 
@@ -117,8 +117,8 @@ def test_memory_is_flat_over_a_million_distinct_functions() -> None:
 
 
 def test_big_functions_are_bounded_together() -> None:
-    functions = KeptFunctions()
+    functions = FunctionCache()
     for handle in range(60):
-        functions.add(handle, runner, 24)
-        functions.replace(handle, runner, 8 * MEBI)
+        functions.add(handle, invoker, 24)
+        functions.replace(handle, invoker, 8 * MEBI)
     assert kept(functions) == list(range(60 - BYTES_LIMIT // (8 * MEBI), 60))

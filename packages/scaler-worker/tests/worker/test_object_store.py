@@ -17,8 +17,8 @@ from scaler_protocol.payloads import Payloads
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.records import FunctionKind
 from scaler_worker.ipc.frames import Definition, handle_of, pack_definition, result_name, unpack_definition
-from scaler_worker.ipc.shared_state import SharedWords
-from scaler_worker.worker.object_store import AHEAD_BYTES, WorkerStorage
+from scaler_worker.ipc.shared_state import SharedState
+from scaler_worker.worker.object_store import AHEAD_BYTES, WorkerObjectStore
 
 
 class Shelf:
@@ -46,9 +46,9 @@ class Shelf:
         return self.objects[reference.object]
 
 
-def storage_with(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, limit: int = 10) -> WorkerStorage:
-    monkeypatch.setattr(WorkerStorage, "_connect", lambda self, address: shelf)
-    return WorkerStorage(lambda: "tcp://127.0.0.1:1", b"secret", "w", limit)
+def storage_with(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, limit: int = 10) -> WorkerObjectStore:
+    monkeypatch.setattr(WorkerObjectStore, "_connect", lambda self, address: shelf)
+    return WorkerObjectStore(lambda: "tcp://127.0.0.1:1", b"secret", "w", limit)
 
 
 def test_results_are_named_after_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +137,8 @@ def test_what_is_not_used_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_worker_finds_where_the_storage_is_now() -> None:
-    words = SharedWords.create(3)
-    other = SharedWords(os.dup(words.descriptor), 3)
+    words = SharedState.create(3)
+    other = SharedState(os.dup(words.descriptor), 3)
     try:
         assert (other.storage, len(other.secret), other.secret) == ("", 16, words.secret)
         words.of(2)[0] = 77

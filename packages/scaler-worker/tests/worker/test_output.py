@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scaler_worker.ipc.frames import OUTPUT, RECORD, RESULT, OutputWritten, RecordReader, RunsEnded
-from scaler_worker.worker.ordered_replies import Answers
+from scaler_worker.worker.ordered_replies import OrderedReplies
 from scaler_worker.worker.output import STDERR, STDOUT, CapturedOutput
 from scaler_worker.worker.pump import Pump
 from scaler_worker.worker.result_pipe import ResultPipe
@@ -153,7 +153,7 @@ def test_a_record_that_comes_in_the_middle_of_another_one_follows_it() -> None:
             assert said[-1:] != [b"2"]
         said.append(record)
 
-    answers = Answers(write)
+    answers = OrderedReplies(write)
     answers.write(b"1")
     answer = answers.reserve()
     answers.write(b"3")
@@ -186,7 +186,7 @@ def record(kind: int, payload: bytes) -> bytes:
 def test_records_of_forked_processes_are_never_in_the_middle_of_others() -> None:
     reader, writer = os.pipe()
     turns = os.memfd_create("turns")
-    answers = Answers(ResultPipe(writer, turns).write)
+    answers = OrderedReplies(ResultPipe(writer, turns).write)
     count, long = 200, 40_000
 
     def child(letter: bytes) -> None:

@@ -1,4 +1,4 @@
-"""WorkerCore: one record per run, in order; and what becomes of calls that fail."""
+"""Runner: one record per run, in order; and what becomes of calls that fail."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from scaler_worker.ipc import frames
 from scaler_worker.ipc.frames import (
     DatagramReturned,
     Definition,
-    FunctionMissed,
+    FunctionMissing,
+    InputMissing,
     OutputWritten,
     RecordReader,
     RunsEnded,
-    RunUnfed,
     WorkerReady,
     WorkerRetired,
 )
 from scaler_worker.ipc.inputs import Input, join_inputs
 from scaler_worker.worker.coroutines import run_coroutine
-from scaler_worker.worker.invoke import dump_value, load_runner
-from scaler_worker.worker.ordered_replies import Answers
+from scaler_worker.worker.invoke import dump_value, load_invoker
+from scaler_worker.worker.ordered_replies import OrderedReplies
 from scaler_worker.worker.output import CapturedOutput
 from scaler_worker.worker.preload import Preload, PreloadError
-from scaler_worker.worker.runner import REVOKED, RUN, RetiredError, WorkerCore
+from scaler_worker.worker.runner import REVOKED, RUN, RetiredError, Runner
 from support.odd_exceptions import ODD, fail_oddly, fail_oddly_later
 
 Done = Callable[[ScalerError | None], object]
@@ -101,7 +101,7 @@ class Store:
 
 
 class Bench:
-    """A WorkerCore and what it wrote."""
+    """A Runner and what it wrote."""
 
     def __init__(
         self,
@@ -114,13 +114,13 @@ class Bench:
         self.written: list[Any] = []
         self.ticks = count(step=1_000_000)
         reader = RecordReader()
-        self.core = WorkerCore(
+        self.core = Runner(
             name="w",
             host="vm",
             number=3,
             pid=44,
             word=self.word,
-            answers=Answers(lambda record: self.written.extend(reader.feed(record))),
+            answers=OrderedReplies(lambda record: self.written.extend(reader.feed(record))),
             capture=capture,
             finish=run_coroutine,
             clock=lambda: next(self.ticks),
@@ -172,7 +172,7 @@ def test_one_record_per_run_in_order() -> None:
     bench.core.ready()
     bench.define(1, lambda x: x + 1)
     bench.run(1, (10, 1, call(1)), (11, 9, call(1)), (12, 1, call(2)))
-    assert [type(event) for event in bench.written] == [WorkerReady, RunsEnded, FunctionMissed, RunsEnded]
+    assert [type(event) for event in bench.written] == [WorkerReady, RunsEnded, FunctionMissing, RunsEnded]
     assert [pickle.loads(bench.written[at].payloads[0]) for at in (1, 3)] == [2, 3]
     profile = PROFILE.unpack(bench.written[1].profiles[0])
     assert profile[0] > 0 and profile[2:] == (5, 44, 3, 1)
@@ -186,7 +186,7 @@ def test_what_is_revoked_is_returned() -> None:
         bench.word[REVOKED] = 1
 
     bench.core.take(frames.pack_definition(Definition(1, b"f" * 16, "f", pickle.dumps(len), 0, False)))
-    bench.core._functions.runners[2] = lambda call: (revoke(), (Status.VALUE, b""))[1]  # type: ignore[func-returns-value]
+    bench.core._functions.invokers[2] = lambda call: (revoke(), (Status.VALUE, b""))[1]  # type: ignore[func-returns-value]
     bench.run(1, (10, 1, call([])), (11, 2, b""), (12, 1, call([])), (13, 1, call([])))
     bench.run(2, (14, 1, call([])))
     kinds = [event.runs if isinstance(event, RunsEnded) else event for event in bench.written]
@@ -196,7 +196,7 @@ def test_what_is_revoked_is_returned() -> None:
 def test_the_current_task_is_known_while_it_runs() -> None:
     bench = Bench()
     seen: list[Any] = []
-    bench.core._functions.runners[1] = lambda call: (Status.VALUE, seen.append(bench.core.current()) or b"")  # type: ignore[func-returns-value]
+    bench.core._functions.invokers[1] = lambda call: (Status.VALUE, seen.append(bench.core.current()) or b"")  # type: ignore[func-returns-value]
     bench.run(1, (10, 1, b""))
     assert (seen[0].id, seen[0].run, seen[0].attempt, seen[0].worker) == (10, 10, 1, "w")
 
@@ -205,7 +205,7 @@ def test_inputs_and_references() -> None:
     store = Store()
     bench = Bench(store)
     seen: list[Any] = []
-    bench.core._functions.runners[1] = lambda call: (Status.VALUE, seen.append((call, dict(bench.core.inputs))) or b"")  # type: ignore[func-returns-value]
+    bench.core._functions.invokers[1] = lambda call: (Status.VALUE, seen.append((call, dict(bench.core.inputs))) or b"")  # type: ignore[func-returns-value]
     stored = store.put(b"big call")
     big_input = store.put(b"big input")
     joined = join_inputs(stored, [Input(5, frames.PLAIN, b"five"), Input(6, frames.STORED, big_input)])
@@ -298,7 +298,7 @@ def test_a_run_waits_for_what_it_takes_of_the_one_before(error: ScalerError | No
     store.soon = True
     bench = Bench(store)
     bench.define(1, lambda: bytes(20_000))
-    bench.core._functions.runners[2] = lambda call: (Status.VALUE, repr(dict(bench.core.inputs)).encode())
+    bench.core._functions.invokers[2] = lambda call: (Status.VALUE, repr(dict(bench.core.inputs)).encode())
     bench.run(1, (10, 1, call()))
     [(reference, _)] = store.on_the_way
     joined = join_inputs(call(), [Input(10, frames.FOLLOWS, b"")])
@@ -310,12 +310,12 @@ def test_a_run_waits_for_what_it_takes_of_the_one_before(error: ScalerError | No
     if error is None:
         assert bench.written[1].payloads == [repr({10: (True, reference)}).encode()]
     else:
-        assert isinstance(bench.written[1], RunUnfed)
+        assert isinstance(bench.written[1], InputMissing)
 
 
 def test_a_forked_process_does_not_wait_to_say_what_its_parent_does() -> None:
     said: list[bytes] = []
-    answers = Answers(said.append)
+    answers = OrderedReplies(said.append)
     answer = answers.reserve()
     answers.write(b"behind")
     with answers._lock:  # as another thread may have it at that moment
@@ -397,10 +397,10 @@ class Marked(Serializer):
 def test_calls_of_a_custom_serializer() -> None:
     body = Marked.serialize(lambda x, *, y: x - y)
     definition = Definition(1, b"f" * 16, "f", body, Encoding.PARTS, False, b"s" * 16, cloudpickle.dumps(Marked))
-    runner = load_runner(definition, run_coroutine)
-    status, payload = runner(join_parts(["", "y"], [Marked.serialize(5), Marked.serialize(3)]))
+    invoker = load_invoker(definition, run_coroutine)
+    status, payload = invoker(join_parts(["", "y"], [Marked.serialize(5), Marked.serialize(3)]))
     assert status == Status.VALUE and Marked.deserialize(bytes(payload)) == 2
-    status, payload = runner(b"\x01")
+    status, payload = invoker(b"\x01")
     assert isinstance(restore(bytes(payload)), DeserializeError)
 
 
@@ -410,7 +410,7 @@ def test_results(value: Any) -> None:
 
 
 def test_what_a_call_in_json_raises_can_be_read_without_python() -> None:
-    status, payload = load_runner(Definition(1, b"", "operator:truediv", b"", Encoding.JSON, False), run_coroutine)(
+    status, payload = load_invoker(Definition(1, b"", "operator:truediv", b"", Encoding.JSON, False), run_coroutine)(
         b"[1, 0]"
     )
     told = json.loads(bytes(payload))
@@ -436,15 +436,15 @@ def test_what_a_task_raises_is_sent_whatever_its_class_makes_of_attributes(funct
 @pytest.mark.parametrize("name", ODD)
 def test_what_a_call_in_json_raises_is_told_whatever_its_class_makes_of_attributes(name: str) -> None:
     definition = Definition(1, b"", "support.odd_exceptions:fail_oddly", b"", Encoding.JSON, False)
-    status, payload = load_runner(definition, run_coroutine)(json.dumps([name]).encode())
+    status, payload = load_invoker(definition, run_coroutine)(json.dumps([name]).encode())
     assert (status, json.loads(bytes(payload))["error"]) == (Status.RAISED, type(ODD[name]()).__name__)
 
 
 def test_a_serializer_that_gives_no_bytes() -> None:
-    runner = load_runner(Definition(1, b"", "math:sqrt", b"", Encoding.JSON, False), run_coroutine)
-    assert runner(b"[4]") == (Status.VALUE, b"2.0")
-    runner = load_runner(Definition(1, b"", "builtins:set", b"", Encoding.JSON, False), run_coroutine)
-    assert isinstance(restore(bytes(runner(b"[]")[1])), ResultNotSerializableError)
+    invoker = load_invoker(Definition(1, b"", "math:sqrt", b"", Encoding.JSON, False), run_coroutine)
+    assert invoker(b"[4]") == (Status.VALUE, b"2.0")
+    invoker = load_invoker(Definition(1, b"", "builtins:set", b"", Encoding.JSON, False), run_coroutine)
+    assert isinstance(restore(bytes(invoker(b"[]")[1])), ResultNotSerializableError)
 
 
 @pytest.mark.parametrize("spec", ["", "no colon", "os", "os:", "os:f(", "os:f(x)", "os:f() or 1", "os:f(**{})()"])
@@ -468,22 +468,22 @@ def takes(task: int, needed: int) -> tuple[int, int, bytes]:
 
 def test_a_run_takes_what_the_one_before_made() -> None:
     bench = Bench()
-    bench.core._functions.runners[1] = lambda call: (
+    bench.core._functions.invokers[1] = lambda call: (
         Status.VALUE,
         b"+".join((b"1", *(made for _, made in bench.core.inputs.values()))),
     )
-    bench.core._functions.runners[2] = lambda call: (Status.RAISED, b"error")
+    bench.core._functions.invokers[2] = lambda call: (Status.RAISED, b"error")
     chain = frames.WITH_INPUTS | frames.FOLLOWS
     bench.run(1, (10, 1, call()))
     bench.run(2, takes(11, 10), takes(12, 11), takes(13, 11), takes(14, 13), flag=chain)
-    assert [type(event) for event in bench.written] == [RunsEnded] * 3 + [RunUnfed] * 2
+    assert [type(event) for event in bench.written] == [RunsEnded] * 3 + [InputMissing] * 2
     assert [event.payloads[0] for event in bench.written[:3]] == [b"1", b"1+1", b"1+1+1"]
     bench.written.clear()
     bench.run(3, (20, 2, call()))
     bench.run(4, takes(21, 20), flag=chain)
     bench.run(5, (30, 9, call()))
     bench.run(6, takes(31, 30), flag=chain)
-    assert [type(event) for event in bench.written] == [RunsEnded, RunUnfed, FunctionMissed, RunUnfed]
+    assert [type(event) for event in bench.written] == [RunsEnded, InputMissing, FunctionMissing, InputMissing]
 
 
 class Damageable:
@@ -507,10 +507,10 @@ class Damageable:
 def test_what_fails_behind_a_run_that_may_have_done_the_damage_is_not_answered() -> None:
     process = Damageable()
     bench = Bench(damage=process.find)
-    bench.core._functions.runners[1] = load_runner(
+    bench.core._functions.invokers[1] = load_invoker(
         Definition(1, b"f" * 16, "f", cloudpickle.dumps(len), 0, 0), run_coroutine
     )
-    bench.core._functions.runners[2] = _runner_of(process)
+    bench.core._functions.invokers[2] = _invoker_of(process)
     calls = [(10, 2, call(False, True)), (11, 2, call(True, False)), (12, 2, call(False, True)), (13, 1, call([]))]
     with pytest.raises(RetiredError, match="it is broken"):
         bench.run(1, *calls)
@@ -522,7 +522,7 @@ def test_what_fails_behind_a_run_that_may_have_done_the_damage_is_not_answered()
 def test_a_run_that_has_done_the_damage_for_certain_ends_as_it_ended() -> None:
     process = Damageable()
     bench = Bench(damage=process.find)
-    bench.core._functions.runners[2] = _runner_of(process)
+    bench.core._functions.invokers[2] = _invoker_of(process)
     bench.core.examine()
     with pytest.raises(RetiredError):
         bench.run(1, (10, 2, call(True, True)), (11, 2, call(False, False)), (12, 2, call(False, False)))
@@ -534,7 +534,7 @@ def test_a_run_that_has_done_the_damage_for_certain_ends_as_it_ended() -> None:
 def test_damage_that_makes_nothing_fail_is_found_by_and_by_and_costs_nothing_until_then() -> None:
     process = Damageable()
     bench = Bench(damage=process.find)
-    bench.core._functions.runners[2] = _runner_of(process)
+    bench.core._functions.invokers[2] = _invoker_of(process)
     bench.run(1, *((run, 2, call(run == 20, False)) for run in range(10, 30)))
     assert process.examined == 0 and sum(len(event.runs) for event in bench.written) == 20
     with pytest.raises(RetiredError):
@@ -545,14 +545,14 @@ def test_damage_that_makes_nothing_fail_is_found_by_and_by_and_costs_nothing_unt
 def test_a_run_that_is_suspected_is_followed_by_no_other_where_it_has_done_damage() -> None:
     process = Damageable()
     bench = Bench(damage=process.find, suspected=lambda: bool(process.damaged))
-    bench.core._functions.runners[2] = _runner_of(process)
+    bench.core._functions.invokers[2] = _invoker_of(process)
     with pytest.raises(RetiredError):
         bench.run(1, *((run, 2, call(run == 12, False)) for run in range(10, 15)))
     assert [run for event in bench.written[:3] for run in event.runs] == [10, 11, 12]
     assert bench.written[3:] == [DatagramReturned(13), WorkerRetired("it is broken")] and process.examined == 1
 
 
-def _runner_of(process: Damageable) -> Any:
+def _invoker_of(process: Damageable) -> Any:
     def run(payload: Any) -> tuple[int, bytes]:
         args, _ = pickle.loads(payload)
         try:

@@ -11,8 +11,8 @@ from typing import Final
 
 from scaler_io.service.process import cpu_seconds, resident_bytes
 from scaler_protocol.messages import AgentStatus
-from scaler_worker.agent.core.workers import Fleet
-from scaler_worker.ipc.frames import CUT_OFF
+from scaler_worker.agent.core.workers import Workers
+from scaler_worker.ipc.frames import DESCRIPTORS_LOST
 
 END_SECONDS: Final = 2.0
 
@@ -52,10 +52,10 @@ class HostFigures:
         self._seconds: dict[int, float] = {}
         self._at = 0.0
 
-    def status(self, fleet: Fleet, queued: int, free: int, now: float) -> AgentStatus:
+    def status(self, workers: Workers, queued: int, free: int, now: float) -> AgentStatus:
         """The figures of now."""
-        alive = [worker for worker in fleet if worker.pid]
-        deaths, fleet.deaths = fleet.deaths, []
+        alive = [worker for worker in workers if worker.pid]
+        deaths, workers.deaths = workers.deaths, []
         pids = [os.getpid(), *(worker.pid for worker in alive)]
         seconds: dict[int, float] = {}
         memory: dict[int, int] = {}
@@ -87,7 +87,7 @@ class HostFigures:
 def ending_of(status: int) -> str:
     """How a process with this wait status ended, in words."""
     code = os.waitstatus_to_exitcode(status)
-    if code == CUT_OFF:
+    if code == DESCRIPTORS_LOST:
         return "ended because a task closed or overwrote its descriptors"
     if code >= 0:
         return f"exited with code {code}"

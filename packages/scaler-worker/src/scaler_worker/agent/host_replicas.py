@@ -1,4 +1,4 @@
-"""HostVoice: the agent's connection to object storage on another host, which asks there for what this host holds."""
+"""HostReplicas: the agent's connection to object storage on another host, which asks there for what this host holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOGGER: Final = logging.getLogger("scaler")
 PATIENCE_SECONDS: Final = 60.0
 
 
-class HostVoice:
+class HostReplicas:
     """Speaks for this host to the server at `address`, empty as long as there is none, which may become another one.
 
     All of a host's agents do, each over a connection of its own, so what workers hold outlives any of them. On the

@@ -26,7 +26,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.records import AgentConfig
-from scaler_worker.agent.host_replicas import HostVoice
+from scaler_worker.agent.host_replicas import HostReplicas
 from scaler_worker.agent.shell import Agent
 from scaler_worker.config import ClusterConfig
 from scaler_worker.forking.template_link import Forking
@@ -101,17 +101,17 @@ def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str)
     )
 
 
-def _voice(forking: Forking, name: str) -> HostVoice:
+def _voice(forking: Forking, name: str) -> HostReplicas:
     cache, storage = forking.config.object_cache, forking.config.object_storage_address
     host_cache = HostCache(Path(cache), forking.config.object_cache_limit)
-    return HostVoice(host_cache, lambda: storage or forking.words.storage, name)
+    return HostReplicas(host_cache, lambda: storage or forking.words.storage, name)
 
 
 async def _tell_started(agent: Agent, tell: Callable[[str], None]) -> None:
     tell(await agent.started.outcome())
 
 
-async def _look_after(voice: HostVoice, connected: asyncio.Event) -> None:
+async def _look_after(voice: HostReplicas, connected: asyncio.Event) -> None:
     """Have what this host has of objects looked after, now and then and with each scheduler that may name a storage."""
     await connected.wait()
     while True:

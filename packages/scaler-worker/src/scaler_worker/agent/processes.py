@@ -17,7 +17,7 @@ from scaler_worker.ipc.crash_reports import CrashReports
 from scaler_worker.worker.runner import REVOKED, RUN
 
 
-class Ending(NamedTuple):
+class WorkerExit(NamedTuple):
     """The process of a worker has ended, or was never forked."""
 
     number: int
@@ -53,9 +53,9 @@ class WorkerProcesses:
         self.channels[number] = channel
         return channel
 
-    def reports(self) -> tuple[list[Ending], bool]:
+    def reports(self) -> tuple[list[WorkerExit], bool]:
         """Take what the template has said: which workers have ended, and whether the template is still there."""
-        found: list[Ending] = []
+        found: list[WorkerExit] = []
         reports, alive = self.template.reports()
         for report in reports:
             channel = self.channels.get(report.number)
@@ -64,9 +64,9 @@ class WorkerProcesses:
             if report.kind == FORKED:
                 channel.pid = report.pid
             elif report.kind == NOT_FORKED:
-                found.append(Ending(report.number, os.strerror(report.status), forked=False))
+                found.append(WorkerExit(report.number, os.strerror(report.status), forked=False))
             elif channel.pid == report.pid:
-                found.append(Ending(report.number, host.ending_of(report.status), report.peak_memory))
+                found.append(WorkerExit(report.number, host.ending_of(report.status), report.peak_memory))
         return found, alive
 
     def renew_template(self) -> None:
@@ -77,19 +77,21 @@ class WorkerProcesses:
         forking = self._forking
         self.template = TemplateLink.spawn(forking.lifeline, forking.words, forking.config)
 
-    def lost_with_template(self) -> list[Ending]:
+    def lost_with_template(self) -> list[WorkerExit]:
         """Workers that the template had not forked, or whose end it has not reported."""
-        found = [Ending(number, "the template ended", forked=False) for number, c in self.channels.items() if not c.pid]
+        found: list[WorkerExit] = []
         for number, channel in self.channels.items():
-            if channel.pid and not os.path.exists(f"/proc/{channel.pid}"):
-                found.append(Ending(number, "ended together with the template"))
+            if not channel.pid:
+                found.append(WorkerExit(number, "the template ended", forked=False))
+            elif not os.path.exists(f"/proc/{channel.pid}"):
+                found.append(WorkerExit(number, "ended together with the template"))
         return found
 
-    def reap(self) -> list[Ending]:
+    def reap(self) -> list[WorkerExit]:
         """Wait for children: the template, workers of a template that is gone, orphans that tasks left behind."""
         numbers = {channel.pid: number for number, channel in self.channels.items() if channel.pid}
         return [
-            Ending(number, host.ending_of(status), peak_memory)
+            WorkerExit(number, host.ending_of(status), peak_memory)
             for pid, status, peak_memory in host.ended_children()
             if (number := numbers.get(pid)) is not None
         ]

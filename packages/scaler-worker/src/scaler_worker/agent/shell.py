@@ -17,12 +17,12 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import Blocked, Submit
 from scaler_worker.agent import host
-from scaler_worker.agent.complaints import Complaints
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER, AgentEffect
 from scaler_worker.agent.core.in_flight import SWEEP_SECONDS
-from scaler_worker.agent.processes import Ending, WorkerProcesses
+from scaler_worker.agent.log_once import LogOnce
+from scaler_worker.agent.processes import WorkerExit, WorkerProcesses
 from scaler_worker.agent.start_report import StartReport
 from scaler_worker.agent.worker_channel import WorkerChannel
 from scaler_worker.agent.worker_writer import WorkerWriter
@@ -51,7 +51,7 @@ class Agent:
         self._heartbeat, self._is_foreign = heartbeat, is_foreign
         self._processes = WorkerProcesses(forking)
         self._channels = self._processes.channels
-        self._complaints = Complaints(LOGGER)
+        self._log_once = LogOnce(LOGGER)
         self.started = StartReport()
         self._swept: set[int] = set()
         self._figures, self._epoch, self.connected = host.HostFigures(), (0, True), asyncio.Event()
@@ -60,14 +60,14 @@ class Agent:
         self._due_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._writer = WorkerWriter(self._loop, self._channels, self._complaints)
+        self._writer = WorkerWriter(self._loop, self._channels, self._log_once)
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._perform: dict[type, Callable[[Any], None]] = {
             events.SendToScheduler: lambda effect: dialer.uplink.send(effect.message),
             events.Relay: lambda effect: self._writer.relay(effect.worker, effect.message),
             events.StartWorker: self._start_worker,
             events.Define: lambda effect: self._writer.give(effect.worker, pack_definition(effect.definition)),
-            events.GiveTasks: self._give_tasks,
+            events.SendTasks: self._send_tasks,
             events.RecallTail: self._recall_tail,
             events.ReadRun: self._revoke,
             events.ReadCpu: self._read_cpu,
@@ -156,7 +156,7 @@ class Agent:
     def _not_performed(self, effect: AgentEffect, error: Exception) -> None:
         """Nothing but what this effect was for is to suffer: the core says what becomes of that."""
         if not isinstance(effect, events.StartWorker):  # of which the core tells, once
-            self._complaints.say(f"{type(effect).__name__} failed", error)
+            self._log_once.say(f"{type(effect).__name__} failed", error)
         now, reason = self._loop.time(), f"{type(error).__name__}: {error}"
         self._core.handle(SCHEDULER, events.EffectFailed(effect, reason), now)
         self._answered = True
@@ -191,13 +191,15 @@ class Agent:
         try:
             self._tell_figures(self._loop.time())
         except Exception as error:  # no descriptor is left to read them, for example: the next time, then
-            self._complaints.say("the figures of the host can not be told", error)
+            self._log_once.say("the figures of the host can not be told", error)
 
     def _tell_figures(self, now: float) -> None:
         free, total = host.available_memory()
         self._core.handle(SCHEDULER, events.MemoryRead(host.is_nearly_gone(free, total)), now)
         if self._dialer.uplink.state is LinkState.UP:
-            self._dialer.uplink.send(self._figures.status(self._core.fleet, len(self._core.flights.waiting), free, now))
+            self._dialer.uplink.send(
+                self._figures.status(self._core.workers, len(self._core.in_flight.waiting), free, now)
+            )
             self._settle_soon()
 
     # --- what workers write -----------------------------------------------------------------------------------------
@@ -209,7 +211,7 @@ class Agent:
             return
         self._take_results(number)
         # Others that run may be about to end, too.
-        (self._settle_soon if self._core.fleet.running else self._settle)()
+        (self._settle_soon if self._core.workers.running else self._settle)()
 
     def _take_results(self, number: int) -> bool:
         """Hand what is in a pipe to the core; False at its end."""
@@ -239,7 +241,7 @@ class Agent:
         try:
             self._core.handle(number, event, now)
         except Exception as error:
-            self._complaints.say(f"Worker[{number}] is killed: its {type(event).__name__} makes no sense", error)
+            self._log_once.say(f"Worker[{number}] is killed: its {type(event).__name__} makes no sense", error)
             self._kill(number)
 
     def _sweep_from_now_on(self, number: int) -> None:
@@ -248,7 +250,7 @@ class Agent:
             self._loop.remove_reader(self._channels[number].results)
         if not self._sweeping:
             self._sweeping = True
-            self._loop.call_later(self._core.flights.sweep_seconds(self._swept), self._sweep)
+            self._loop.call_later(self._core.in_flight.sweep_seconds(self._swept), self._sweep)
 
     def _sweep(self) -> None:
         """Read the pipes of all workers that have chunks; those that have none any more are waited for again."""
@@ -260,14 +262,14 @@ class Agent:
                 self._take_results(number)
         self._settle()
         if self._dialer.uplink.kept_bytes <= UNSENT_LIMIT:
-            workers = self._core.fleet.workers
+            workers = self._core.workers.by_number
             for number in list(self._swept):
-                if not any(datagram.is_swept for datagram in workers[number].flight):
+                if not any(datagram.is_swept for datagram in workers[number].datagrams):
                     self._swept.discard(number)
                     self._loop.add_reader(self._channels[number].results, self._read_results, number)
         if self._swept and not self._sweeping:
             self._sweeping = True
-            self._loop.call_later(self._core.flights.sweep_seconds(self._swept), self._sweep)
+            self._loop.call_later(self._core.in_flight.sweep_seconds(self._swept), self._sweep)
 
     def _read_messages(self, number: int) -> None:
         """The client inside a task said something."""
@@ -287,11 +289,11 @@ class Agent:
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
-    def _give_tasks(self, effect: events.GiveTasks) -> None:
+    def _send_tasks(self, effect: events.SendTasks) -> None:
         runs, tasks, lanes, calls, attempts, flags = zip(*effect.entries, strict=True)
         handles = [lane.kind.handle for lane in lanes]
         self._writer.give(effect.worker, pack_tasks(effect.sequence, runs, tasks, handles, calls, attempts, flags))
-        if any(datagram.is_swept for datagram in self._core.fleet.workers[effect.worker].flight):
+        if any(datagram.is_swept for datagram in self._core.workers.by_number[effect.worker].datagrams):
             self._sweep_from_now_on(effect.worker)
 
     def _recall_tail(self, effect: events.RecallTail) -> None:
@@ -325,7 +327,7 @@ class Agent:
         try:
             self._processes.kill(number)
         except PermissionError:  # its channel is closed: it ends when its task does
-            self._died(Ending(number, "runs as another user and could not be killed"))
+            self._died(WorkerExit(number, "runs as another user and could not be killed"))
 
     # --- processes --------------------------------------------------------------------------------------------------
 
@@ -352,7 +354,7 @@ class Agent:
         try:
             self._processes.renew_template()
         except OSError as error:
-            self._complaints.say("no template can be started", error)
+            self._log_once.say("no template can be started", error)
             self._loop.call_later(RENEW_SECONDS, self._renew_template)
             return
         self._loop.add_reader(self._processes.template.fileno(), self._hear_template)
@@ -367,7 +369,7 @@ class Agent:
             self._died(ending)
         self._settle_soon()
 
-    def _died(self, ending: Ending) -> None:
+    def _died(self, ending: WorkerExit) -> None:
         """Hear what a worker wrote to the last byte, then tell the core that it is gone."""
         number = ending.number
         if (channel := self._channels.get(number)) is None:

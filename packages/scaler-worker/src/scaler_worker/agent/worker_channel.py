@@ -52,7 +52,7 @@ class WorkerChannel:
         self._message_backlog = bytearray()
 
     def worker_ends(self) -> tuple[int, int, int]:
-        """The descriptors that the worker gets, in the order of WorkerEnds; one for its fault handler goes along."""
+        """The worker's descriptors, in the order of WorkerDescriptors, without the one of its fault handler."""
         return self._tail.fileno(), self._results_theirs, self._messages_theirs.fileno()
 
     def handed_over(self) -> None:

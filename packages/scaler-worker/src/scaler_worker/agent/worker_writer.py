@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scaler_protocol.messages import Message
-from scaler_worker.agent.complaints import Complaints
+from scaler_worker.agent.log_once import LogOnce
 from scaler_worker.agent.worker_channel import WorkerChannel
 
 RETRY_SECONDS: Final = 0.05
@@ -17,9 +17,9 @@ class WorkerWriter:
     """Writes to the channels of workers, in order; what is for one that ends meanwhile is dropped with its channel."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, channels: Mapping[int, WorkerChannel], complaints: Complaints
+        self, loop: asyncio.AbstractEventLoop, channels: Mapping[int, WorkerChannel], log_once: LogOnce
     ) -> None:
-        self._loop, self._channels, self._complaints = loop, channels, complaints
+        self._loop, self._channels, self._log_once = loop, channels, log_once
 
     def give(self, number: int, datagram: bytes) -> None:
         """Write a datagram."""
@@ -34,7 +34,7 @@ class WorkerWriter:
             if not channel.give_rest():
                 self._loop.add_writer(channel.tasks_fileno, self._give_when_writable, number, channel)
         except OSError as error:
-            self._complaints.say("a long call waits to be given to its worker", error)
+            self._log_once.say("a long call waits to be given to its worker", error)
             self._loop.call_later(RETRY_SECONDS, self._give_rest, number, channel)
 
     def _give_when_writable(self, number: int, channel: WorkerChannel) -> None:

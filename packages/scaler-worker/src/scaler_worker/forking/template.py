@@ -25,8 +25,8 @@ from typing import Final, NoReturn
 from scaler_io.descriptors import restore_limit
 from scaler_io.service.process import die_with_parent
 from scaler_worker.config import WorkerConfig
-from scaler_worker.ipc.shared_state import SharedWords
-from scaler_worker.worker.process import DESCRIPTORS, WorkerEnds, run_worker
+from scaler_worker.ipc.shared_state import SharedState
+from scaler_worker.worker.process import DESCRIPTORS, WorkerDescriptors, run_worker
 
 REQUEST: Final = struct.Struct("=I")
 """Number of the worker to fork; its name follows, its descriptors come along."""
@@ -41,7 +41,7 @@ NOT_FORKED: Final = 3
 class Template:
     """Forks and waits."""
 
-    def __init__(self, requests: socket.socket, lifeline: int, words: SharedWords, config: WorkerConfig) -> None:
+    def __init__(self, requests: socket.socket, lifeline: int, words: SharedState, config: WorkerConfig) -> None:
         self._requests, self._lifeline, self._words, self._config = requests, lifeline, words, config
         self._numbers: dict[int, int] = {}
         self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -88,7 +88,7 @@ class Template:
         self._requests.close()
         for descriptor in self._wake:
             os.close(descriptor)
-        ends = WorkerEnds(*descriptors)
+        ends = WorkerDescriptors(*descriptors)
         run_worker(ends, self._lifeline, self._words, number, name, self._config)
 
     def _reap(self) -> None:
@@ -107,7 +107,7 @@ class Template:
 
 
 def run_template(
-    requests: socket.socket, lifeline: int, words: SharedWords, config: WorkerConfig, parent: int
+    requests: socket.socket, lifeline: int, words: SharedState, config: WorkerConfig, parent: int
 ) -> NoReturn:
     """Be the template. Never returns."""
     code = 1
@@ -136,7 +136,7 @@ def run_template(
 
 
 def spawn_arguments(
-    requests: int, lifeline: int, words: SharedWords, config: WorkerConfig, parent: int
+    requests: int, lifeline: int, words: SharedState, config: WorkerConfig, parent: int
 ) -> tuple[str, ...]:
     """The words of a command line that starts a template afresh, with these descriptors inherited."""
     numbers = (requests, lifeline, words.descriptor, words.count, parent)
@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> NoReturn:
     """What `spawn_arguments` says."""
     requests, lifeline, words, count, parent = map(int, arguments[:5])
     config = WorkerConfig(**json.loads(arguments[5]))
-    run_template(socket.socket(fileno=requests), lifeline, SharedWords(words, count), config, parent)
+    run_template(socket.socket(fileno=requests), lifeline, SharedState(words, count), config, parent)
 
 
 if __name__ == "__main__":

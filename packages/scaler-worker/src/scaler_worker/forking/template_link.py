@@ -15,7 +15,7 @@ from scaler_io.service.memory_limits import allowed_bytes, default_place, free_b
 from scaler_io.service.runtime_dirs import HostDirectory
 from scaler_worker.config import ClusterConfig, WorkerConfig
 from scaler_worker.forking.template import REPORT, REQUEST, run_template, spawn_arguments
-from scaler_worker.ipc.shared_state import SharedWords
+from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.preload import Preload
 
 CACHE_SHARE = 0.2
@@ -43,7 +43,7 @@ class TemplateLink:
         self._channel = channel
 
     @classmethod
-    def fork(cls, lifeline: tuple[int, int], words: SharedWords, config: WorkerConfig) -> TemplateLink:
+    def fork(cls, lifeline: tuple[int, int], words: SharedState, config: WorkerConfig) -> TemplateLink:
         """Fork a template from this process, which must have no threads and no sockets yet."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
@@ -56,7 +56,7 @@ class TemplateLink:
         return cls(pid, ours)
 
     @classmethod
-    def spawn(cls, lifeline: int, words: SharedWords, config: WorkerConfig) -> TemplateLink:
+    def spawn(cls, lifeline: int, words: SharedState, config: WorkerConfig) -> TemplateLink:
         """Start a template as a program of its own, since this process has threads by now."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         inherited = (theirs.fileno(), lifeline, words.descriptor)
@@ -104,7 +104,7 @@ class Forking:
 
     template: TemplateLink
     lifeline: int
-    words: SharedWords
+    words: SharedState
     config: WorkerConfig
 
     @classmethod
@@ -134,7 +134,7 @@ class Forking:
                 descriptors.limit(),
             )
             lifeline = os.pipe()
-            words = SharedWords.create(config.num_of_workers + BLOCKED_AND_SPARE)
+            words = SharedState.create(config.num_of_workers + BLOCKED_AND_SPARE)
             template = TemplateLink.fork(lifeline, words, worker_config)
             descriptors.raise_limit()
             yield cls(template, lifeline[0], words, worker_config)

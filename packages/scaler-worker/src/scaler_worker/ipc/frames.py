@@ -162,7 +162,7 @@ RESULT: Final = 1
 STORED_RESULT: Final = 2
 OUTPUT: Final = 3
 """The status is the stream, the payload the text."""
-NEED: Final = 4
+FUNCTION_MISSING: Final = 4
 """The run was not started, for its handle is not known here."""
 RETURNED: Final = 5
 """The run, and all behind it in its datagram, were not started: the datagram was revoked."""
@@ -170,12 +170,12 @@ READY: Final = 6
 """The worker is set up; the run is its process id."""
 PRELOAD_FAILED: Final = 7
 """The payload says why; the worker ends."""
-UNFED: Final = 8
+INPUT_MISSING: Final = 8
 """The run was not started, for the one before did not make what it takes."""
 RETIRED: Final = 9
 """The payload says why the worker can run no more tasks; it ends."""
 
-CUT_OFF: Final = 74
+DESCRIPTORS_LOST: Final = 74
 """The exit code (EX_IOERR) of a worker that can say nothing more, since a task closed or overwrote its descriptors."""
 
 RECORD: Final = struct.Struct("<BBxxIQQQQIII")
@@ -218,14 +218,14 @@ class OutputWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionMissed:
+class FunctionMissing:
     """A run was not started, for its worker no longer holds the function."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
-class RunUnfed:
+class InputMissing:
     """A run was not started, for the one before did not make what it takes."""
 
     run: int
@@ -259,13 +259,13 @@ class WorkerRetired:
     text: str
 
 
-_RunEvent = RunsEnded | OutputWritten | FunctionMissed | RunUnfed | DatagramReturned
+_RunEvent = RunsEnded | OutputWritten | FunctionMissing | InputMissing | DatagramReturned
 RecordEvent = _RunEvent | WorkerReady | PreloadFailed | WorkerRetired
 
 _RARE: Final[dict[int, Callable[[int, int, bytes], RecordEvent]]] = {
     OUTPUT: lambda status, run, payload: OutputWritten(run, status, payload),
-    NEED: lambda status, run, payload: FunctionMissed(run),
-    UNFED: lambda status, run, payload: RunUnfed(run),
+    FUNCTION_MISSING: lambda status, run, payload: FunctionMissing(run),
+    INPUT_MISSING: lambda status, run, payload: InputMissing(run),
     RETURNED: lambda status, run, payload: DatagramReturned(run),
     READY: lambda status, run, payload: WorkerReady(run),
     PRELOAD_FAILED: lambda status, run, payload: PreloadFailed(payload.decode("utf-8", "replace")),

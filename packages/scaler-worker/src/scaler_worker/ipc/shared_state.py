@@ -17,7 +17,7 @@ SECRET_BYTES: Final = 16
 ADDRESS_BYTES: Final = 1024
 
 
-class SharedWords:
+class SharedState:
     """Words of up to `count` workers in a memory file, which agent, template and workers map."""
 
     def __init__(self, descriptor: int, count: int) -> None:
@@ -28,7 +28,7 @@ class SharedWords:
         self._secret, self._address = rest[:SECRET_BYTES], rest[SECRET_BYTES:]
 
     @classmethod
-    def create(cls, count: int) -> SharedWords:
+    def create(cls, count: int) -> SharedState:
         """New words, all zero."""
         descriptor = os.memfd_create("scaler-words")
         os.ftruncate(descriptor, _size(count))

@@ -17,7 +17,7 @@ class Inherited(Protocol):
 _known: Final[weakref.WeakSet[Inherited]] = weakref.WeakSet()
 
 
-def tell_in_forks(inherited: Inherited) -> None:
+def notify_forks(inherited: Inherited) -> None:
     """Have `forked` called in each process that this one forks."""
     _known.add(inherited)
 

@@ -41,22 +41,22 @@ Await = Callable[[Coroutine[Any, Any, Any]], Any]
 """What a coroutine returns; raises what it raises."""
 Classes = Mapping[str, type]
 """Those that came with a function, by id."""
-Runner = Callable[[Buffer], tuple[int, Payload]]
+Invoker = Callable[[Buffer], tuple[int, Payload]]
 """Takes a call, runs it, gives status and payload. Never raises."""
 
 
-def load_runner(definition: Definition, finish: Await) -> Runner:
+def load_invoker(definition: Definition, finish: Await) -> Invoker:
     """How calls of this definition are run; raises DeserializeError naming what cannot be loaded.
 
     Where a call returns a coroutine its result is what `finish` makes of that.
     """
     with defining() as classes:
         if definition.encoding == Encoding.PARTS:
-            return _parts_runner(definition, finish, classes)
+            return _parts_invoker(definition, finish, classes)
         function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
     if definition.encoding == Encoding.JSON:
-        return _runner(function, _load_json, lambda value: json.dumps(value).encode(), _raised_as_json, finish, classes)
-    return _pickle_runner(function, finish, classes)
+        return _invoker(function, _load_json, _dump_json, _raised_as_json, finish, classes)
+    return _pickle_invoker(function, finish, classes)
 
 
 def load_named(name: str) -> Callable[..., Any]:
@@ -80,7 +80,7 @@ def _load(definition: Definition, loads: Callable[[Any], Any]) -> Callable[..., 
     return function
 
 
-def _pickle_runner(function: Callable[..., Any], finish: Await, classes: Classes) -> Runner:
+def _pickle_invoker(function: Callable[..., Any], finish: Await, classes: Classes) -> Invoker:
     loads, dumps, scope = pickles.load, pickle.dumps, class_scope
 
     def run(call: Buffer) -> tuple[int, Payload]:
@@ -103,14 +103,14 @@ def _pickle_runner(function: Callable[..., Any], finish: Await, classes: Classes
     return run
 
 
-def _runner(
+def _invoker(
     function: Callable[..., Any],
     load: Callable[[bytes], tuple[Sequence[Any], Mapping[str, Any]]],
     dump: Callable[[Any], bytes],
     raised: Callable[[BaseException], tuple[int, bytes]],
     finish: Await,
     classes: Classes,
-) -> Runner:
+) -> Invoker:
     def run(call: Buffer) -> tuple[int, Payload]:
         if class_scope.loaded or classes:
             begin(classes)
@@ -136,14 +136,20 @@ def _load_json(call: bytes) -> tuple[list[Any], dict[str, Any]]:
     return loaded.get("args", []), loaded.get("kwargs", {})
 
 
-def _parts_runner(definition: Definition, finish: Await, classes: Classes) -> Runner:
+def _dump_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _parts_invoker(definition: Definition, finish: Await, classes: Classes) -> Invoker:
     try:
         serializer = pickle.loads(definition.serializer_body)
     except BaseException as error:
         raise DeserializeError(f"the serializer could not be loaded: {headline(error)}") from error
     deserialize, body = serializer.deserialize, bytes(definition.body)
     function = load_named(definition.name) if not body else _load(definition, lambda _: deserialize(body))
-    return _runner(function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised, finish, classes)
+    return _invoker(
+        function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised, finish, classes
+    )
 
 
 def dump_value(value: Any) -> Payload:

@@ -28,7 +28,7 @@ AHEAD_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class _KeptObject:
+class _CachedObject:
     """What a worker keeps of an object: its bytes, or a value that nobody can change and that needs them no more."""
 
     size: int
@@ -37,8 +37,8 @@ class _KeptObject:
     used: bool = True
 
 
-class WorkerStorage:
-    """What WorkerCore and the client inside its tasks share: one connection, opened when it is first needed.
+class WorkerObjectStore:
+    """What Runner and the client inside its tasks share: one connection, opened when it is first needed.
 
     It is an agent's, which may write results in any session, and it owns `session`: what tasks here submit and put
     ends with this process. Of what several runs may need the latest is kept, up to `limit` bytes, until it is not used.
@@ -59,7 +59,7 @@ class WorkerStorage:
         self._name = name
         self._limit = limit
         self._cache = cache
-        self._kept: OrderedDict[bytes, _KeptObject] = OrderedDict()
+        self._kept: OrderedDict[bytes, _CachedObject] = OrderedDict()
         self._size = 0
         self._on_the_way = 0
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class WorkerStorage:
         if kept is not None and kept.payload is not None:
             return kept.payload
         payload = self.get(reference)
-        self._keep(reference, _KeptObject(len(payload), payload))
+        self._keep(reference, _CachedObject(len(payload), payload))
         return payload
 
     def load_shared(self, reference: bytes) -> Any:
@@ -101,7 +101,7 @@ class WorkerStorage:
         payload = self.get_shared(reference)
         value = load(payload)
         if is_unchanging(value):
-            self._keep(reference, _KeptObject(len(payload), None, value))
+            self._keep(reference, _CachedObject(len(payload), None, value))
         return value
 
     @property
@@ -116,14 +116,14 @@ class WorkerStorage:
                 self._drop(reference)
             kept.used = False
 
-    def _use(self, reference: bytes) -> _KeptObject | None:
+    def _use(self, reference: bytes) -> _CachedObject | None:
         kept = self._kept.get(reference)
         if kept is not None:
             kept.used = True
             self._kept.move_to_end(reference)
         return kept
 
-    def _keep(self, reference: bytes, kept: _KeptObject) -> None:
+    def _keep(self, reference: bytes, kept: _CachedObject) -> None:
         self._drop(reference)
         if kept.size > self._limit:
             return

@@ -1,4 +1,4 @@
-"""Answers: the records of runs, which leave in the order of the runs, also where one waits for storage.
+"""OrderedReplies: the records of runs, which leave in the order of the runs, also where one waits for storage.
 
 The record of a stored outcome may go only when storage has that. Meanwhile the next run is on, and what it says stands
 behind.
@@ -14,19 +14,19 @@ from typing import Final
 
 from scaler_io.once_event import Latch
 from scaler_protocol.errors import ScalerError
-from scaler_worker.worker.forks import tell_in_forks
+from scaler_worker.worker.forks import notify_forks
 
 OnError = Callable[[ScalerError], bytes]
 """The record to say instead."""
 _WAIT_SECONDS: Final = 1.0
 
 
-class Answer:
-    """A LateAnswer (scaler_worker.worker.runner)."""
+class PendingReply:
+    """A DeferredReply (scaler_worker.worker.runner)."""
 
     __slots__ = ("_answers", "_error", "_on_error", "_record", "_stored")
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: OrderedReplies) -> None:
         self._answers = answers
         self._record: bytes | None = None
         self._on_error: OnError | None = None
@@ -59,7 +59,7 @@ class Answer:
         return self._record if self._error is None else self._on_error(self._error)
 
 
-class Answers:
+class OrderedReplies:
     """The way to the agent, for several threads; `write` writes one record.
 
     A finalizer or signal handler that interrupts a write, and prints, leaves its record to the call that it interrupts.
@@ -68,11 +68,11 @@ class Answers:
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
         self.forked()
-        tell_in_forks(self)
+        notify_forks(self)
 
     def forked(self) -> None:
         """What our parent has not said yet it says itself."""
-        self._waiting: deque[bytes | Answer] = deque()
+        self._waiting: deque[bytes | PendingReply] = deque()
         self._writing = False
         self._lock = threading.RLock()
 
@@ -90,9 +90,9 @@ class Answers:
             if self._waiting:
                 self.flush()
 
-    def reserve(self) -> Answer:
+    def reserve(self) -> PendingReply:
         """The next place."""
-        answer = Answer(self)
+        answer = PendingReply(self)
         self._waiting.append(answer)
         return answer
 
@@ -111,7 +111,7 @@ class Answers:
     def finish(self) -> None:
         """Wait for storage until all is said."""
         for answer in list(self._waiting):
-            if isinstance(answer, Answer):
+            if isinstance(answer, PendingReply):
                 answer.wait()
         self.flush()
 
@@ -119,4 +119,4 @@ class Answers:
         """What may be said now."""
         if not self._waiting:
             return None
-        return first.record if isinstance(first := self._waiting[0], Answer) else first
+        return first.record if isinstance(first := self._waiting[0], PendingReply) else first

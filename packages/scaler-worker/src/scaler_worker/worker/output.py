@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, TextIO
 
-from scaler_worker.worker.forks import tell_in_forks
+from scaler_worker.worker.forks import notify_forks
 from scaler_worker.worker.pump import Pump
 
 STDOUT: Final = 1
@@ -61,7 +61,7 @@ class _Stream(io.TextIOBase):
         """Characters, about: threads may count at once."""
         self._pump = Pump(self._send_pieces)
         self._buffer: _Bytes | None = None
-        tell_in_forks(self)
+        notify_forks(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)

@@ -25,18 +25,18 @@ from scaler_client.task_context import CurrentTask
 from scaler_io.objects.host_cache import HostCache
 from scaler_protocol.buffers import Buffer
 from scaler_worker.config import WorkerConfig
-from scaler_worker.ipc.frames import CUT_OFF, DATAGRAM_LIMIT, PRELOAD_FAILED, RECORD
-from scaler_worker.ipc.shared_state import SharedWords
+from scaler_worker.ipc.frames import DATAGRAM_LIMIT, DESCRIPTORS_LOST, PRELOAD_FAILED, RECORD
+from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.agent_transport import AgentTransport
 from scaler_worker.worker.coroutines import run_coroutine
 from scaler_worker.worker.damage import Damage
 from scaler_worker.worker.leftovers import Leftovers, standard_stream
-from scaler_worker.worker.object_store import WorkerStorage
-from scaler_worker.worker.ordered_replies import Answers
+from scaler_worker.worker.object_store import WorkerObjectStore
+from scaler_worker.worker.ordered_replies import OrderedReplies
 from scaler_worker.worker.output import CapturedOutput
 from scaler_worker.worker.preload import Preload
 from scaler_worker.worker.result_pipe import ResultPipe
-from scaler_worker.worker.runner import RetiredError, WorkerCore
+from scaler_worker.worker.runner import RetiredError, Runner
 
 DESCRIPTORS: Final = 4
 RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
@@ -51,7 +51,7 @@ _ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(4)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerEnds:
+class WorkerDescriptors:
     """A worker's descriptors."""
 
     tasks: int
@@ -83,7 +83,7 @@ class WorkerRuntime:
     """What `scaler_client.task_context` offers to tasks."""
 
     def __init__(
-        self, core: WorkerCore, transport: AgentTransport, storage: WorkerStorage, words: SharedWords, damage: Damage
+        self, core: Runner, transport: AgentTransport, storage: WorkerObjectStore, words: SharedState, damage: Damage
     ) -> None:
         self._core, self._transport, self._storage, self._words = core, transport, storage, words
         self._damage = damage
@@ -139,7 +139,7 @@ def _see_as_the_caller() -> None:
 
 
 def run_worker(
-    ends: WorkerEnds, lifeline: int, words: SharedWords, number: int, name: str, config: WorkerConfig
+    ends: WorkerDescriptors, lifeline: int, words: SharedState, number: int, name: str, config: WorkerConfig
 ) -> NoReturn:
     """Be a worker until the agent closes the channel. Called in a freshly forked process; never returns."""
     code = 1
@@ -149,12 +149,12 @@ def run_worker(
         _see_as_the_caller()
         if not _preload(config, pipe):
             os._exit(1)
-        storage = WorkerStorage(
+        storage = WorkerObjectStore(
             lambda: config.object_storage_address or words.storage, words.secret, name, cache=_cache(config)
         )
         leftovers = Leftovers()
-        answers, damage = Answers(pipe.write), Damage(ends.faults, leftovers.undo)
-        core = WorkerCore(
+        answers, damage = OrderedReplies(pipe.write), Damage(ends.faults, leftovers.undo)
+        core = Runner(
             name=name,
             host=socket.gethostname(),
             number=number,
@@ -187,10 +187,10 @@ def run_worker(
         os._exit(code)
 
 
-def _exit_code(error: BaseException, ends: WorkerEnds) -> int:
+def _exit_code(error: BaseException, ends: WorkerDescriptors) -> int:
     """How a worker ends that can not go on; a fault of ours leaves its traceback."""
     if ends.are_lost():
-        return CUT_OFF
+        return DESCRIPTORS_LOST
     if isinstance(error, BrokenPipeError):  # the agent is gone
         return 0
     sys.excepthook(type(error), error, error.__traceback__)
@@ -210,7 +210,7 @@ def _cache(config: WorkerConfig) -> HostCache | None:
     return HostCache(Path(config.object_cache), config.object_cache_limit) if config.object_cache_limit else None
 
 
-def _become_worker(ends: WorkerEnds, lifeline: int) -> None:
+def _become_worker(ends: WorkerDescriptors, lifeline: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -259,7 +259,7 @@ def _preload(config: WorkerConfig, pipe: ResultPipe) -> bool:
     return True
 
 
-def _work(core: WorkerCore, storage: WorkerStorage, ends: WorkerEnds, config: WorkerConfig) -> None:
+def _work(core: Runner, storage: WorkerObjectStore, ends: WorkerDescriptors, config: WorkerConfig) -> None:
     tasks = socket.socket(fileno=ends.tasks)
     chores = _Chores(core, storage, config)
     receive, take, clock, limit = tasks.recvmsg, core.take, time.monotonic, 0.0
@@ -284,7 +284,7 @@ def _work(core: WorkerCore, storage: WorkerStorage, ends: WorkerEnds, config: Wo
 class _Chores:
     """What a worker does between datagrams, now and then; `seconds` is how long it may wait for one."""
 
-    def __init__(self, core: WorkerCore, storage: WorkerStorage, config: WorkerConfig) -> None:
+    def __init__(self, core: Runner, storage: WorkerObjectStore, config: WorkerConfig) -> None:
         self._core, self._storage = core, storage
         self._interval = self.seconds = config.garbage_collect_interval_seconds
         self._threshold = config.trim_memory_threshold_bytes

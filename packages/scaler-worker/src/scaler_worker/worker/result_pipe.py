@@ -6,7 +6,7 @@ import fcntl
 import os
 import select
 
-from scaler_worker.worker.forks import tell_in_forks
+from scaler_worker.worker.forks import notify_forks
 
 
 class ResultPipe:
@@ -19,7 +19,7 @@ class ResultPipe:
     def __init__(self, descriptor: int, turns: int) -> None:
         self._descriptor, self._turns = descriptor, turns
         self._is_fork = False
-        tell_in_forks(self)
+        notify_forks(self)
 
     def forked(self) -> None:
         """Write in turns with the parent."""

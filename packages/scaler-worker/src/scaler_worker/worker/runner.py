@@ -1,11 +1,20 @@
-"""WorkerCore: runs what datagrams say and writes a record for each run. Clocks and pipe come from outside.
+"""Runner: the engine of a worker process. It runs the tasks of datagrams and writes one record for each run.
 
-Theory. Runs are executed one after the other, in the order in which they came; each is answered by exactly one
-record, in that order, as soon as it is ready, or stored where it is too big for the record: RESULT, NEED (its function
-is not known here), UNFED (it takes what the run before makes, and there is no such result) or RETURNED (it and all
-behind it in its datagram were revoked). Before a run starts its id and start stand in the worker's word, and only then
-the revoked sequence is looked at: whoever wrote that sequence, waits, and reads the word sees a run that this datagram
-will not go beyond.
+An engine does work behind injected ports: `replies` (the pipe to the agent), `store` (object storage), and the clocks
+are constructor arguments. It is not a core: it calls user code.
+
+Theory. Runs are executed one after the other, in the order in which they arrive. Each is answered by exactly one
+record, in the same order:
+
+    RESULT            the result or error is in the record
+    STORED_RESULT     it is in object storage, and the record holds its reference
+    FUNCTION_MISSING  the worker does not hold the function; the run was not started
+    INPUT_MISSING     the run takes the result of the run before it, and there is none; the run was not started
+    RETURNED          this run and the rest of its datagram were revoked before they started
+
+Before each run the worker writes the run id and the start time into its cells of the shared state, and only then reads
+the revoked sequence. So an agent that writes that sequence, waits, and reads the run id knows that the worker will not
+run anything of the datagram beyond that run.
 """
 
 from __future__ import annotations
@@ -24,7 +33,8 @@ from scaler_protocol.outputs import StreamOutput
 from scaler_worker.ipc.frames import (
     DEFINE,
     FOLLOWS,
-    NEED,
+    FUNCTION_MISSING,
+    INPUT_MISSING,
     OUTPUT,
     READY,
     RECORD,
@@ -33,15 +43,14 @@ from scaler_worker.ipc.frames import (
     RETURNED,
     STORED,
     STORED_RESULT,
-    UNFED,
     WITH_INPUTS,
     Definition,
     unpack_definition,
     unpack_tasks,
 )
 from scaler_worker.ipc.inputs import split_inputs
-from scaler_worker.worker.function_cache import KeptFunctions
-from scaler_worker.worker.invoke import Await, Runner, failed, load_runner
+from scaler_worker.worker.function_cache import FunctionCache
+from scaler_worker.worker.invoke import Await, Invoker, failed, load_invoker
 from scaler_worker.worker.output_prefixes import PrefixedLines
 
 RUN: Final = 0
@@ -84,7 +93,7 @@ class ObjectStore(Protocol):
         """As `put`, but does not wait: `done` hears of its end, on another thread."""
 
 
-class LateAnswer(Protocol):
+class DeferredReply(Protocol):
     """A record that has its place, and leaves when it is both known and stored."""
 
     def say(self, record: bytes, on_error: Callable[[ScalerError], bytes]) -> None:
@@ -97,13 +106,13 @@ class LateAnswer(Protocol):
         """Whether storage has the outcome; blocks until that is known."""
 
 
-class AnswerDesk(Protocol):
+class ReplyPort(Protocol):
     """The way to the agent."""
 
     def write(self, record: bytes) -> None:
         """Say this behind all that was to be said before."""
 
-    def reserve(self) -> LateAnswer:
+    def reserve(self) -> DeferredReply:
         """The next place."""
 
 
@@ -111,7 +120,7 @@ class RetiredError(ScalerError):
     """This worker can run no more tasks, and the agent knows why."""
 
 
-class WorkerCore:
+class Runner:
     """One worker's functions and its current run. `take` is the way in, `answers` the way out."""
 
     def __init__(
@@ -122,7 +131,7 @@ class WorkerCore:
         number: int,
         pid: int,
         word: Any,
-        answers: AnswerDesk,
+        answers: ReplyPort,
         capture: Callable[[Callable[[int, str], None]], AbstractContextManager[None]],
         finish: Await,
         clock: Callable[[], int],
@@ -143,10 +152,10 @@ class WorkerCore:
         self._last = self._whole_after = 0
         """The last run that ended, and the one after which this process was found whole."""
         self._store = store
-        self._functions = KeptFunctions()
+        self._functions = FunctionCache()
         self._made: dict[int, tuple[bool, bytes]] = {}
         """What the run before has made, by its task."""
-        self._making: LateAnswer | None = None
+        self._making: DeferredReply | None = None
         """Its answer, where that is on the way to storage."""
         self._run, self._task, self._attempt = 0, 0, 0
         self._peak = peak_memory()
@@ -194,19 +203,19 @@ class WorkerCore:
         def load_and_run(call: Buffer) -> tuple[int, Payload]:
             try:
                 whole = self._with_bodies(definition)
-                runner = load_runner(whole, self._finish)
+                invoker = load_invoker(whole, self._finish)
             except ScalerError as error:
                 return failed(error)
             if definition.stream_output:
-                runner = self._capturing(runner, prefixed=definition.stream_output == StreamOutput.PREFIXED)
-            self._functions.replace(definition.handle, runner, whole.size)
-            return runner(call)
+                invoker = self._capturing(invoker, prefixed=definition.stream_output == StreamOutput.PREFIXED)
+            self._functions.replace(definition.handle, invoker, whole.size)
+            return invoker(call)
 
         self._functions.add(definition.handle, load_and_run, definition.size)
 
     def _run_tasks(self, datagram: bytes) -> None:
         sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
-        word, clock, cpu_clock, runners = self._word, self._clock, self._cpu_clock, self._functions.use(handles)
+        word, clock, cpu_clock, invokers = self._word, self._clock, self._cpu_clock, self._functions.use(handles)
         pack, pid, number, suspected = RECORD.pack, self._pid, self._number, self._suspected
         start, cpu_start = clock(), cpu_clock()
         for run, task, handle, length, attempt, flag in zip(
@@ -218,19 +227,19 @@ class WorkerCore:
                 self._record(RETURNED, 0, run, b"")
                 break
             at, end = end, end + length
-            runner = runners.get(handle)
-            if runner is None:
-                self._decline(NEED, run)
+            invoker = invokers.get(handle)
+            if invoker is None:
+                self._decline(FUNCTION_MISSING, run)
                 continue
             self._run, self._task, self._attempt = run, task, attempt
             if flag:
-                outcome = self._run_flagged(runner, datagram[at:end], flag)
+                outcome = self._run_flagged(invoker, datagram[at:end], flag)
                 if outcome is None:
-                    self._decline(UNFED, run)
+                    self._decline(INPUT_MISSING, run)
                     continue
                 status, payload = outcome
             else:
-                status, payload = runner(datagram[at:end])
+                status, payload = invoker(datagram[at:end])
             kind, answer = RESULT, None
             if status or len(payload) > INLINE_LIMIT or suspected():
                 kind, status, payload, answer = self._place_outcome(status, payload)
@@ -255,7 +264,7 @@ class WorkerCore:
                 answer.say(record, partial(_failing, run, profile))
             self._last = run
 
-    def _place_outcome(self, status: int, payload: Payload) -> tuple[int, int, Payload, LateAnswer | None]:
+    def _place_outcome(self, status: int, payload: Payload) -> tuple[int, int, Payload, DeferredReply | None]:
         """As `_place_result`, for runs that failed or are suspected, too.
 
         Such a run is the last one of a process that is damaged. Raises RetiredError for one that failed, so that it is
@@ -275,7 +284,7 @@ class WorkerCore:
         self._made = {}
         self._record(kind, 0, run, b"")
 
-    def _run_flagged(self, runner: Runner, call: Buffer, flag: int) -> tuple[int, Payload] | None:
+    def _run_flagged(self, invoker: Invoker, call: Buffer, flag: int) -> tuple[int, Payload] | None:
         """A call that is a reference, or comes with outcomes of other tasks; None where one of these is not here."""
         try:
             if flag & WITH_INPUTS:
@@ -291,7 +300,7 @@ class WorkerCore:
         except ScalerError as error:
             return failed(error)
         try:
-            return runner(call)
+            return invoker(call)
         finally:
             self.inputs = {}
 
@@ -312,7 +321,7 @@ class WorkerCore:
             definition = replace(definition, serializer_body=self._stored().get(bytes(definition.serializer_body)))
         return definition
 
-    def _place_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, LateAnswer | None]:
+    def _place_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, DeferredReply | None]:
         """Put an outcome beyond INLINE_LIMIT into object storage.
 
         Returns the record's kind, status and payload, and the answer that it is for where it is not stored yet.
@@ -335,8 +344,8 @@ class WorkerCore:
             answer.stored(error)
         return STORED_RESULT, status, reference, answer
 
-    def _capturing(self, runner: Runner, *, prefixed: bool) -> Runner:
-        """The runner with what it prints sent along, where wanted with its task and worker before each line."""
+    def _capturing(self, invoker: Invoker, *, prefixed: bool) -> Invoker:
+        """The invoker with what it prints sent along, where wanted with its task and worker before each line."""
 
         def run(call: Buffer) -> tuple[int, Payload]:
             current = self._run
@@ -347,10 +356,10 @@ class WorkerCore:
 
             if not prefixed:
                 with self._capture(send):
-                    return runner(call)
+                    return invoker(call)
             lines = PrefixedLines(f"[{self._task:x} {self._place}] ", send)
             with self._capture(lines.send):
-                outcome = runner(call)
+                outcome = invoker(call)
             lines.end()
             return outcome
 

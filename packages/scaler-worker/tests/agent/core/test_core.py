@@ -46,7 +46,7 @@ from scaler_worker.agent.core.events import SCHEDULER
 from scaler_worker.agent.core.records import NO_RUN, AgentConfig, WorkerRecord
 from scaler_worker.ipc.frames import (
     DatagramReturned,
-    FunctionMissed,
+    FunctionMissing,
     OutputWritten,
     RunsEnded,
     WorkerReady,
@@ -61,8 +61,8 @@ class ModelWorker:
     """What a worker process does: reads datagrams in order, runs their tasks in order."""
 
     def __init__(self) -> None:
-        self.unread: list[events.GiveTasks] = []
-        self.current: events.GiveTasks | None = None
+        self.unread: list[events.SendTasks] = []
+        self.current: events.SendTasks | None = None
         self.at = 0
         self.revoked = 0
         self.alive = True
@@ -101,7 +101,7 @@ class ModelWorker:
         if self.at == len(self.current.entries):
             self.current = None
         if entry[2].kind.handle not in self.knows:
-            return FunctionMissed(entry[0])
+            return FunctionMissing(entry[0])
         return RunsEnded([entry[0]], [Status.VALUE], [5], [NO_PROFILE], [b"result"], [])
 
 
@@ -161,9 +161,9 @@ class Host:
     def perform_on(self, worker: ModelWorker, effect: Any) -> None:
         if isinstance(effect, events.Define):
             worker.knows.add(effect.definition.handle)
-        elif isinstance(effect, events.GiveTasks):
+        elif isinstance(effect, events.SendTasks):
             assert worker.ready and worker.alive
-            worker.unread.append(events.GiveTasks(effect.worker, effect.sequence, list(effect.entries)))
+            worker.unread.append(events.SendTasks(effect.worker, effect.sequence, list(effect.entries)))
         elif isinstance(effect, events.RecallTail):
             count, worker.unread = len(worker.unread), []
             self.core.handle(effect.worker, events.TailRecalled(count, (), worker.word), self.now)
@@ -625,12 +625,12 @@ def test_a_spare_worker_does_not_hide_that_a_parent_waits() -> None:
     (number,) = [number for number, worker in host.workers.items() if number and worker.unread]
     host.workers[number].begin()
     host.handle(number, Submit((Group(b"f" * 16),), [8 << 32], Payloads([b"call"]), parent=second))
-    host.core.fleet.workers[5] = spare = WorkerRecord(5, "spare")
-    host.core.fleet.ready(spare, 1005, host.now)
+    host.core.workers.by_number[5] = spare = WorkerRecord(5, "spare")
+    host.core.workers.ready(spare, 1005, host.now)
     for _ in range(3):
         host.now += 0.06
         host.settle()
-    assert host.core.fleet.workers[number].blocked
+    assert host.core.workers.by_number[number].blocked
 
 
 def test_another_scheduler_is_told_who_is_blocked_and_asked_for_functions() -> None:
@@ -684,7 +684,7 @@ def test_a_drained_worker_ends_its_run_and_gives_back_the_rest() -> None:
     assert [message.workers for message in host.sent if isinstance(message, Resized)] == [1]
     current = host.workers[0].word
     host.read_run(0)
-    assert [entry[0] for entry in host.core.fleet.workers[0].entries()] == [current]
+    assert [entry[0] for entry in host.core.workers.by_number[0].entries()] == [current]
     host.drain()
     assert list(host.workers) == [1] and set(host.outcomes) == {*warm, *runs} and not host.returned
     host.sent.clear()
@@ -713,10 +713,10 @@ def test_logs_of_workers_name_their_tasks() -> None:
     [run] = host.run(1)
     host.workers[0].begin()
     host.die(0)
-    assert host.core.fleet.deaths == [
+    assert host.core.workers.deaths == [
         f"Worker[0] (process 1000) was killed by SIGKILL while it ran task {SESSION + run:x}"
     ]
-    assert host.logs == host.core.fleet.deaths
+    assert host.logs == host.core.workers.deaths
     host.ready_all()
     [run] = host.run(1)
     host.workers[0].begin()
@@ -727,7 +727,7 @@ def test_logs_of_workers_name_their_tasks() -> None:
 
 
 FALLIBLE: tuple[type, ...] = (
-    events.SendToScheduler, events.Relay, events.StartWorker, events.Define, events.GiveTasks, events.RecallTail,
+    events.SendToScheduler, events.Relay, events.StartWorker, events.Define, events.SendTasks, events.RecallTail,
     events.ReadRun, events.ReadCpu, events.KillWorker, events.EndWorker, Log,
 )  # fmt: skip
 
@@ -748,7 +748,7 @@ def test_an_effect_that_fails_ends_no_more_than_its_run(kind: type) -> None:
         host.now += 20.0
         host.settle()
     assert not host.stopped and set(host.outcomes) == {*runs, parent}
-    assert {worker.state for worker in host.core.fleet} == {WorkerState.IDLE}
+    assert {worker.state for worker in host.core.workers} == {WorkerState.IDLE}
     later = host.run(20)
     host.drain()
     assert all(host.status[run] == Status.VALUE for run in later)
@@ -913,9 +913,9 @@ class AgentMachine(RuleBasedStateMachine):
             host.now += 20.0
             host.settle()
             host.drain()
-        assert bool(host.stopped) == (not host.core.fleet.places)
-        assert len(host.workers) == host.core.fleet.places
-        assert all(worker.state == WorkerState.IDLE for worker in host.core.fleet)
+        assert bool(host.stopped) == (not host.core.workers.slots)
+        assert len(host.workers) == host.core.workers.slots
+        assert all(worker.state == WorkerState.IDLE for worker in host.core.workers)
         assert set(host.outcomes) | host.returned == set(range(1, host.next))
         self.nothing_ends_twice()
 

@@ -3,7 +3,7 @@
 Theory. A *run* (one dispatch of a task) is in exactly one place: waiting, parked until the bytes of its function
 come, or in the flight of one worker.
 
-    Run --> waiting | parked --GiveTasks--> in flight --RunsEnded--> Done, and kept until Release
+    Run --> waiting | parked --SendTasks--> in flight --RunsEnded--> Done, and kept until Release
     in flight --recalled, revoked, its worker died under another run--> waiting, in front
     in flight --its worker died under it--> Done LOST; stopped for its timeout --> Done FAILED
     anywhere --Withdraw--> Done CANCELLED at once; a worker that is in it is killed
@@ -20,7 +20,7 @@ sequence before each run, and we look at its current run well after having writt
 A worker is RUNNING while it has a flight and its task does not wait for other tasks. Nothing is given to an idle worker
 unless fewer than `places` are RUNNING; resuming needs no permission, so there may be more for a while.
 
-Invariants, asserted by `check`: every run in one place; flights of at most two datagrams, in the order of their
+Invariants, asserted by `check`: every run in one place; in_flight of at most two datagrams, in the order of their
 sequences; a blocked or stopping worker is given nothing; the indexes (idle, refillable, running) agree with the
 workers.
 """
@@ -66,11 +66,11 @@ from scaler_worker.agent.core.draining import Draining
 from scaler_worker.agent.core.events import AgentEffect
 from scaler_worker.agent.core.failed_effects import FailedEffects
 from scaler_worker.agent.core.functions import FunctionTable
-from scaler_worker.agent.core.in_flight import Flights
+from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.nesting import Nesting
 from scaler_worker.agent.core.records import AgentConfig, Entry, WorkerRecord
-from scaler_worker.agent.core.result_buffer import Outbox
-from scaler_worker.agent.core.workers import Fleet
+from scaler_worker.agent.core.result_buffer import ResultBuffer
+from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 from scaler_worker.ipc.inputs import with_inputs
 
@@ -79,16 +79,16 @@ class AgentCore:
     """Which run goes to which worker, and what becomes of it. `handle` is the way in, `settle` the way out."""
 
     def __init__(self, config: AgentConfig) -> None:
-        self.fleet = Fleet(config.workers, config.names, config.preload)
+        self.workers = Workers(config.workers, config.names, config.preload)
         self.functions = FunctionTable(config.task_timeout_seconds)
-        self._outbox = Outbox(config.name)
-        self.flights = Flights(self.fleet, self.functions, self._outbox)
-        self._deaths = Deaths(self.fleet, self.flights, config.host, config.secret)
-        self._nesting = Nesting(self.fleet, self.flights)
-        self._failed = FailedEffects(self.fleet, self.flights)
-        self._draining = Draining(self.fleet, self.flights, self.functions)
+        self._results = ResultBuffer(config.name)
+        self.in_flight = InFlight(self.workers, self.functions, self._results)
+        self._deaths = Deaths(self.workers, self.in_flight, config.host, config.secret)
+        self._nesting = Nesting(self.workers, self.in_flight)
+        self._failed = FailedEffects(self.workers, self.in_flight)
+        self._draining = Draining(self.workers, self.in_flight, self.functions)
         self._retention = config.object_retention_seconds
-        self._effects = self.flights.effects
+        self._effects = self.in_flight.effects
         self._rotate_at = 0.0
         self._welcome: Welcome | None = None
         self._from_scheduler = self._scheduler_handlers()
@@ -98,9 +98,9 @@ class AgentCore:
         nesting = self._nesting
         return {
             Run: self._run,
-            Withdraw: lambda message, now: self.flights.withdraw(set(message.runs), now),
+            Withdraw: lambda message, now: self.in_flight.withdraw(set(message.runs), now),
             Recall: self._recall,
-            Release: lambda message, now: self.flights.kept.release(message.tasks),
+            Release: lambda message, now: self.in_flight.kept.release(message.tasks),
             Resend: self._resend,
             Drain: lambda message, now: self._draining.drain(message, now),
             Functions: lambda message, now: self._learn(message),
@@ -120,20 +120,20 @@ class AgentCore:
         }
 
     def _worker_handlers(self) -> dict[type, Callable[[WorkerRecord, Any, float], None]]:
-        flights, nesting = self.flights, self._nesting
+        in_flight, nesting = self.in_flight, self._nesting
         return {
-            frames.RunsEnded: flights.ended,
+            frames.RunsEnded: in_flight.ended,
             frames.OutputWritten: self._written,
-            frames.RunUnfed: lambda worker, event, now: flights.unfed(worker, event.run, now),
-            frames.FunctionMissed: lambda worker, event, now: flights.missed(worker, event.run, now),
-            frames.DatagramReturned: lambda worker, event, now: flights.returned(worker, event.run, now),
+            frames.InputMissing: lambda worker, event, now: in_flight.input_missing(worker, event.run, now),
+            frames.FunctionMissing: lambda worker, event, now: in_flight.function_missing(worker, event.run, now),
+            frames.DatagramReturned: lambda worker, event, now: in_flight.returned(worker, event.run, now),
             frames.WorkerReady: self._ready,
-            frames.WorkerRetired: lambda worker, event, now: setattr(worker, "parting", event.text),
+            frames.WorkerRetired: lambda worker, event, now: setattr(worker, "retire_reason", event.text),
             frames.PreloadFailed: self._preload_failed,
             events.WorkerDied: self._died,
             events.WorkerNotStarted: lambda worker, event, now: self._not_started(worker, event.reason, now),
-            events.TailRecalled: flights.tail_recalled,
-            events.RunRead: flights.run_read,
+            events.TailRecalled: in_flight.tail_recalled,
+            events.RunRead: in_flight.run_read,
             events.CpuRead: nesting.cpu_read,
             Submit: nesting.submitted,
             Blocked: nesting.told_blocked,
@@ -148,7 +148,7 @@ class AgentCore:
     def handle(self, peer: int, event: Any, now: float) -> None:
         """Take in one event; one that is nobody's, or comes too late, changes nothing."""
         if peer >= 0:
-            worker = self.fleet.workers.get(peer)
+            worker = self.workers.by_number.get(peer)
             from_worker = self._from_worker.get(type(event))
             if worker is not None and from_worker is not None:
                 from_worker(worker, event, now)
@@ -157,47 +157,49 @@ class AgentCore:
 
     def settle(self, now: float) -> list[AgentEffect]:
         """Make every pending decision once; returns what to do, in order."""
-        flights = self.flights
-        if now >= flights.check_at:
-            flights.check(now)
+        in_flight = self.in_flight
+        if now >= in_flight.check_at:
+            in_flight.check(now)
         if now >= self._nesting.suspect_at:
             self._nesting.suspect(now)
         if now >= self._rotate_at:
             self._rotate_at = now + self._retention
-            flights.kept.rotate()
-        if flights.waiting:
-            flights.assign(now)
-        elif self.fleet.idle and self.fleet.running:
-            flights.share(now)
-        self._effects += self.fleet.balance(len(flights.waiting), now)
+            in_flight.kept.rotate()
+        if in_flight.waiting:
+            in_flight.assign(now)
+        elif self.workers.idle and self.workers.running:
+            in_flight.share(now)
+        self._effects += self.workers.balance(len(in_flight.waiting), now)
         self._effects += self._failed.settle(now)
-        if flights.unfed_runs:
-            self.flights.send(Returned(flights.unfed_runs))
-            flights.unfed_runs = []
-        if self.fleet.draining or not self.fleet.places:
+        if in_flight.input_missing_runs:
+            self.in_flight.send(Returned(in_flight.input_missing_runs))
+            in_flight.input_missing_runs = []
+        if self.workers.draining or not self.workers.slots:
             self._draining.settle()
-        if flights.needed:
-            self._effects.append(events.SendToScheduler(NeedFunctions(tuple(flights.needed))))
-            flights.needed.clear()
-        if self._outbox:
-            self._effects += map(events.SendToScheduler, self._outbox.take())
+        if in_flight.needed:
+            self._effects.append(events.SendToScheduler(NeedFunctions(tuple(in_flight.needed))))
+            in_flight.needed.clear()
+        if self._results:
+            self._effects += map(events.SendToScheduler, self._results.take())
         effects = self._effects[:]
         self._effects.clear()
         return effects
 
     def due(self) -> float:
         """When `settle` has something to do although nothing happened."""
-        return min(self.flights.check_at, self._nesting.suspect_at, self._rotate_at, self.fleet.due(), self._failed.due)
+        return min(
+            self.in_flight.check_at, self._nesting.suspect_at, self._rotate_at, self.workers.due(), self._failed.due
+        )
 
     # --- what the scheduler says ------------------------------------------------------------------------------------
 
     def _run(self, message: Run, now: float) -> None:
         try:
-            self.flights.waiting.extend(self._entries(message))
+            self.in_flight.waiting.extend(self._entries(message))
         except Exception as error:  # whatever is wrong with these tasks, others go on
             payload = describe(ScalerError(f"the agent could not take in the task: {type(error).__name__}: {error}"))
             for run, task in enumerate(message.tasks, message.first_run):
-                self.flights.fail(run, task, Status.FAILED, payload)
+                self.in_flight.fail(run, task, Status.FAILED, payload)
 
     def _entries(self, message: Run) -> list[Entry]:
         self._learn(message)
@@ -219,41 +221,41 @@ class AgentCore:
         )
 
     def _recall(self, message: Recall, now: float) -> None:
-        entries = self.flights.waiting.take_newest(message.count)
-        self.flights.send(Returned([entry[0] for entry in entries]))
+        entries = self.in_flight.waiting.take_newest(message.count)
+        self.in_flight.send(Returned([entry[0] for entry in entries]))
 
     def _resend(self, message: Resend, now: float) -> None:
         for task in message.tasks:
-            if outcome := self.flights.kept.get(task):
-                self._outbox.append(task, outcome)
+            if outcome := self.in_flight.kept.get(task):
+                self._results.append(task, outcome)
 
     def _learn(self, message: Run | Functions) -> None:
         if message.functions:
             self.functions.learn(message)
-            self.flights.waiting.give_back(self.functions.unpark(message.functions))
+            self.in_flight.waiting.requeue(self.functions.unpark(message.functions))
 
     def _link_up(self, event: LinkUp, now: float) -> None:
         first, self._welcome = self._welcome is None, event.welcome
         if event.resumed:
             return
-        self._effects += (events.Relay(worker.number, event.welcome) for worker in self.fleet if worker.pid)
+        self._effects += (events.Relay(worker.number, event.welcome) for worker in self.workers if worker.pid)
         if not first:
             self._resume()
             self._draining.tell()
 
     def _resume(self) -> None:
         """Tell a scheduler that knows nothing of us what we run and keep, and ask it what another one was asked."""
-        held, kept = self._held(), tuple(self.flights.kept)
-        self.flights.send(Resume([entry[1] for entry in held], [entry[0] for entry in held], (), kept))
-        blocked = [entry[0] for worker in self.fleet if worker.blocked and (entry := worker.next_entry())]
+        held, kept = self._held(), tuple(self.in_flight.kept)
+        self.in_flight.send(Resume([entry[1] for entry in held], [entry[0] for entry in held], (), kept))
+        blocked = [entry[0] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
         if blocked:
-            self.flights.send(Blocked(blocked, [True] * len(blocked)))
-        self.flights.needed.update(dict.fromkeys(self.functions.awaited()))
+            self.in_flight.send(Blocked(blocked, [True] * len(blocked)))
+        self.in_flight.needed.update(dict.fromkeys(self.functions.awaited()))
 
     def _held(self) -> list[Entry]:
         """Every run that has not ended and is still wanted."""
-        flying = (e for worker in self.fleet for e in worker.entries() if e[0] not in worker.dropped)
-        return [*flying, *self.flights.waiting, *self.functions.parked_entries()]
+        flying = (e for worker in self.workers for e in worker.entries() if e[0] not in worker.withdrawn)
+        return [*flying, *self.in_flight.waiting, *self.functions.parked_entries()]
 
     def _stop(self, code: int, *reasons: str) -> None:
         self._effects.append(events.EndAgent(code, reasons))
@@ -261,13 +263,13 @@ class AgentCore:
     def _effect_failed(self, event: events.EffectFailed, now: float) -> None:
         if not isinstance(event.effect, events.StartWorker):
             self._failed.take(event, now)
-        elif worker := self.fleet.workers.get(event.effect.worker):
+        elif worker := self.workers.by_number.get(event.effect.worker):
             self._not_started(worker, event.reason, now)
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def _ready(self, worker: WorkerRecord, event: frames.WorkerReady, now: float) -> None:
-        if line := self.fleet.ready(worker, event.pid, now):
+        if line := self.workers.ready(worker, event.pid, now):
             self._effects.append(line)
         if self._welcome is not None:
             self._effects.append(events.Relay(worker.number, self._welcome))
@@ -283,36 +285,36 @@ class AgentCore:
 
     def _died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
         self._forget(worker)
-        if worker.parting:
-            event = replace(event, reason=f"ended itself ({worker.parting})")
+        if worker.retire_reason:
+            event = replace(event, reason=f"ended itself ({worker.retire_reason})")
         self._deaths.died(worker, event, now)
-        if effect := self.fleet.gone(worker, event.reason, now):
+        if effect := self.workers.gone(worker, event.reason, now):
             self._effects.append(effect)
 
     def _not_started(self, worker: WorkerRecord, reason: str, now: float) -> None:
         self._forget(worker)
-        if line := self.fleet.not_started(worker, reason, now):
+        if line := self.workers.not_started(worker, reason, now):
             self._effects.append(line)
         self._nesting.make_room(reason)
 
     def _written(self, worker: WorkerRecord, event: frames.OutputWritten, now: float) -> None:
         entry = worker.next_entry()
         if event.stream not in (1, 2):
-            self.flights.broken(worker, event.run, now)
-        elif entry is not None and entry[0] == event.run and event.run not in worker.dropped:
-            self._outbox.write(entry[1], event.stream, event.text)
+            self.in_flight.broken(worker, event.run, now)
+        elif entry is not None and entry[0] == event.run and event.run not in worker.withdrawn:
+            self._results.write(entry[1], event.stream, event.text)
 
     # --- the truth --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """The invariants of the module's docstring."""
-        self.fleet.check()
-        self.flights.kept.check()
-        flying = [entry[0] for worker in self.fleet for entry in worker.entries()]
-        runs = [*flying, *(e[0] for e in self.flights.waiting), *(e[0] for e in self.functions.parked_entries())]
+        self.workers.check()
+        self.in_flight.kept.check()
+        flying = [entry[0] for worker in self.workers for entry in worker.entries()]
+        runs = [*flying, *(e[0] for e in self.in_flight.waiting), *(e[0] for e in self.functions.parked_entries())]
         assert len(runs) == len(set(runs)), "a run is in two places"
-        assert len(self.flights.waiting) == sum(1 for _ in self.flights.waiting)
-        for worker in self.fleet:
-            assert worker.dropped <= {entry[0] for entry in worker.entries()}
+        assert len(self.in_flight.waiting) == sum(1 for _ in self.in_flight.waiting)
+        for worker in self.workers:
+            assert worker.withdrawn <= {entry[0] for entry in worker.entries()}
             assert not (worker.blocked and worker.state == WorkerState.RUNNING)
         self._nesting.check()

@@ -10,22 +10,22 @@ from scaler_protocol.ids import SESSION_BITS
 from scaler_protocol.messages import Status, WorkerState
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
-from scaler_worker.agent.core.in_flight import Flights
+from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.records import Entry, WorkerRecord
-from scaler_worker.agent.core.workers import Fleet
+from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
 
 class Deaths:
     """Knows this host by its name, and by the secret that names what its workers store."""
 
-    def __init__(self, fleet: Fleet, flights: Flights, host: str, secret: bytes) -> None:
-        self._fleet, self._flights = fleet, flights
+    def __init__(self, workers: Workers, in_flight: InFlight, host: str, secret: bytes) -> None:
+        self._workers, self._in_flight = workers, in_flight
         self._host, self._secret = host, secret
 
     def died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
         """A worker is gone: only the run that it was in is charged, the others wait again."""
-        flights, entries = self._flights, worker.entries()
+        in_flight, entries = self._in_flight, worker.entries()
         killed = worker.state == WorkerState.STOPPING
         rest: list[Entry] = []
         current = worker.run_named(event.run)
@@ -34,24 +34,24 @@ class Deaths:
             if begun and self._secret:
                 # It may have died between storing the outcome and saying so.
                 unsaid = frames.result_name(self._secret, entry[1], entry[0], worker.pid)
-                flights.effects.append(events.SendToScheduler(DeleteObjects((unsaid,), entry[1] >> SESSION_BITS)))
+                in_flight.effects.append(events.SendToScheduler(DeleteObjects((unsaid,), entry[1] >> SESSION_BITS)))
             begun = begun and entry[0] != current
-            if entry[0] in worker.dropped:
+            if entry[0] in worker.withdrawn:
                 continue
-            if killed and entry[0] == worker.doomed and worker.verdict:
-                flights.fail(entry[0], entry[1], Status.FAILED, worker.verdict)
-            elif entry[0] == (worker.charged if killed else current):
-                flights.fail(entry[0], entry[1], Status.LOST, describe(self._death(worker, entry, event)))
+            if killed and entry[0] == worker.kill_target and worker.kill_reason:
+                in_flight.fail(entry[0], entry[1], Status.FAILED, worker.kill_reason)
+            elif entry[0] == (worker.charged_run if killed else current):
+                in_flight.fail(entry[0], entry[1], Status.LOST, describe(self._death(worker, entry, event)))
             else:
                 rest.append(entry)
-        worker.flight.clear()
-        worker.dropped.clear()
-        flights.waiting.give_back(rest)
+        worker.datagrams.clear()
+        worker.withdrawn.clear()
+        in_flight.waiting.requeue(rest)
         if not killed:
             at = "".join(f" while it ran task {entry[1]:x}" for entry in entries if entry[0] == current)
             text = f"{worker.name} (process {worker.pid}) {event.reason}{at}"
-            self._fleet.deaths.append(text)
-            flights.effects.append(Log(logging.WARNING, text))
+            self._workers.deaths.append(text)
+            in_flight.effects.append(Log(logging.WARNING, text))
 
     def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
         memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""

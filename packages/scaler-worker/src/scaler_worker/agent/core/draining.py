@@ -13,40 +13,40 @@ from scaler_protocol.messages import Returned
 from scaler_protocol.operations import Drain, Resized
 from scaler_worker.agent.core.events import EndAgent, SendToScheduler
 from scaler_worker.agent.core.functions import FunctionTable
-from scaler_worker.agent.core.in_flight import Flights
-from scaler_worker.agent.core.workers import Fleet
+from scaler_worker.agent.core.in_flight import InFlight
+from scaler_worker.agent.core.workers import Workers
 
 
 class Draining:
     """Knows nothing of operators: the scheduler has asked them who they are."""
 
-    def __init__(self, fleet: Fleet, flights: Flights, functions: FunctionTable) -> None:
-        self._fleet, self._flights, self._functions = fleet, flights, functions
-        self._places = fleet.places
+    def __init__(self, workers: Workers, in_flight: InFlight, functions: FunctionTable) -> None:
+        self._workers, self._in_flight, self._functions = workers, in_flight, functions
+        self._announced_slots = workers.slots
         self._over = False
 
     def drain(self, message: Drain, now: float) -> None:
         """A worker is to end; one that is gone, or is about to be, changes nothing."""
-        worker = self._fleet.drain(message.pid, now)
+        worker = self._workers.drain(message.pid, now)
         if worker is None:
             return
-        self._flights.take_back(worker)
-        self._flights.effects.append(Log(logging.INFO, f"{worker.name} (process {worker.pid}) is drained"))
+        self._in_flight.reclaim(worker)
+        self._in_flight.effects.append(Log(logging.INFO, f"{worker.name} (process {worker.pid}) is drained"))
         self.tell()
 
     def tell(self) -> None:
         """Say how many workers there are, where it is not what Hello says."""
-        if self._fleet.places != self._places:
-            self._flights.effects.append(SendToScheduler(Resized(self._fleet.places)))
+        if self._workers.slots != self._announced_slots:
+            self._in_flight.effects.append(SendToScheduler(Resized(self._workers.slots)))
 
     def settle(self) -> None:
         """Without workers nothing may wait here."""
-        if self._fleet.places:
+        if self._workers.slots:
             return
-        waiting = self._flights.waiting.take_newest(len(self._flights.waiting))
+        waiting = self._in_flight.waiting.take_newest(len(self._in_flight.waiting))
         parked = self._functions.remove({entry[0] for entry in self._functions.parked_entries()})
         if waiting or parked:
-            self._flights.effects.append(SendToScheduler(Returned([entry[0] for entry in (*waiting, *parked)])))
-        if not self._fleet.workers and not self._over:
+            self._in_flight.effects.append(SendToScheduler(Returned([entry[0] for entry in (*waiting, *parked)])))
+        if not self._workers.by_number and not self._over:
             self._over = True
-            self._flights.effects.append(EndAgent(0, ("all workers were drained",)))
+            self._in_flight.effects.append(EndAgent(0, ("all workers were drained",)))

@@ -100,7 +100,7 @@ class Define:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveTasks:
+class SendTasks:
     """Write a task datagram to a worker."""
 
     worker: int
@@ -152,7 +152,7 @@ class EndAgent:
     reasons: tuple[str, ...]
 
 
-WorkerEffect = StartWorker | Define | GiveTasks | RecallTail | ReadRun | ReadCpu | KillWorker | EndWorker
+WorkerEffect = StartWorker | Define | SendTasks | RecallTail | ReadRun | ReadCpu | KillWorker | EndWorker
 AgentEffect = SendToScheduler | Relay | WorkerEffect | Log | EndAgent
 
 

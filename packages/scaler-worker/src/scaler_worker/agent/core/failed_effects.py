@@ -17,10 +17,10 @@ from scaler_protocol.errors import ScalerError, describe
 from scaler_protocol.messages import Done, Output, Status
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.events import AgentEffect, EffectFailed
-from scaler_worker.agent.core.in_flight import RETRY_SECONDS, Flights
+from scaler_worker.agent.core.in_flight import RETRY_SECONDS, InFlight
 from scaler_worker.agent.core.records import WorkerRecord
 from scaler_worker.agent.core.split_by_session import cut_done
-from scaler_worker.agent.core.workers import Fleet
+from scaler_worker.agent.core.workers import Workers
 
 TRIES: Final = 20
 
@@ -28,9 +28,9 @@ TRIES: Final = 20
 class FailedEffects:
     """Hears of failed effects, with `take`, and gives those that are due once more, with `settle`."""
 
-    def __init__(self, fleet: Fleet, flights: Flights) -> None:
+    def __init__(self, workers: Workers, in_flight: InFlight) -> None:
         self.due = math.inf
-        self._fleet, self._flights = fleet, flights
+        self._workers, self._in_flight = workers, in_flight
         self._waiting: list[tuple[AgentEffect, WorkerRecord | None, int]] = []
         self._tried: list[tuple[AgentEffect, WorkerRecord | None, int]] = []
         """What the last `settle` has given."""
@@ -38,7 +38,7 @@ class FailedEffects:
             events.SendToScheduler: self._not_sent,
             events.Relay: lambda effect, error, now: self._stop_run(effect.worker, error),
             events.Define: self._not_defined,
-            events.GiveTasks: self._not_given,
+            events.SendTasks: self._not_given,
             Log: lambda effect, error, now: None,
             events.EndAgent: lambda effect, error, now: None,
         }
@@ -54,7 +54,7 @@ class FailedEffects:
         self._tried = []
         if now < self.due:
             return []
-        workers = self._fleet.workers
+        workers = self._workers.by_number
         self._tried = [each for each in self._waiting if each[1] is None or workers.get(each[1].number) is each[1]]
         self._waiting, self.due = [], math.inf
         return [effect for effect, _, _ in self._tried]
@@ -63,18 +63,18 @@ class FailedEffects:
         tries = next((tries for tried, _, tries in self._tried if tried is effect), 0) + 1
         if tries >= TRIES and isinstance(effect, events.SendToScheduler):
             reason = f"the scheduler can not be told {type(effect.message).__name__}: {error}"
-            self._flights.effects.append(events.EndAgent(1, (reason,)))
+            self._in_flight.effects.append(events.EndAgent(1, (reason,)))
             return
-        record = self._fleet.workers.get(getattr(effect, "worker", -1))
+        record = self._workers.by_number.get(getattr(effect, "worker", -1))
         if record is not None or isinstance(effect, events.SendToScheduler):
             self._waiting.append((effect, record, tries))
             self.due = now + RETRY_SECONDS
 
     def _stop_run(self, number: int, error: ScalerError) -> None:
-        worker = self._fleet.workers.get(number)
+        worker = self._workers.by_number.get(number)
         entry = worker.next_entry() if worker is not None else None
         if worker is not None and entry is not None:
-            self._flights.stop_run(worker, entry[0], error)
+            self._in_flight.stop_run(worker, entry[0], error)
 
     def _not_sent(self, effect: events.SendToScheduler, error: ScalerError, now: float) -> None:
         message = effect.message
@@ -82,19 +82,19 @@ class FailedEffects:
             self._stop_run(effect.origin, error)
         elif isinstance(message, Done) and len(message.tasks) > 1:
             singles = (cut_done(message, (at,)) for at in range(len(message.tasks)))
-            self._flights.effects += map(events.SendToScheduler, singles)
+            self._in_flight.effects += map(events.SendToScheduler, singles)
         elif isinstance(message, Done) and message.statuses[0] != Status.FAILED:
-            self._flights.fail(message.runs[0], message.tasks[0], Status.FAILED, describe(error))
+            self._in_flight.fail(message.runs[0], message.tasks[0], Status.FAILED, describe(error))
         elif not isinstance(message, Output):
             self._again(effect, error, now)
 
     def _not_defined(self, effect: events.Define, error: ScalerError, now: float) -> None:
         """The runs behind it come back from the worker, which does not know their function; then they fail."""
-        worker = self._fleet.workers.get(effect.worker)
+        worker = self._workers.by_number.get(effect.worker)
         kind = worker.knows.pop(effect.definition.handle, None) if worker is not None else None
         if kind is not None:
             kind.fault = describe(error)
 
-    def _not_given(self, effect: events.GiveTasks, error: ScalerError, now: float) -> None:
-        if worker := self._fleet.workers.get(effect.worker):
-            self._flights.not_given(worker, effect.sequence, describe(error), now)
+    def _not_given(self, effect: events.SendTasks, error: ScalerError, now: float) -> None:
+        if worker := self._workers.by_number.get(effect.worker):
+            self._in_flight.not_given(worker, effect.sequence, describe(error), now)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from scaler_protocol import limits
 from scaler_protocol.messages import Functions, Group, Run
 from scaler_worker.agent.core.generations import Generations
-from scaler_worker.agent.core.records import Entry, FunctionKind, Lane
+from scaler_worker.agent.core.records import Entry, FunctionKind, TaskGroup
 from scaler_worker.ipc.frames import Definition
 
 BODIES_LIMIT = 256 * 1024 * 1024
@@ -26,7 +26,7 @@ class FunctionTable:
 
     def __init__(self, default_timeout: float) -> None:
         self._default_timeout = default_timeout
-        self._lanes: Generations[Group, Lane] = Generations(GROUPS_LIMIT)
+        self._lanes: Generations[Group, TaskGroup] = Generations(GROUPS_LIMIT)
         self._kinds: Generations[tuple[bytes, bytes, int, int], FunctionKind] = Generations(GROUPS_LIMIT)
         self._bodies: OrderedDict[bytes, tuple[str, bytes, bool]] = OrderedDict()
         """Name, body, whether the body is a reference into object storage."""
@@ -40,18 +40,18 @@ class FunctionTable:
     def __len__(self) -> int:
         return len(self._bodies)
 
-    def lanes(self, groups: Sequence[Group]) -> list[Lane]:
+    def lanes(self, groups: Sequence[Group]) -> list[TaskGroup]:
         """The lane of each group of a message."""
         return [self._lanes.get(group) or self._lane(group) for group in groups]
 
-    def _lane(self, group: Group) -> Lane:
+    def _lane(self, group: Group) -> TaskGroup:
         key = (group.function, group.serializer, group.encoding, group.stream_output)
         kind = self._kinds.get(key)
         if kind is None:
             self._handles += 1
             kind = FunctionKind(self._handles, group)
             self._kinds.put(key, kind)
-        lane = Lane(group, kind, self._default_timeout)
+        lane = TaskGroup(group, kind, self._default_timeout)
         self._lanes.put(group, lane)
         return lane
 

@@ -17,8 +17,8 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.records import NO_RUN, UNKNOWN, Datagram, Entry, FunctionKind, WaitingRuns, WorkerRecord
-from scaler_worker.agent.core.result_buffer import KeptOutcomes, Outbox
-from scaler_worker.agent.core.workers import Fleet
+from scaler_worker.agent.core.result_buffer import KeptResults, ResultBuffer
+from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
 CHUNK_MICROSECONDS: Final = 8_000.0
@@ -34,41 +34,41 @@ RETRY_SECONDS: Final = 0.05
 """How soon a run that was to be stopped is looked at again."""
 
 
-class Flights:
+class InFlight:
     """Runs from waiting to ended, over the workers of one agent."""
 
-    def __init__(self, fleet: Fleet, functions: FunctionTable, outbox: Outbox) -> None:
+    def __init__(self, workers: Workers, functions: FunctionTable, results: ResultBuffer) -> None:
         self.waiting = WaitingRuns()
-        self.kept = KeptOutcomes()
+        self.kept = KeptResults()
         self.effects: list[events.AgentEffect] = []
         self.needed: dict[bytes, None] = {}
         """Functions whose bytes are to be asked for."""
-        self.unfed_runs: list[int] = []
+        self.input_missing_runs: list[int] = []
         """To be given back to the scheduler: what they take was not made before them."""
         self.check_at = math.inf
-        self._fleet = fleet
+        self._workers = workers
         self._functions = functions
-        self._outbox = outbox
+        self._results = results
 
     # --- giving -----------------------------------------------------------------------------------------------------
 
     def assign(self, now: float) -> None:
         """Give waiting runs to workers that have nothing, or little, to do."""
-        waiting, fleet = self.waiting, self._fleet
-        while waiting and fleet.idle and (free := fleet.places - len(fleet.running)) > 0:
-            share = -(-len(waiting) // min(free, len(fleet.idle)))
-            _, worker = fleet.idle.popitem()
+        waiting, workers = self.waiting, self._workers
+        while waiting and workers.idle and (free := workers.slots - len(workers.running)) > 0:
+            share = -(-len(waiting) // min(free, len(workers.idle)))
+            _, worker = workers.idle.popitem()
             self._give(worker, min(share, frames.COUNT_LIMIT), now)
-        for worker in list(fleet.refillable.values()):
+        for worker in list(workers.refillable.values()):
             if not waiting:
                 return
             self._give(worker, frames.COUNT_LIMIT, now)
 
     def share(self, now: float) -> None:
         """Nothing waits and a worker is idle: see whether it can have what another one has not begun to read."""
-        wanted = min(len(self._fleet.idle), self._fleet.places - len(self._fleet.running))
-        for number in self._fleet.running:
-            flight = self._fleet.workers[number].flight
+        wanted = min(len(self._workers.idle), self._workers.slots - len(self._workers.running))
+        for number in self._workers.running:
+            flight = self._workers.by_number[number].datagrams
             if wanted > 0 and len(flight) > 1 and not flight[1].checked:
                 flight[1].checked = now
                 self.effects.append(events.RecallTail(number))
@@ -79,7 +79,7 @@ class Flights:
         least = LONGEST_SWEEP_SECONDS
         for number in numbers:
             left = sum(
-                d.estimate * (len(d.entries) - d.at) / len(d.entries) for d in self._fleet.workers[number].flight
+                d.estimate * (len(d.entries) - d.at) / len(d.entries) for d in self._workers.by_number[number].datagrams
             )
             least = min(least, left / 2e6)
         return max(SWEEP_SECONDS, least)
@@ -92,12 +92,12 @@ class Flights:
         if entries:
             worker.sequence += 1
             datagram = Datagram(worker.sequence, entries, sum(entry[2].kind.estimate for entry in entries))
-            worker.flight.append(datagram)
-            self.effects.append(events.GiveTasks(worker.number, worker.sequence, entries))
-            if len(worker.flight) == 1:
+            worker.datagrams.append(datagram)
+            self.effects.append(events.SendTasks(worker.number, worker.sequence, entries))
+            if len(worker.datagrams) == 1:
                 datagram.since = now
             self._watch(worker)
-        self._fleet.place(worker, now)
+        self._workers.reindex(worker, now)
 
     def _define(self, worker: WorkerRecord, kinds: Iterable[FunctionKind], entries: list[Entry]) -> list[Entry]:
         """Tell the worker of these kinds; returns the runs whose functions are all here."""
@@ -113,10 +113,10 @@ class Flights:
 
     def _watch(self, worker: WorkerRecord) -> None:
         """See that `check` comes when the worker's next run is overdue or out of time."""
-        head = worker.flight[0]
+        head = worker.datagrams[0]
         if timeout := head.entries[head.at][2].timeout:
             self.check_at = min(self.check_at, head.since + timeout)
-        if worker.dropped or len(worker.flight) > 1 or (not head.revoked and head.at + 1 < len(head.entries)):
+        if worker.withdrawn or len(worker.datagrams) > 1 or (not head.revoked and head.at + 1 < len(head.entries)):
             self.check_at = min(self.check_at, _overdue_at(head))
 
     # --- ending -----------------------------------------------------------------------------------------------------
@@ -125,10 +125,10 @@ class Flights:
         """A worker finished runs."""
         at, total = 0, len(batch.runs)
         while at < total:
-            if not worker.flight:
+            if not worker.datagrams:
                 self.broken(worker, batch.runs[at], now)
                 return
-            head = worker.flight[0]
+            head = worker.datagrams[0]
             entries = head.entries[head.at : head.at + total - at]
             end = at + len(entries)
             whole = not at and end == total
@@ -140,10 +140,10 @@ class Flights:
             self._advance(worker, len(entries), now)
             at = end
         worker.children.clear()
-        worker.blocked = worker.guessed = worker.skipped = False
-        if worker.flight:
+        worker.blocked = worker.inferred_blocked = worker.skipped = False
+        if worker.datagrams:
             self._watch(worker)
-        self._fleet.place(worker, now)
+        self._workers.reindex(worker, now)
 
     def broken(self, worker: WorkerRecord, run: int, now: float) -> None:
         """A task wrote into its worker's pipe or word: what the worker says can not be believed any more.
@@ -154,25 +154,25 @@ class Flights:
             return
         text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten what the worker says to us"
         self.effects.append(Log(logging.WARNING, text))
-        worker.charged = run
+        worker.charged_run = run
         self.kill(worker, None, b"", now)
 
     def _advance(self, worker: WorkerRecord, count: int, now: float) -> None:
-        head = worker.flight[0]
+        head = worker.datagrams[0]
         head.at += count
         worker.last_run = head.entries[head.at - 1][0]
         head.since = now
         if head.at >= len(head.entries):
-            worker.flight.popleft()
-            if worker.flight:
-                worker.flight[0].since = now
+            worker.datagrams.popleft()
+            if worker.datagrams:
+                worker.datagrams[0].since = now
 
     def _take_outcomes(self, worker: WorkerRecord, entries: list[Entry], batch: frames.RunsEnded) -> None:
         _measure(entries, batch.durations)
-        if worker.dropped and not worker.dropped.isdisjoint(batch.runs):
+        if worker.withdrawn and not worker.withdrawn.isdisjoint(batch.runs):
             # An object that nobody wants must be told of all the same, or nobody frees it.
-            wanted = [at for at, run in enumerate(batch.runs) if run not in worker.dropped or at in batch.stored]
-            worker.dropped.difference_update(batch.runs)
+            wanted = [at for at, run in enumerate(batch.runs) if run not in worker.withdrawn or at in batch.stored]
+            worker.withdrawn.difference_update(batch.runs)
             for at in wanted:
                 self._take_outcomes(worker, [entries[at]], batch.part(at, at + 1))
             return
@@ -186,7 +186,7 @@ class Flights:
     def _settle_runs(self, tasks: list[int], batch: frames.RunsEnded) -> None:
         size = sum(map(len, batch.payloads))
         runs, statuses, payloads, profiles = batch.runs, batch.statuses, batch.payloads, batch.profiles
-        self._outbox.extend(tasks, runs, statuses, payloads, profiles, batch.stored, size)
+        self._results.extend(tasks, runs, statuses, payloads, profiles, batch.stored, size)
         stored: Iterable[bool] = repeat(False, len(tasks))
         if batch.stored:
             positions = set(batch.stored)
@@ -196,7 +196,7 @@ class Flights:
     def fail(self, run: int, task: int, status: int, payload: bytes) -> None:
         """The engine ends a run."""
         outcome = (run, status, payload, NO_PROFILE, False)
-        self._outbox.append(task, outcome)
+        self._results.append(task, outcome)
         if status == Status.FAILED:
             self.kept.keep((task,), (outcome,), len(payload))
 
@@ -206,17 +206,17 @@ class Flights:
 
     def not_given(self, worker: WorkerRecord, sequence: int, payload: bytes, now: float) -> None:
         """A datagram could not be written to the worker: its runs fail so."""
-        for datagram in [datagram for datagram in worker.flight if datagram.sequence == sequence]:
-            worker.flight.remove(datagram)
+        for datagram in [datagram for datagram in worker.datagrams if datagram.sequence == sequence]:
+            worker.datagrams.remove(datagram)
             for run, task, *_ in datagram.left():
-                if run not in worker.dropped:
+                if run not in worker.withdrawn:
                     self.fail(run, task, Status.FAILED, payload)
-                worker.dropped.discard(run)
-        if worker.flight:
-            worker.flight[0].since = now
-        self._fleet.place(worker, now)
+                worker.withdrawn.discard(run)
+        if worker.datagrams:
+            worker.datagrams[0].since = now
+        self._workers.reindex(worker, now)
 
-    def missed(self, worker: WorkerRecord, run: int, now: float) -> None:
+    def function_missing(self, worker: WorkerRecord, run: int, now: float) -> None:
         """A worker has dropped the function of its next run."""
         entry = worker.next_entry()
         if entry is None or entry[0] != run:
@@ -224,22 +224,22 @@ class Flights:
         kind = entry[2].kind
         worker.knows.pop(kind.handle, None)
         self._advance(worker, 1, now)
-        if kind.fault and run not in worker.dropped:
+        if kind.fault and run not in worker.withdrawn:
             self.fail(run, entry[1], Status.FAILED, kind.fault)
         else:
             self._requeue(worker, [entry])
-        self._fleet.place(worker, now)
+        self._workers.reindex(worker, now)
 
-    def unfed(self, worker: WorkerRecord, run: int, now: float) -> None:
+    def input_missing(self, worker: WorkerRecord, run: int, now: float) -> None:
         """A worker could not start its next run, because the one before made nothing that it could take."""
         entry = worker.next_entry()
         if entry is None or entry[0] != run:
             return
         self._advance(worker, 1, now)
-        if run not in worker.dropped:
-            self.unfed_runs.append(run)
-        worker.dropped.discard(run)
-        self._fleet.place(worker, now)
+        if run not in worker.withdrawn:
+            self.input_missing_runs.append(run)
+        worker.withdrawn.discard(run)
+        self._workers.reindex(worker, now)
 
     def returned(self, worker: WorkerRecord, run: int, now: float) -> None:
         """A worker did not start this run and what stands behind it in its datagram: that is revoked, or it retires.
@@ -250,32 +250,32 @@ class Flights:
         entry = worker.next_entry()
         if entry is None or entry[0] != run:
             return
-        skipped = not worker.flight[0].revoked
-        self._requeue(worker, worker.flight.popleft().left())
-        if worker.flight:
-            worker.flight[0].since = now
-        self._fleet.place(worker, now)
+        skipped = not worker.datagrams[0].revoked
+        self._requeue(worker, worker.datagrams.popleft().left())
+        if worker.datagrams:
+            worker.datagrams[0].since = now
+        self._workers.reindex(worker, now)
         if skipped and worker.skipped:
             self.broken(worker, 0, now)
         worker.skipped = skipped
 
     def _requeue(self, worker: WorkerRecord, entries: Sequence[Entry]) -> None:
         """Runs that were not started are next again, but for those that nobody wants any more."""
-        if worker.dropped:
+        if worker.withdrawn:
             runs = {entry[0] for entry in entries}
-            entries = [entry for entry in entries if entry[0] not in worker.dropped]
-            worker.dropped -= runs
-        self.waiting.give_back(entries)
+            entries = [entry for entry in entries if entry[0] not in worker.withdrawn]
+            worker.withdrawn -= runs
+        self.waiting.requeue(entries)
 
     # --- taking back ------------------------------------------------------------------------------------------------
 
-    def take_back(self, worker: WorkerRecord) -> None:
+    def reclaim(self, worker: WorkerRecord) -> None:
         """Have back what stands behind the worker's current run."""
-        if worker.state == WorkerState.STOPPING or not worker.flight:
+        if worker.state == WorkerState.STOPPING or not worker.datagrams:
             return
-        if len(worker.flight) > 1 or worker.dropped:
+        if len(worker.datagrams) > 1 or worker.withdrawn:
             self.effects.append(events.RecallTail(worker.number))
-        head = worker.flight[0]
+        head = worker.datagrams[0]
         if not head.revoked and head.at + 1 < len(head.entries):
             head.revoked = True
             self.effects.append(events.ReadRun(worker.number, head.sequence))
@@ -284,20 +284,20 @@ class Flights:
         """The last datagrams of a flight were never read; the run it is in may be one that is to be stopped."""
         for handle in event.handles:
             worker.knows.pop(handle, None)
-        for _ in range(min(event.datagrams, len(worker.flight))):
-            self._requeue(worker, worker.flight.pop().left())
+        for _ in range(min(event.datagrams, len(worker.datagrams))):
+            self._requeue(worker, worker.datagrams.pop().left())
         entry, run = worker.next_entry(), worker.run_named(event.run)
         if entry is not None and entry[0] == run and worker.state != WorkerState.STOPPING:
-            if run == worker.doomed:
-                self.kill(worker, run, worker.verdict, now)
-            elif run in worker.dropped and (_is_long(entry) or now >= worker.flight[0].since + _patience(entry)):
+            if run == worker.kill_target:
+                self.kill(worker, run, worker.kill_reason, now)
+            elif run in worker.withdrawn and (_is_long(entry) or now >= worker.datagrams[0].since + _patience(entry)):
                 self.kill(worker, run, b"", now)
-        worker.doomed = worker.doomed if worker.state == WorkerState.STOPPING else None
-        self._fleet.place(worker, now)
+        worker.kill_target = worker.kill_target if worker.state == WorkerState.STOPPING else None
+        self._workers.reindex(worker, now)
 
     def run_read(self, worker: WorkerRecord, event: events.RunRead, now: float) -> None:
         """A datagram is revoked for certain: what stands behind the run that was read is ours again."""
-        for datagram in worker.flight:
+        for datagram in worker.datagrams:
             if datagram.sequence == event.sequence:
                 runs = [entry[0] for entry in datagram.entries]
                 if event.run in runs[datagram.at :]:
@@ -311,12 +311,12 @@ class Flights:
         """Stop these runs wherever they are; each is CANCELLED at once."""
         for entry in (*self.waiting.remove(runs), *self._functions.remove(runs)):
             self.fail(entry[0], entry[1], Status.CANCELLED, b"")
-        for worker in self._fleet:
-            hit = [entry for entry in worker.entries() if entry[0] in runs and entry[0] not in worker.dropped]
+        for worker in self._workers:
+            hit = [entry for entry in worker.entries() if entry[0] in runs and entry[0] not in worker.withdrawn]
             if hit:
                 for entry in hit:
                     self.fail(entry[0], entry[1], Status.CANCELLED, b"")
-                worker.dropped.update(entry[0] for entry in hit)
+                worker.withdrawn.update(entry[0] for entry in hit)
                 if worker.state != WorkerState.STOPPING:
                     self.effects.append(events.RecallTail(worker.number))
                     self._watch(worker)
@@ -324,16 +324,16 @@ class Flights:
     def stop_run(self, worker: WorkerRecord, run: int, error: ScalerError) -> None:
         """End a run that is being executed with an error, if it still is."""
         if worker.state != WorkerState.STOPPING:
-            worker.doomed, worker.verdict = run, describe(error)
+            worker.kill_target, worker.kill_reason = run, describe(error)
             self.effects.append(events.RecallTail(worker.number))
 
-    def kill(self, worker: WorkerRecord, run: int | None, verdict: bytes, now: float) -> None:
+    def kill(self, worker: WorkerRecord, run: int | None, kill_reason: bytes, now: float) -> None:
         """Kill a worker to stop one of its runs."""
         if run is not None and (entry := worker.next_entry()):
             text = f"{worker.name} (process {worker.pid}) is killed to stop task {entry[1]:x}"
             self.effects.append(Log(logging.INFO, text))
-        worker.doomed, worker.verdict, worker.state = run, verdict, WorkerState.STOPPING
-        self._fleet.place(worker, now)
+        worker.kill_target, worker.kill_reason, worker.state = run, kill_reason, WorkerState.STOPPING
+        self._workers.reindex(worker, now)
         self.effects.append(events.KillWorker(worker.number))
 
     # --- what time brings -------------------------------------------------------------------------------------------
@@ -341,10 +341,10 @@ class Flights:
     def check(self, now: float) -> None:
         """Find runs that are out of time, and what waits behind runs that take too long."""
         self.check_at = math.inf
-        for worker in self._fleet:
-            if not worker.flight or worker.state == WorkerState.STOPPING:
+        for worker in self._workers:
+            if not worker.datagrams or worker.state == WorkerState.STOPPING:
                 continue
-            head = worker.flight[0]
+            head = worker.datagrams[0]
             entry = head.entries[head.at]
             timeout = entry[2].timeout
             if timeout and now >= head.since + timeout:
@@ -352,9 +352,9 @@ class Flights:
                 self.stop_run(worker, entry[0], TaskTimeoutError(message, timeout_seconds=timeout))
                 head.since = now - timeout + RETRY_SECONDS
             elif now >= _overdue_at(head):
-                if self._fleet.idle:  # otherwise nobody could run it sooner
-                    self.take_back(worker)
-                elif worker.dropped:
+                if self._workers.idle:  # otherwise nobody could run it sooner
+                    self.reclaim(worker)
+                elif worker.withdrawn:
                     self.effects.append(events.RecallTail(worker.number))
                 head.checked = now
             self._watch(worker)

@@ -25,10 +25,10 @@ from scaler_protocol.messages import (
 )
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
-from scaler_worker.agent.core.in_flight import Flights
+from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.records import WorkerRecord
 from scaler_worker.agent.core.split_by_session import ByTask, by_session
-from scaler_worker.agent.core.workers import Fleet
+from scaler_worker.agent.core.workers import Workers
 
 SUSPECT_SECONDS: Final = 0.05
 SUSPECT_NANOSECONDS: Final = 1_000_000
@@ -41,10 +41,10 @@ SESSIONS_LIMIT: Final = 64
 class Nesting:
     """Parents, their children, and the clients through which they submit."""
 
-    def __init__(self, fleet: Fleet, flights: Flights) -> None:
+    def __init__(self, workers: Workers, in_flight: InFlight) -> None:
         self.suspect_at = math.inf
         """When parents are to be looked at."""
-        self._fleet, self._flights = fleet, flights
+        self._workers, self._in_flight = workers, in_flight
         self._sessions: dict[int, int] = {}
         self._memory_nearly_gone = False
 
@@ -59,12 +59,12 @@ class Nesting:
 
     def pass_on(self, worker: WorkerRecord, message: Any, now: float) -> None:
         """A client inside a task has something to say to the scheduler."""
-        self._flights.effects.append(events.SendToScheduler(message, worker.number))
+        self._in_flight.effects.append(events.SendToScheduler(message, worker.number))
 
     def refuse_shutdown(self, worker: WorkerRecord, message: Shutdown, now: float) -> None:
         """A task asks for more than it may."""
         answer = ShutdownAnswer(False, "a task cannot shut down the scheduler that runs it")
-        self._flights.effects.append(events.Relay(worker.number, answer))
+        self._in_flight.effects.append(events.Relay(worker.number, answer))
 
     def submitted(self, worker: WorkerRecord, message: Submit, now: float) -> None:
         """A task submits tasks."""
@@ -88,8 +88,8 @@ class Nesting:
         number = self._sessions.get(session)
         if number is None:
             return None
-        self._flights.effects.append(events.Relay(number, message))
-        return self._fleet.workers[number]
+        self._in_flight.effects.append(events.Relay(number, message))
+        return self._workers.by_number[number]
 
     def relay_by_task(self, message: ByTask, now: float) -> None:
         """The scheduler speaks of tasks that tasks here have submitted."""
@@ -97,7 +97,7 @@ class Nesting:
             worker = self._relay(session, part)
             if worker is None and isinstance(part, Done | NeedTasks):
                 # The process that wanted them is gone: nobody else will say so of tasks that a restart made orphans.
-                self._flights.send(Release(part.tasks) if isinstance(part, Done) else Cancel(part.tasks))
+                self._in_flight.send(Release(part.tasks) if isinstance(part, Done) else Cancel(part.tasks))
             elif worker is not None and isinstance(part, Done):
                 worker.children.difference_update(part.tasks)
 
@@ -110,33 +110,33 @@ class Nesting:
         for run, blocked in zip(message.runs, message.blocked, strict=True):
             entry = worker.next_entry()
             if entry is not None and entry[0] == run:
-                worker.guessed = False
+                worker.inferred_blocked = False
                 self._set_blocked(worker, run, blocked, now)
 
     def _set_blocked(self, worker: WorkerRecord, run: int, blocked: bool, now: float) -> None:
         """A run waits for other tasks, and gives its place to them; or does not any more."""
         if blocked == worker.blocked or worker.state == WorkerState.STOPPING:
             return
-        if blocked and (self._memory_nearly_gone or len(self._fleet.blocked) >= BLOCKED_LIMIT):
+        if blocked and (self._memory_nearly_gone or len(self._workers.blocked) >= BLOCKED_LIMIT):
             what = "the host's memory is nearly gone" if self._memory_nearly_gone else f"the limit is {BLOCKED_LIMIT}"
             self._refuse_to_wait(worker, run, f"one more would be too many: {what}")
             return
         worker.blocked = blocked
         if blocked:
-            self._flights.take_back(worker)
-        self._fleet.place(worker, now)
-        self._flights.send(Blocked((run,), (blocked,)))
+            self._in_flight.reclaim(worker)
+        self._workers.reindex(worker, now)
+        self._in_flight.send(Blocked((run,), (blocked,)))
 
     def _refuse_to_wait(self, worker: WorkerRecord, run: int, why: str) -> None:
-        count = len(self._fleet.blocked)
+        count = len(self._workers.blocked)
         message = f"{count} tasks of this host wait for tasks of their own, and {why}"
-        self._flights.stop_run(worker, run, NestingLimitError(message, blocked=count))
+        self._in_flight.stop_run(worker, run, NestingLimitError(message, blocked=count))
 
     def make_room(self, why: str) -> None:
         """Where all workers wait for tasks, and no more can be started to run those: end the deepest that waits."""
-        if not (self._flights.waiting and self._fleet.is_stuck()):
+        if not (self._in_flight.waiting and self._workers.is_stuck()):
             return
-        waiting = [(entry, worker) for worker in self._fleet if worker.blocked and (entry := worker.next_entry())]
+        waiting = [(entry, worker) for worker in self._workers if worker.blocked and (entry := worker.next_entry())]
         if waiting:
             entry, deepest = min(waiting, key=lambda found: found[0][2].level[1])
             self._refuse_to_wait(deepest, entry[0], f"no worker can be started for these: {why}")
@@ -145,10 +145,10 @@ class Nesting:
         """Look at parents with unfinished children that hold their places."""
         suspects = [
             worker.number
-            for worker in self._fleet
-            if worker.children and worker.flight and (worker.guessed or not worker.blocked)
+            for worker in self._workers
+            if worker.children and worker.datagrams and (worker.inferred_blocked or not worker.blocked)
         ]
-        self._flights.effects += map(events.ReadCpu, suspects)
+        self._in_flight.effects += map(events.ReadCpu, suspects)
         self.suspect_at = now + SUSPECT_SECONDS if suspects else math.inf
 
     def cpu_read(self, worker: WorkerRecord, event: events.CpuRead, now: float) -> None:
@@ -158,16 +158,16 @@ class Nesting:
             return
         if worker.cpu >= 0:
             rests = event.nanoseconds - worker.cpu < SUSPECT_NANOSECONDS
-            if rests and not worker.blocked and len(self._fleet.running) >= self._fleet.places:
-                worker.guessed = True
+            if rests and not worker.blocked and len(self._workers.running) >= self._workers.slots:
+                worker.inferred_blocked = True
                 self._set_blocked(worker, entry[0], True, now)
-            elif worker.guessed and not rests:
-                worker.guessed = False
+            elif worker.inferred_blocked and not rests:
+                worker.inferred_blocked = False
                 self._set_blocked(worker, entry[0], False, now)
         worker.cpu = event.nanoseconds
 
     def check(self) -> None:
         """Sessions and workers agree."""
-        for worker in self._fleet:
+        for worker in self._workers:
             assert all(self._sessions.get(session) in (worker.number, None) for session in worker.sessions)
-        assert all(number in self._fleet.workers for number in self._sessions.values())
+        assert all(number in self._workers.by_number for number in self._sessions.values())

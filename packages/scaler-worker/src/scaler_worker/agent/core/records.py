@@ -63,7 +63,7 @@ class FunctionKind:
             self.estimate += (found - self.estimate) * (0.5 if found > self.estimate else 0.2)
 
 
-class Lane:
+class TaskGroup:
     """A group of tasks as the agent sees it."""
 
     __slots__ = ("kind", "level", "timeout")
@@ -75,7 +75,7 @@ class Lane:
         self.timeout = group.timeout_seconds if group.timeout_seconds > 0 else default_timeout
 
 
-Entry = tuple[int, int, Lane, bytes, int, int]
+Entry = tuple[int, int, TaskGroup, bytes, int, int]
 """One run: run id, task id, lane, call, attempt, flags of `scaler_worker.ipc.frames`."""
 
 
@@ -108,40 +108,58 @@ class WorkerRecord:
     """One worker process."""
 
     __slots__ = (
-        "blocked", "charged", "children", "cpu", "doomed", "dropped", "flight", "guessed", "idle_since", "knows",
-        "last_run", "name", "number", "parting", "pid", "revoked_run", "sequence", "sessions", "skipped", "state",
-        "verdict",
+        "blocked",
+        "charged_run",
+        "children",
+        "cpu",
+        "datagrams",
+        "idle_since",
+        "inferred_blocked",
+        "kill_reason",
+        "kill_target",
+        "knows",
+        "last_run",
+        "name",
+        "number",
+        "pid",
+        "retire_reason",
+        "revoked_run",
+        "sequence",
+        "sessions",
+        "skipped",
+        "state",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(self, number: int, name: str) -> None:
         self.number, self.name, self.pid = number, name, 0
         self.state: int = WorkerState.STARTING
-        self.flight: deque[Datagram] = deque()
+        self.datagrams: deque[Datagram] = deque()
         self.sequence = 0
         self.knows: OrderedDict[int, FunctionKind] = OrderedDict()
         """By handle: what it was told of and may still hold; what it has dropped it asks for."""
         self.last_run = NO_RUN
         """The last run that has ended, or was given back."""
-        self.charged = 0
+        self.charged_run = 0
         """The run for whose doings it is killed, which counts as its death under that."""
         self.skipped = False
         """Whether it did not start what it was given last, though that was not revoked."""
         self.revoked_run = NO_RUN
         """The first of the runs that were last taken back from what it had read: it may have come to that one."""
         self.blocked = False
-        self.guessed = False
+        self.inferred_blocked = False
         """Whether `blocked` was concluded from its doing nothing."""
-        self.dropped: set[int] = set()
+        self.withdrawn: set[int] = set()
         """Runs in flight that nobody wants any more."""
-        self.doomed: int | None = None
+        self.kill_target: int | None = None
         """The run that is to be stopped, by killing the worker."""
-        self.verdict: bytes = b""
+        self.kill_reason: bytes = b""
         """How that run ends (a FAILED payload); empty where that is settled already."""
         self.idle_since = 0.0
         self.children: set[int] = set()
         """Unfinished tasks that the current run submitted."""
         self.sessions: dict[int, None] = {}
-        self.parting = ""
+        self.retire_reason = ""
         """Why it ends by itself, if it has said so."""
         self.cpu = -1
         """Nanoseconds at the last look, if there was one since it has children."""
@@ -165,13 +183,13 @@ class WorkerRecord:
 
     def entries(self) -> list[Entry]:
         """The runs it was given that have not ended, in its order."""
-        return [entry for datagram in self.flight for entry in datagram.left()]
+        return [entry for datagram in self.datagrams for entry in datagram.left()]
 
     def next_entry(self) -> Entry | None:
         """The run it is at, or will be at next."""
-        if not self.flight:
+        if not self.datagrams:
             return None
-        head = self.flight[0]
+        head = self.datagrams[0]
         return head.entries[head.at]
 
 
@@ -213,7 +231,7 @@ class WaitingRuns:
             for entry in entries:
                 self._level(entry[2].level).append(entry)
 
-    def give_back(self, entries: Sequence[Entry]) -> None:
+    def requeue(self, entries: Sequence[Entry]) -> None:
         """Runs that were taken and not started: they are next again, in their order."""
         self._count += len(entries)
         for entry in reversed(entries):

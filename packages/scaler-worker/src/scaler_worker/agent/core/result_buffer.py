@@ -42,7 +42,7 @@ class _Columns:
         )
 
 
-class Outbox:
+class ResultBuffer:
     """Outcomes and output for the scheduler: one message per session and turn, at most MESSAGE_LIMIT each."""
 
     __slots__ = ("_full", "_open", "_output", "_worker")
@@ -109,7 +109,7 @@ class Outbox:
         self._full, self._open = [], {}
 
 
-class KeptOutcomes:
+class KeptResults:
     """Outcomes by task until they are released, for a scheduler that was started again asks for them.
 
     Forgotten after one to two times the retention, or the oldest first beyond KEPT_LIMIT bytes.

@@ -14,7 +14,7 @@ from scaler_worker.agent.core.records import WorkerRecord
 REFILL_MICROSECONDS = 50_000.0
 """A worker with no more than this to do is given a second datagram, so that it never waits for us."""
 SPARES = 32
-"""Idle workers beyond the places that are kept for a while: parents block again and again."""
+"""Idle workers beyond the slots that are kept for a while: parents block again and again."""
 SPARE_SECONDS = 10.0
 FAILED_STARTS = 5
 """Workers in a row that end before they are ready, after which an agent that never had one that was gives up."""
@@ -23,12 +23,12 @@ LAST_PAUSE_SECONDS = 5.0
 """Between two tries to start workers."""
 
 
-class Fleet:
-    """Worker records and the indexes over them. `place` is called after every change of a record."""
+class Workers:
+    """Worker records and the indexes over them. `reindex` is called after every change of a record."""
 
-    def __init__(self, places: int, names: Sequence[str], preload: str = "") -> None:
-        self.places = places
-        self.workers: dict[int, WorkerRecord] = {}
+    def __init__(self, slots: int, names: Sequence[str], preload: str = "") -> None:
+        self.slots = slots
+        self.by_number: dict[int, WorkerRecord] = {}
         self.idle: dict[int, WorkerRecord] = {}
         self.refillable: dict[int, WorkerRecord] = {}
         self.running: set[int] = set()
@@ -49,11 +49,11 @@ class Fleet:
         """Whether more workers are to be started, at `_start_at`."""
 
     def __iter__(self) -> Iterator[WorkerRecord]:
-        return iter(list(self.workers.values()))
+        return iter(list(self.by_number.values()))
 
-    def place(self, worker: WorkerRecord, now: float) -> None:
+    def reindex(self, worker: WorkerRecord, now: float) -> None:
         """Bring the indexes and the worker's state in line with its record."""
-        number, flight = worker.number, worker.flight
+        number, flight = worker.number, worker.datagrams
         self.refillable.pop(number, None)
         if worker.state in (WorkerState.STARTING, WorkerState.STOPPING, WorkerState.DRAINING):
             self.idle.pop(number, None)
@@ -85,22 +85,22 @@ class Fleet:
             return None
         worker.pid, worker.state = pid, WorkerState.IDLE
         self._failed, self._any_ready, self._pause = 0, True, 0.0
-        self.place(worker, now)
+        self.reindex(worker, now)
         if self._obstacle:
             self._obstacle = False
             return Log(logging.INFO, f"Worker[{worker.number}] started: workers can be started again")
-        if self._announced >= self.places:
+        if self._announced >= self.slots:
             return None
         self._announced += 1
         return Log(logging.INFO, f"Worker[{worker.number}] started")
 
     def drain(self, pid: int, now: float) -> WorkerRecord | None:
         """The worker of this process is to finish what it runs, and end; its place is no more."""
-        for worker in self.workers.values():
+        for worker in self.by_number.values():
             if worker.pid == pid and worker.state not in (WorkerState.STOPPING, WorkerState.DRAINING):
-                self.places = max(0, self.places - 1)  # while parents are blocked there are more workers than places
+                self.slots = max(0, self.slots - 1)  # while parents are blocked there are more workers than slots
                 self.draining[worker.number], worker.state = worker, WorkerState.DRAINING
-                self.place(worker, now)
+                self.reindex(worker, now)
                 return worker
         return None
 
@@ -124,8 +124,8 @@ class Fleet:
 
     def _remove(self, worker: WorkerRecord) -> None:
         worker.state = WorkerState.STOPPING
-        self.place(worker, 0.0)
-        del self.workers[worker.number]
+        self.reindex(worker, 0.0)
+        del self.by_number[worker.number]
         self.draining.pop(worker.number, None)
         self._free_numbers.append(worker.number)
         self._free_numbers.sort(reverse=True)
@@ -140,22 +140,22 @@ class Fleet:
 
     def is_stuck(self) -> bool:
         """Whether all that could run something waits for other tasks, and no worker can be started for those."""
-        return self._obstacle and bool(self.blocked) and len(self.blocked) + len(self.draining) == len(self.workers)
+        return self._obstacle and bool(self.blocked) and len(self.blocked) + len(self.draining) == len(self.by_number)
 
     def balance(self, waiting: int, now: float) -> list[AgentEffect]:
-        """Start what is missing for all places to be filled, let go what has been idle too long."""
+        """Start what is missing for all slots to be filled, let go what has been idle too long."""
         effects: list[AgentEffect] = []
-        usable = len(self.workers) - len(self.blocked) - len(self.draining)
+        usable = len(self.by_number) - len(self.blocked) - len(self.draining)
         # While parents are blocked, one worker more than can be used is kept: the next one that blocks need not wait.
-        wanted = min(self.places, len(self.running) + max(1, waiting)) + 1 if self.blocked else self.places
+        wanted = min(self.slots, len(self.running) + max(1, waiting)) + 1 if self.blocked else self.slots
         # One that is about to be gone counts until it is: its successor takes its number and name.
         self._missing = wanted > usable and now < self._start_at
         if now >= self._start_at:
             effects += (self._start() for _ in range(wanted - usable))
         for worker in self.draining.values():
-            if worker.state == WorkerState.DRAINING and not worker.flight:
+            if worker.state == WorkerState.DRAINING and not worker.datagrams:
                 effects.append(self._let_go(worker, now))
-        spares = len(self.idle) + len(self.running) - self.places
+        spares = len(self.idle) + len(self.running) - self.slots
         for worker in list(self.idle.values()):
             if spares <= 0:
                 break
@@ -166,7 +166,7 @@ class Fleet:
 
     def _let_go(self, worker: WorkerRecord, now: float) -> EndWorker:
         worker.state = WorkerState.STOPPING
-        self.place(worker, now)
+        self.reindex(worker, now)
         return EndWorker(worker.number)
 
     def due(self) -> float:
@@ -174,30 +174,30 @@ class Fleet:
         return min(self._spare_due(), self._start_at if self._missing else math.inf)
 
     def _spare_due(self) -> float:
-        if len(self.idle) + len(self.running) <= self.places or not self.idle:
+        if len(self.idle) + len(self.running) <= self.slots or not self.idle:
             return float("inf")
         return min(worker.idle_since for worker in self.idle.values()) + SPARE_SECONDS
 
     def _start(self) -> StartWorker:
-        number = self._free_numbers.pop() if self._free_numbers else len(self.workers)
+        number = self._free_numbers.pop() if self._free_numbers else len(self.by_number)
         name = self._names[number] if number < len(self._names) else f"Worker[{number}]"
-        self.workers[number] = WorkerRecord(number, name)
+        self.by_number[number] = WorkerRecord(number, name)
         return StartWorker(number, name)
 
     def check(self) -> None:
         """The indexes agree with the records."""
-        for number, worker in self.workers.items():
-            assert worker.number == number and len(worker.flight) <= 2
+        for number, worker in self.by_number.items():
+            assert worker.number == number and len(worker.datagrams) <= 2
             assert (worker.state != WorkerState.DRAINING) or self.draining[number] is worker
             assert (number in self.idle) == (worker.state == WorkerState.IDLE)
             assert (number in self.running) == (worker.state == WorkerState.RUNNING)
             assert (number in self.blocked) == (worker.state == WorkerState.BLOCKED)
             if worker.state in (WorkerState.IDLE, WorkerState.STARTING):
-                assert not worker.flight
+                assert not worker.datagrams
             if number in self.refillable:
-                assert len(worker.flight) == 1 and not worker.blocked
-            sequences = [datagram.sequence for datagram in worker.flight]
+                assert len(worker.datagrams) == 1 and not worker.blocked
+            sequences = [datagram.sequence for datagram in worker.datagrams]
             assert sequences == sorted(sequences)
-            assert all(0 <= datagram.at < len(datagram.entries) for datagram in worker.flight)
-        assert self.draining.keys() <= self.workers.keys() and self.places >= 0
-        assert len(set(self._free_numbers) | set(self.workers)) == len(self._free_numbers) + len(self.workers)
+            assert all(0 <= datagram.at < len(datagram.entries) for datagram in worker.datagrams)
+        assert self.draining.keys() <= self.by_number.keys() and self.slots >= 0
+        assert len(set(self._free_numbers) | set(self.by_number)) == len(self._free_numbers) + len(self.by_number)

@@ -1,4 +1,4 @@
-"""Complaints: what goes wrong again and again is said once."""
+"""LogOnce: what goes wrong again and again is said once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaler_protocol.errors import ScalerError
 _REMEMBERED = 256
 
 
-class Complaints:
+class LogOnce:
     """Logs each complaint the first time, with a traceback where the error is a fault of the program."""
 
     def __init__(self, logger: logging.Logger) -> None:
