@@ -274,8 +274,8 @@ def test_a_nested_client_that_fails_is_replaced(single_client: Client) -> None:
     def fail(value: int) -> int:
         broken = Client()
         assert broken.submit(square, value).result(SECONDS) == value * value
-        broken._io.handoff.close(ClientQuitError("it has failed"))
-        broken._io.handoff.wake()
+        broken._io.mailbox.close(ClientQuitError("it has failed"))
+        broken._io.mailbox.wake()
         with Client() as client:
             big = client.submit(bytes, 100_000)
             return client.submit(square, value + 1).result(SECONDS) + len(big.result(SECONDS))

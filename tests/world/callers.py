@@ -9,7 +9,16 @@ from random import Random
 import cloudpickle
 
 from scaler_client.core.core import ClientCore
-from scaler_client.core.effects import AnswerShutdown, Call, Connected, Mend, Print, Sweep, TakeStock, Transmit
+from scaler_client.core.effects import (
+    AnswerShutdown,
+    Call,
+    Connected,
+    DeleteUnknownObjects,
+    ListUnknownObjects,
+    Print,
+    RestoreObjects,
+    Transmit,
+)
 from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
 from scaler_io.links.events import UplinkEvent
@@ -52,7 +61,7 @@ class WorldFuture:
     def outcome(self) -> tuple[int, bytes] | None:
         """Status and payload, None while there is none."""
         if self.graph is not None:
-            return self.graph.kept.get(self.task_id)
+            return self.graph.outcomes.get(self.task_id)
         answer = self.caller.answers.get(self.task_id)
         return (Status.CANCELLED, b"") if answer is None and self.cancelled else answer
 
@@ -151,11 +160,11 @@ class Caller:
             nodes.append(WorldFuture(self, first + at, group, plan, [nodes[need] for need in needs[at]]))
             nodes[at].weight = 0
         graph = GraphTasks(range(first, first + len(plans)), lambda task, failed: "")
-        graph.asked = {first + at: nodes[at] for at in asked}
-        graph.loans = {first + at: nodes[at] for at in asked}
+        graph.requested = {first + at: nodes[at] for at in asked}
+        graph.leases = {first + at: nodes[at] for at in asked}
         for at, node in enumerate(nodes):
             node.graph = None if at in asked else graph
-        takers = [sum(at in taken for taken in needs) for at in range(len(plans))]
+        consumers = [sum(at in taken for taken in needs) for at in range(len(plans))]
         for start in range(0, len(plans), size):
             places = range(start, min(start + size, len(plans)))
             pairs = [(at - start, first + need) for at in places for need in needs[at]]
@@ -167,7 +176,7 @@ class Caller:
                 [nodes[at].call for at in places],
                 [at for at, _ in pairs],
                 [need for _, need in pairs],
-                [takers[at] for at in places],
+                [consumers[at] for at in places],
                 [at - start for at in places if at not in asked],
                 {},
                 {first + at: nodes[at] for at in places if at in asked},
@@ -205,12 +214,12 @@ class Caller:
                 self.failure = effect.error
             elif isinstance(effect, Call):
                 effect.whom()
-            elif isinstance(effect, TakeStock):
-                self.core.await_sweep()
-            elif isinstance(effect, Mend):
-                self.core.repeat(effect.tasks)
+            elif isinstance(effect, ListUnknownObjects):
+                self.core.await_listed()
+            elif isinstance(effect, RestoreObjects):
+                self.core.resubmit(effect.tasks)
             else:
-                assert isinstance(effect, Print | AnswerShutdown | Sweep)
+                assert isinstance(effect, Print | AnswerShutdown | DeleteUnknownObjects)
         self.core.check()
         return messages
 
@@ -244,7 +253,14 @@ class Caller:
     def check_nothing_is_held(self) -> None:
         """Nothing of the core is left over."""
         core = self.core
-        left = core._outstanding, core._waiting, core._releases._tasks, core._awaited, core._blocked, core._replies
+        left = (
+            core._outstanding,
+            core._waiting,
+            core._releases._tasks,
+            core._pending_inputs,
+            core._blocked,
+            core._replies,
+        )
         assert not any(left), (self.name, left)
         assert core._used == 0
 

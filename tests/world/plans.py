@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from scaler_client.core.resubmissions import REPEATS_LIMIT
+from scaler_client.core.resubmissions import RESUBMISSION_LIMIT
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Status
 
@@ -50,7 +50,7 @@ class Plan:
         """The status in which it ends if nothing else goes wrong."""
         if max(self.kills_worker, self.kills_host) >= LOST_RUNS:
             return Status.FAILED
-        if self.misses > REPEATS_LIMIT:
+        if self.misses > RESUBMISSION_LIMIT:
             return Status.FAILED
         if self.raises > retries:
             return Status.RAISED

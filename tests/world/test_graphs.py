@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaler_client.core.resubmissions import REPEATS_LIMIT
+from scaler_client.core.resubmissions import RESUBMISSION_LIMIT
 from scaler_protocol.errors import ObjectNotFoundError
 from scaler_protocol.messages import Status
 from world.callers import WorldFuture
@@ -111,7 +111,7 @@ def test_after_a_restart_a_cancelled_key_takes_along_what_only_it_needed() -> No
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("misses", [1, REPEATS_LIMIT, REPEATS_LIMIT + 1])
+@pytest.mark.parametrize("misses", [1, RESUBMISSION_LIMIT, RESUBMISSION_LIMIT + 1])
 @pytest.mark.parametrize("away", [None, 0.2])
 def test_nodes_that_miss_an_object_run_again_with_what_they_take(seed: int, misses: int, away: float | None) -> None:
     world = World(seed, hosts=[2, 1])
@@ -130,7 +130,7 @@ def test_nodes_that_miss_an_object_run_again_with_what_they_take(seed: int, miss
     world.check_as_expected([*futures, *bystander])
     failed = [future for future in futures if future.status == Status.FAILED]
     assert all(isinstance(future.error, ObjectNotFoundError) for future in failed)
-    assert bool(failed) == (misses > REPEATS_LIMIT)
+    assert bool(failed) == (misses > RESUBMISSION_LIMIT)
     world.rest(10.0)
 
 

@@ -47,8 +47,8 @@ class Driver:
         self.graph = GraphTasks(range(10, 18), lambda task, failed: "")
         self.nodes: dict[int, Node] = {}
         for task in ASKED:
-            self.nodes[task] = self.graph.asked[task] = Node(self.graph, task)
-            self.graph.loans[task] = self.nodes[task]
+            self.nodes[task] = self.graph.requested[task] = Node(self.graph, task)
+            self.graph.leases[task] = self.nodes[task]
         self.connect()
 
     def connect(self) -> None:
@@ -58,10 +58,10 @@ class Driver:
         """These nodes are handed over."""
         tasks = range(first, end)
         pairs = [(task - first, need) for task in tasks for need in NEEDS[task]]
-        takers = [sum(task in needs for needs in NEEDS.values()) for task in tasks]
+        consumers = [sum(task in needs for needs in NEEDS.values()) for task in tasks]
         piece = GraphPiece(
             self.graph, first, {GROUP: 0}, [0] * len(tasks), [b"call"] * len(tasks),
-            [at for at, _ in pairs], [need for _, need in pairs], takers,
+            [at for at, _ in pairs], [need for _, need in pairs], consumers,
             [task - first for task in tasks if task not in ASKED], {},
             {task: self.nodes[task] for task in tasks if task in ASKED},
         )  # fmt: skip
@@ -78,7 +78,7 @@ class Driver:
         if task in self.nodes:
             self.nodes[task].known = (0, b"value")
         else:
-            self.graph.kept[task] = (0, b"value")
+            self.graph.outcomes[task] = (0, b"value")
         self.core.handle(Done([task], [0], Payloads([b"value"])), 0.0)
 
     def restarted(self) -> list[int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from scaler_client.core.pending_inputs import AwaitedInputs
-from scaler_client.core.records import CallAgain, CallGroup, OutstandingCall
+from scaler_client.core.pending_inputs import PendingInputs
+from scaler_client.core.records import CallGroup, OutstandingCall, ResentCall
 from scaler_protocol.messages import Group, NeedInputs, Status
 
 GROUP = CallGroup(Group(b"f"), (), pickle.loads, pickle.dumps)
@@ -26,8 +26,8 @@ class Need:
 
 
 def test_nothing_is_written_for_a_task_that_is_not_wanted_any_more() -> None:
-    need, awaited = Need(1), AwaitedInputs()
-    outstanding: dict[int, OutstandingCall] = {task: CallAgain(task, GROUP, 4, b"call", [need]) for task in (2, 3)}
+    need, awaited = Need(1), PendingInputs()
+    outstanding: dict[int, OutstandingCall] = {task: ResentCall(task, GROUP, 4, b"call", [need]) for task in (2, 3)}
     awaited.ask(NeedInputs([2, 3], [1, 1]), outstanding)
     assert awaited.answer(outstanding) is None and awaited
     need.done = True

@@ -498,14 +498,14 @@ def test_a_future_is_pickled_for_calls_only(desk: FutureDesk) -> None:
 def test_an_argument_is_the_result_as_the_task_made_it(desk: FutureDesk, lent: bool) -> None:
     """Whatever the caller has done to what `result` gave."""
     future = make(desk)
-    loan = future.lend() if lent else None
+    lease = future.lease() if lent else None
     settle(future, payload=pickle.dumps([1, 2]))
     future.result().append(1000)
     assert future.result() == [1, 2, 1000]
     with Collector(desk) as collector:
         assert pickle.loads(pickle.dumps((future,))) == ([1, 2],)
     assert not collector.found
-    for outcome in (future.outcome(), loan.outcome() if loan else future.outcome()):
+    for outcome in (future.outcome(), lease.outcome() if lease else future.outcome()):
         assert outcome == (Status.VALUE, pickle.dumps([1, 2]))
     assert future.made() == [1, 2] and future.result() == [1, 2, 1000]
 
@@ -539,10 +539,10 @@ def test_many_futures_in_one_argument_are_each_noted_once(desk: FutureDesk) -> N
 def test_nothing_is_pickled_for_calls_that_were_waiting(desk: FutureDesk) -> None:
     group = CallGroup(Group(b""), (), pickle.loads, lambda value: pytest.fail("pickled"))
     future: ScalerFuture[Any] = ScalerFuture(desk, 1, group, b"")
-    loan = future.lend()
+    lease = future.lease()
     settle(future, payload=pickle.dumps("constant"))
     assert future.result() == "constant"
-    assert loan.outcome() == future.outcome() == (Status.VALUE, pickle.dumps("constant"))
+    assert lease.outcome() == future.outcome() == (Status.VALUE, pickle.dumps("constant"))
 
 
 def test_bytes_of_what_nobody_can_change_are_not_kept(desk: FutureDesk) -> None:

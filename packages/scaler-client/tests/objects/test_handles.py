@@ -21,9 +21,9 @@ from scaler_client.calls.encoding import Callees, PartCalls, PickledCalls
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
 from scaler_client.calls.part_encoding import read_parts
 from scaler_client.core.core import ClientCore
-from scaler_client.core.effects import Mend, Sweep, TakeStock, Transmit
+from scaler_client.core.effects import DeleteUnknownObjects, ListUnknownObjects, RestoreObjects, Transmit
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
-from scaler_client.core.resubmissions import REPEATS_LIMIT
+from scaler_client.core.resubmissions import RESUBMISSION_LIMIT
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.deliveries import deliver
 from scaler_client.futures.futures import ScalerFuture
@@ -279,12 +279,12 @@ def test_the_object_of_a_result_that_can_be_changed_stays_with_its_future(storag
     future.result().clear()
     with Collector(DESK) as collector:
         pickle.dumps(future)
-    (loan,) = collector.found
-    assert loan.outcome() is not None and len(shelf.objects) == 1
+    (lease,) = collector.found
+    assert lease.outcome() is not None and len(shelf.objects) == 1
     with Collector(Desk()):
         assert pickle.loads(pickle.dumps(future)) == [BIG]
     assert future.made() == [BIG] and future.result() == []
-    del future, collector, loan
+    del future, collector, lease
     assert not shelf.objects
 
 
@@ -318,16 +318,16 @@ def test_a_taker_keeps_the_object_of_a_result_that_was_loaded(storage: ClientSto
     source: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
     with Collector(DESK) as collector:
         pickle.dumps([source, source])
-    (loan,) = collector.found
-    assert loan.outcome() is None
+    (lease,) = collector.found
+    assert lease.outcome() is None
     told(source, Status.VALUE, stored(storage, pickle.dumps(BIG)))
     assert source.result() == BIG and len(shelf.objects) == 1
     with Collector(DESK) as collector:
         pickle.dumps(source)  # it is still there, so others take it, too
-    assert collector.found == [loan]
-    outcome = loan.outcome()
+    assert collector.found == [lease]
+    outcome = lease.outcome()
     assert outcome is not None and type(outcome[1]) is StoredPayload
-    del outcome, loan, collector
+    del outcome, lease, collector
     assert not shelf.objects
     with Collector(DESK) as collector:
         assert pickle.loads(pickle.dumps(source)) == BIG
@@ -370,7 +370,7 @@ def test_positions_travel(storage: ClientStorage) -> None:
     core.submit_block(block)
     (submit,) = sent(core)
     assert (submit.stored, submit.bodies_stored, submit.calls[1]) == ([1, 2], [0], bytes(placed))
-    assert (block.weight, block.held) == (15, len(BIG) // 2 + 3)
+    assert (block.weight, block.argument_bytes) == (15, len(BIG) // 2 + 3)
     core.handle(NeedFunctions([b"f"]), 0.0)
     assert sent(core) == [Functions([b"f"], ["f"], Payloads([placed]), [0])]
 
@@ -392,7 +392,7 @@ def test_inputs_are_references(storage: ClientStorage) -> None:
     source: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
     core.submit([source])
     told(source, Status.VALUE, stored(storage))
-    core.submit([ScalerFuture(DESK, 2, GROUP, b"call", [source.lend()])])
+    core.submit([ScalerFuture(DESK, 2, GROUP, b"call", [source.lease()])])
     (submit,) = sent(core)
     assert submit.needs == [1]
     core.handle(NeedInputs([2], [1]), 0.0)
@@ -573,14 +573,14 @@ def test_a_task_that_misses_an_object_is_run_again_twice() -> None:
     core = connected()
     core.submit([future])
     core.settle(0.0)
-    for _ in range(REPEATS_LIMIT):
+    for _ in range(RESUBMISSION_LIMIT):
         core.handle(lost_outcome(1), 0.0)
         effects = core.settle(0.0)
-        assert [mend.tasks for mend in effects if isinstance(mend, Mend)] == [[1]]
+        assert [mend.tasks for mend in effects if isinstance(mend, RestoreObjects)] == [[1]]
         deliver(next(effect for effect in effects if isinstance(effect, Deliver)))
         assert future.running() and future.call == b"call"
         core.check()
-        core.repeat([1])
+        core.resubmit([1])
         release, submit = (effect.message for effect in effects_of(core, Transmit))
         assert isinstance(release, Release) and list(release.tasks) == [1] == list(submit.tasks)
         core.check()
@@ -641,18 +641,18 @@ def test_what_a_scheduler_forgot_is_swept_when_all_that_was_under_way_has_ended(
     core = connected()
     futures: list[ScalerFuture[Any]] = [ScalerFuture(DESK, number, GROUP, b"call") for number in (1, 2)]
     core.submit(futures)
-    assert not effects_of(core, TakeStock)
+    assert not effects_of(core, ListUnknownObjects)
     core.handle(LinkDown("cut"), 0.0)
     core.handle(LinkUp(Welcome(1), resumed=True), 0.0)
-    assert not effects_of(core, TakeStock)  # it has forgotten nothing
+    assert not effects_of(core, ListUnknownObjects)  # it has forgotten nothing
     core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
-    assert len(effects_of(core, TakeStock)) == 1
-    core.await_sweep()
+    assert len(effects_of(core, ListUnknownObjects)) == 1
+    core.await_listed()
     core.submit([ScalerFuture(DESK, 3, GROUP, b"later")])
-    assert not effects_of(core, Sweep)
+    assert not effects_of(core, DeleteUnknownObjects)
     core.handle(Done([2], [Status.VALUE], Payloads([b"2"])), 0.0)
     core.cancel([1])
-    assert len(effects_of(core, Sweep)) == 1 and not effects_of(core, Sweep)
+    assert len(effects_of(core, DeleteUnknownObjects)) == 1 and not effects_of(core, DeleteUnknownObjects)
 
 
 def test_sweeping_frees_what_nobody_knows(storage: ClientStorage, shelf: Shelf) -> None:

@@ -19,10 +19,10 @@ from scaler_client.core.effects import (
     Call,
     ClientEffect,
     Connected,
-    Mend,
+    DeleteUnknownObjects,
+    ListUnknownObjects,
     Print,
-    Sweep,
-    TakeStock,
+    RestoreObjects,
     Transmit,
 )
 from scaler_client.core.records import CallGroup, Deliver, Discard
@@ -74,9 +74,9 @@ EFFECTS: dict[type[Any], Any] = {
     Print: Print([]),
     AnswerShutdown: AnswerShutdown(False, "protected"),
     Discard: Discard([]),
-    Mend: Mend([]),
-    TakeStock: TakeStock(),
-    Sweep: Sweep(),
+    RestoreObjects: RestoreObjects([]),
+    ListUnknownObjects: ListUnknownObjects(),
+    DeleteUnknownObjects: DeleteUnknownObjects(),
 }
 
 
@@ -96,7 +96,7 @@ def test_an_effect_that_raises_harms_nothing_else(
         raising = io._perform[kind] = once(io._perform[kind])
     if kind is not Deliver:
         io.tell(lambda core: core._out.append(EFFECTS[kind]))
-        io.handoff.wake()
+        io.mailbox.wake()
         assert raising.raised.wait(SECONDS)  # type: ignore[attr-defined]
     cluster.go_on()
     ended = [future.exception(SECONDS) for future in futures]
@@ -150,7 +150,7 @@ def test_what_a_repair_of_storage_raises_ends_its_tasks(client: Client, cluster:
 
     io.storage.mend = raise_it  # type: ignore[method-assign]
     io._core.give_up = lambda tasks: given_up.set()  # type: ignore[method-assign]
-    io.mend([1])
+    io.restore_objects([1])
     assert given_up.wait(SECONDS)
 
 
@@ -197,7 +197,7 @@ def test_functions_that_can_not_be_written_fail_the_calls_of_them(client: Client
         core.handle(NeedFunctions((body.id,)), 0.0)
 
     client._io.tell(ask)
-    client._io.handoff.wake()
+    client._io.mailbox.wake()
     for future in [*bad, *graph.values()]:
         assert isinstance(future.exception(SECONDS), InvalidFieldError) and "names" in str(future.exception())
     assert not good.done()
@@ -213,7 +213,7 @@ def test_a_resume_that_can_not_be_written_fails_the_calls_it_is_about(client: Cl
     cluster.wait_tasks(3)
     wanted = [futures[0].task_id, futures[1].task_id, 2**70]
     client._io.tell(lambda core: core._send(Resume(wanted=wanted)))
-    client._io.handoff.wake()
+    client._io.mailbox.wake()
     for future in futures[:2]:
         assert isinstance(future.exception(SECONDS), InvalidFieldError)
     cluster.go_on()
@@ -245,7 +245,7 @@ def test_a_dead_thread_names_its_cause(client: Client, cluster: Any, monkeypatch
     futures = [client.submit(add, number, 1) for number in range(20)]
     cluster.wait_tasks(20)
     monkeypatch.setattr(DialedTransport, "turn", once(DialedTransport.turn))
-    client._io.handoff.wake()
+    client._io.mailbox.wake()
     assert all(fails_with(future, OnceError) for future in futures)
     for _ in range(2):
         with pytest.raises(ClientQuitError, match="OnceError") as raised:
@@ -260,8 +260,8 @@ def test_calls_that_were_taken_with_a_request_that_raises(client: Client, cluste
     cluster.paused = True
     futures = [client.submit(add, 1, 2)]
     futures.append(ScalerFuture(client._owner, client._io.next_task(), futures[0].group, b""))
-    client._io.handoff._entries.extend([Request(lambda core: 1 // 0), futures[1]])  # taken in one turn
-    client._io.handoff.wake()
+    client._io.mailbox._entries.extend([Request(lambda core: 1 // 0), futures[1]])  # taken in one turn
+    client._io.mailbox.wake()
     assert all(fails_with(future, ZeroDivisionError) for future in futures)
 
 
@@ -289,7 +289,7 @@ def test_outcomes_that_have_come_are_delivered_by_a_thread_that_fails(
         core._end({task: core._outstanding.pop(task)}, Status.CANCELLED, b"")
 
     client._io.tell(end)
-    client._io.handoff.wake()
+    client._io.mailbox.wake()
     assert delivered.wait(SECONDS)
     assert future.cancelled()
     wait_dead(client)
@@ -307,7 +307,7 @@ def test_a_dial_that_raises_is_the_cause() -> None:
     assert isinstance(raised.value.__cause__, OnceError)
     io.stop()
     with pytest.raises(ClientQuitError, match="no socket"):
-        io.handoff.check()
+        io.mailbox.check()
 
 
 WAITS: dict[str, Callable[[Client, ScalerFuture[Any]], object]] = {

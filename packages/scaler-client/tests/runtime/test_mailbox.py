@@ -8,86 +8,86 @@ from collections.abc import Iterator
 
 import pytest
 
-from scaler_client.runtime.mailbox import Handoff
+from scaler_client.runtime.mailbox import Mailbox
 from scaler_protocol.errors import ClientQuitError
 
 
 @pytest.fixture
-def handoff() -> Iterator[Handoff[int]]:
-    handoff: Handoff[int] = Handoff()
-    yield handoff
-    handoff.close(ClientQuitError())
-    handoff.free()
+def mailbox() -> Iterator[Mailbox[int]]:
+    mailbox: Mailbox[int] = Mailbox()
+    yield mailbox
+    mailbox.close(ClientQuitError())
+    mailbox.free()
 
 
-def has_byte(handoff: Handoff[int]) -> bool:
-    return bool(select.select([handoff.fileno()], [], [], 0)[0])
+def has_byte(mailbox: Mailbox[int]) -> bool:
+    return bool(select.select([mailbox.fileno()], [], [], 0)[0])
 
 
-def test_entries_come_in_order_and_a_byte_only_to_a_sleeper(handoff: Handoff[int]) -> None:
+def test_entries_come_in_order_and_a_byte_only_to_a_sleeper(mailbox: Mailbox[int]) -> None:
     for entry in range(3):
-        handoff.put(entry)
-    assert not has_byte(handoff)
-    assert not handoff.fall_asleep()  # there is something to take
-    assert handoff.take() == [0, 1, 2] and handoff.take() == []
-    assert handoff.fall_asleep()
-    handoff.put(3)
-    assert has_byte(handoff)
-    handoff.wake_up()
-    handoff.drain()
-    assert not has_byte(handoff) and handoff.take() == [3]
+        mailbox.put(entry)
+    assert not has_byte(mailbox)
+    assert not mailbox.fall_asleep()  # there is something to take
+    assert mailbox.take() == [0, 1, 2] and mailbox.take() == []
+    assert mailbox.fall_asleep()
+    mailbox.put(3)
+    assert has_byte(mailbox)
+    mailbox.wake_up()
+    mailbox.drain()
+    assert not has_byte(mailbox) and mailbox.take() == [3]
 
 
-def test_a_thread_about_to_block_cuts_a_pause_short(handoff: Handoff[int]) -> None:
-    handoff.press()
-    assert not has_byte(handoff)
-    handoff.put(1)
-    handoff.press()
-    assert has_byte(handoff)
+def test_a_thread_about_to_block_cuts_a_pause_short(mailbox: Mailbox[int]) -> None:
+    mailbox.press()
+    assert not has_byte(mailbox)
+    mailbox.put(1)
+    mailbox.press()
+    assert has_byte(mailbox)
 
 
 def test_an_interrupt_between_entry_and_byte_loses_nothing(
-    handoff: Handoff[int], monkeypatch: pytest.MonkeyPatch
+    mailbox: Mailbox[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert handoff.fall_asleep()
+    assert mailbox.fall_asleep()
     with monkeypatch.context() as patch:
 
         def interrupt() -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(handoff, "wake", interrupt)
+        patch.setattr(mailbox, "wake", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            handoff.put(1)
-    assert not has_byte(handoff)
-    handoff.put(2)  # the flag is still up
-    assert has_byte(handoff)
-    handoff.drain()
-    handoff.press()  # and so would anybody be who waits for 1
-    assert has_byte(handoff) and handoff.take() == [1, 2]
+            mailbox.put(1)
+    assert not has_byte(mailbox)
+    mailbox.put(2)  # the flag is still up
+    assert has_byte(mailbox)
+    mailbox.drain()
+    mailbox.press()  # and so would anybody be who waits for 1
+    assert has_byte(mailbox) and mailbox.take() == [1, 2]
 
 
-def test_more_bytes_than_the_pipe_holds_are_no_error(handoff: Handoff[int]) -> None:
+def test_more_bytes_than_the_pipe_holds_are_no_error(mailbox: Mailbox[int]) -> None:
     for _ in range(1_000_000):
-        handoff.wake()
-    handoff.drain()
-    assert not has_byte(handoff)
+        mailbox.wake()
+    mailbox.drain()
+    assert not has_byte(mailbox)
 
 
-def test_after_close_each_entry_is_taken_or_refused(handoff: Handoff[int]) -> None:
-    handoff.put(1)
-    handoff.close(ClientQuitError("over"))
+def test_after_close_each_entry_is_taken_or_refused(mailbox: Mailbox[int]) -> None:
+    mailbox.put(1)
+    mailbox.close(ClientQuitError("over"))
     with pytest.raises(ClientQuitError, match="over"):
-        handoff.put(2)
+        mailbox.put(2)
     with pytest.raises(ClientQuitError):
-        handoff.check()
-    assert handoff.closed and 1 in handoff.take()
+        mailbox.check()
+    assert mailbox.closed and 1 in mailbox.take()
 
 
 class Crowd:
     """Threads that hand over pairs of their number and a count, and one that sleeps and takes."""
 
     def __init__(self) -> None:
-        self.handoff: Handoff[tuple[int, int]] = Handoff()
+        self.mailbox: Mailbox[tuple[int, int]] = Mailbox()
         self.taken: list[tuple[int, int]] = []
         self.accepted: list[list[tuple[int, int]]] = [[] for _ in range(4)]
         self.sleeper = threading.Thread(target=self._sleep_and_take)
@@ -96,30 +96,30 @@ class Crowd:
             thread.start()
 
     def _sleep_and_take(self) -> None:
-        handoff = self.handoff
-        while not handoff.closed:
-            self.taken.extend(handoff.take())
-            if handoff.fall_asleep():
-                select.select([handoff.fileno()], [], [])
-                handoff.wake_up()
-            handoff.drain()
-        self.taken.extend(handoff.take())
+        mailbox = self.mailbox
+        while not mailbox.closed:
+            self.taken.extend(mailbox.take())
+            if mailbox.fall_asleep():
+                select.select([mailbox.fileno()], [], [])
+                mailbox.wake_up()
+            mailbox.drain()
+        self.taken.extend(mailbox.take())
 
     def _submit(self, number: int) -> None:
         for count in range(5000):
             try:
-                self.handoff.put((number, count))
+                self.mailbox.put((number, count))
             except ClientQuitError:
                 return
             self.accepted[number].append((number, count))
 
     def end(self) -> None:
         """Close, and see that what was accepted was taken, in order."""
-        self.handoff.close(ClientQuitError())
-        self.handoff.wake()
+        self.mailbox.close(ClientQuitError())
+        self.mailbox.wake()
         for thread in (self.sleeper, *self.submitters):
             thread.join()
-        self.handoff.free()
+        self.mailbox.free()
         for number, accepted in enumerate(self.accepted):
             taken = [entry for entry in self.taken if entry[0] == number]
             assert taken[: len(accepted)] == accepted

@@ -231,8 +231,8 @@ def test_a_client_that_failed_is_replaced_and_no_task_id_is_used_twice(runtime: 
     first = Client()
     tasks = [first.submit(math.sqrt, 1).task_id, first._io.next_tasks(10)]
     assert sent(runtime, Submit)
-    first._io.handoff.close(ClientQuitError("it has failed"))
-    first._io.handoff.wake()
+    first._io.mailbox.close(ClientQuitError("it has failed"))
+    first._io.mailbox.wake()
     with pytest.raises(ClientQuitError, match="it has failed"):
         first.submit(math.sqrt, 1)
     second = Client()

@@ -317,7 +317,7 @@ class Client:
     def _check(self) -> None:
         if self._closed:
             raise ClientQuitError
-        self._io.handoff.check()
+        self._io.mailbox.check()
 
     def _find(self, fn: Callable[..., Any], fresh: bool = False) -> Callee:
         if self._closed:
@@ -352,7 +352,7 @@ class Client:
             future.settle(Status.FAILED, describe(error))
             return future
         future = ScalerFuture(self._owner, io.next_task(), group, placed, needs)
-        io.handoff.put(future)
+        io.mailbox.put(future)
         if needs or type(placed) is StoredPayload:
             for kept in pending_puts(needs, placed):
                 kept.add_put_callback(partial(_follow_put, io, future))
@@ -369,7 +369,7 @@ class Client:
     ) -> list[Any]:
         from scaler_client.api.map import MapSubmission
 
-        self._io.handoff.check()
+        self._io.mailbox.check()
         reserialized: set[int] | None = set() if options.reserialize else None
         group, patience = self._group(callee, options), float(self._timeout_seconds)
         submission = MapSubmission(self._io, self._writer, group, callee.check, patience)
@@ -391,7 +391,7 @@ def _bar(count: Callable[[], tuple[int, int]]) -> AbstractContextManager[None]:
 def _follow_put(io: IoThread, future: ScalerFuture[Any], error: ScalerError | None) -> None:
     """Storage has an object that a call names, or has refused it."""
     if error is None:
-        io.handoff.wake()
+        io.mailbox.wake()
     elif future.settle(Status.FAILED, describe(error)):
         io.cancel((future.task_id,))
         io.call_soon(future.invoke_callbacks)

@@ -128,12 +128,12 @@ class MapSubmission:
             needed = {position - at: found for position, found in needs.items() if at <= position < end}
             block = CallBlock(first, self._group, calls[at:end], self._changed.ring, needed)
             self._blocks.append(block)
-            self._io.handoff.put(block)
+            self._io.mailbox.put(block)
 
     def _hold_back(self) -> None:
         """Wait while too much is under way already."""
         for block in self._blocks:
-            if sum(each.held * each.missing for each in self._blocks) <= AHEAD_BYTES:
+            if sum(each.argument_bytes * each.missing for each in self._blocks) <= AHEAD_BYTES:
                 return
             self._await(block)
 

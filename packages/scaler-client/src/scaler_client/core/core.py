@@ -28,28 +28,28 @@ from scaler_client.core.effects import (
     Call,
     ClientEffect,
     Connected,
-    Mend,
+    DeleteUnknownObjects,
+    ListUnknownObjects,
     Print,
-    Sweep,
-    TakeStock,
+    RestoreObjects,
     Transmit,
 )
 from scaler_client.core.graph_state import GraphPiece, GraphTable
-from scaler_client.core.pending_inputs import AwaitedInputs
+from scaler_client.core.pending_inputs import PendingInputs
 from scaler_client.core.records import (
-    CallAgain,
     CallBlock,
     Deliver,
     Discard,
     LocalFailure,
     OutstandingCall,
+    ResentCall,
     SingleCall,
     WaitingCall,
 )
 from scaler_client.core.releases import RELEASE_SECONDS, Releases
-from scaler_client.core.resubmissions import Repeats
+from scaler_client.core.resubmissions import Resubmissions
 from scaler_client.core.sent_functions import SentFunctions
-from scaler_client.core.submit_builder import CallDraft, is_placed, submit_message, tasks_of
+from scaler_client.core.submit_builder import SubmitBuilder, is_uploaded, submit_message, tasks_of
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError
 from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
@@ -87,16 +87,16 @@ class ClientCore:
         self._used = 0
         self._outstanding: dict[int, OutstandingCall] = {}
         self._waiting: deque[WaitingCall | GraphPiece] = deque()
-        self._asked: dict[int, CallAgain] = {}
+        self._resending: dict[int, ResentCall] = {}
         self._graphs = GraphTable()
         self._cancelled: list[int] = []
         self._functions = SentFunctions()
-        self._repeats = Repeats()
-        self._elders: list[int] | None = None
+        self._resubmissions = Resubmissions()
+        self._pending_at_listing: list[int] | None = None
         """Tasks that may have put objects which storage had when stock was taken."""
         self._releases = Releases()
         self._blocked: dict[int, bool] = {}
-        self._awaited = AwaitedInputs()
+        self._pending_inputs = PendingInputs()
         self._replies: list[Message] = []
         self._out: list[ClientEffect] = []
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -107,7 +107,7 @@ class ClientCore:
             Goodbye: self._goodbye,
             Done: self._done,
             NeedFunctions: self._need_functions,
-            NeedInputs: lambda message, now: self._awaited.ask(message, self._outstanding),
+            NeedInputs: lambda message, now: self._pending_inputs.ask(message, self._outstanding),
             NeedTasks: self._need_tasks,
             Output: lambda said, now: self._out.append(Print(list(zip(said.streams, said.texts, strict=True)))),
             ShutdownAnswer: lambda answer, now: self._out.append(AnswerShutdown(answer.accepted, answer.reason)),
@@ -130,7 +130,7 @@ class ClientCore:
     def submit_piece(self, piece: GraphPiece) -> None:
         """More nodes of a graph."""
         self._outstanding.update(dict.fromkeys(piece.tasks, piece))
-        self._outstanding.update(piece.asked)
+        self._outstanding.update(piece.requested)
         self._graphs.add(piece)
         self._waiting.append(piece)
 
@@ -171,26 +171,26 @@ class ClientCore:
         self._end(calls, Status.FAILED, LocalFailure.of(error))
         self.cancel(calls)
 
-    def repeat(self, tasks: Sequence[int]) -> None:
+    def resubmit(self, tasks: Sequence[int]) -> None:
         """Storage has again what it had lost: run these once more."""
-        self._repeats.take(tasks)
+        self._resubmissions.take(tasks)
         if again := [task for task in tasks if task in self._outstanding]:
-            self._outstanding.update(nodes := self._graphs.lost(again))
+            self._outstanding.update(nodes := self._graphs.rerun(again))
             self._send(self._releases.take_with(again))  # how they ended does not count
-            self._send_again([*again, *nodes])
+            self._resend([*again, *nodes])
 
     def give_up(self, tasks: Sequence[int]) -> None:
         """There is no storage: these end as they had."""
         self._stop_asking(tasks)
-        for task, payload in self._repeats.take(tasks).items():
+        for task, payload in self._resubmissions.take(tasks).items():
             if (call := self._outstanding.pop(task, None)) is not None:
                 self._used -= call.weight
                 self._end({task: call}, Status.FAILED, payload)
         self._graphs_ended(tasks)
 
-    def await_sweep(self) -> None:
+    def await_listed(self) -> None:
         """Stock was taken: what there was is known, or garbage, once all that is under way now has ended."""
-        self._elders = list(self._outstanding)
+        self._pending_at_listing = list(self._outstanding)
 
     def handle(self, event: UplinkEvent, now: float) -> None:
         """Take one event in; what a client is never told is ignored."""
@@ -212,35 +212,35 @@ class ClientCore:
             if self._blocked:
                 self._send(Blocked(list(self._blocked), list(self._blocked.values())))
                 self._blocked = {}
-            if self._awaited and (inputs := self._awaited.answer(self._outstanding)):
+            if self._pending_inputs and (inputs := self._pending_inputs.answer(self._outstanding)):
                 self._send(inputs)
             for message in self._replies:
                 self._send(message)
             self._replies = []
             if release := self._releases.take(now):
                 self._send(release)
-        if self._elders is not None:
-            self._look_at_elders(self._elders)
+        if self._pending_at_listing is not None:
+            self._check_listed(self._pending_at_listing)
         out, self._out = self._out, []
         return out
 
-    def _look_at_elders(self, elders: list[int]) -> None:
-        while elders and elders[-1] not in self._outstanding:
-            elders.pop()
-        if not elders:
-            self._elders = None
-            self._out.append(Sweep())
+    def _check_listed(self, pending: list[int]) -> None:
+        while pending and pending[-1] not in self._outstanding:
+            pending.pop()
+        if not pending:
+            self._pending_at_listing = None
+            self._out.append(DeleteUnknownObjects())
 
     def due(self, now: float) -> float | None:
         """When `settle` should be called again although nothing happened."""
-        if self._awaited and self._up:
+        if self._pending_inputs and self._up:
             return now + RELEASE_SECONDS
         return self._releases.due if self._up else None
 
     def check(self) -> None:
         """Assert the invariants."""
         waiting = self._unsent()
-        assert self._asked.keys() <= waiting
+        assert self._resending.keys() <= waiting
         assert all(call in self._outstanding for call in waiting) or self._graphs
         assert self._used == sum(call.weight for task, call in self._outstanding.items() if task not in waiting)
 
@@ -251,20 +251,20 @@ class ClientCore:
         """Transmit one more message of waiting calls; False where the next one exceeds the credit."""
         first = self._waiting[0]
         size = first.weight * (len(first.calls) if type(first) is CallBlock else 1)
-        if not is_placed(first) or (self._used and size and self._used + size > self._credit):
+        if not is_uploaded(first) or (self._used and size and self._used + size > self._credit):
             return False
-        draft: CallDraft | GraphPiece
+        builder: SubmitBuilder | GraphPiece
         if isinstance(first, GraphPiece):
-            draft = first
+            builder = first
             self._waiting.popleft()
         else:
-            draft = CallDraft(first.group.parent, MESSAGE_TASKS)
-            draft.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))
-            self._used += draft.size
-        if self._asked:
-            for task in draft.tasks:
-                self._asked.pop(task, None)
-        self._send(submit_message(draft, self._functions.new(draft.groups)))
+            builder = SubmitBuilder(first.group.parent, MESSAGE_TASKS)
+            builder.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))
+            self._used += builder.size
+        if self._resending:
+            for task in builder.tasks:
+                self._resending.pop(task, None)
+        self._send(submit_message(builder, self._functions.new(builder.groups)))
         return True
 
     def _unsent(self) -> set[int]:
@@ -276,23 +276,23 @@ class ClientCore:
     def _graphs_ended(self, tasks: Iterable[int]) -> None:
         """Of graphs of which nothing is wanted any more other nodes are forgotten, or stopped; some go on once more."""
         for graph in self._graphs.ended(tasks):
-            if graph.told_again:
+            if graph.as_tasks:
                 self._cancelled += graph.tasks
             else:
                 for task in graph.tasks:
                     self._outstanding.pop(task, None)
-        if rested := self._graphs.rested():
-            self._out.append(Mend(rested))
+        if ready := self._graphs.ready_to_rerun():
+            self._out.append(RestoreObjects(ready))
 
     def _drop_cancelled(self) -> None:
-        told_again = self._graphs.told_again(self._cancelled)
+        as_tasks = self._graphs.as_tasks(self._cancelled)
         for graph in self._graphs.ended(self._cancelled):
             self._cancelled += graph.tasks
             self._waiting = deque(call for call in self._waiting if getattr(call, "graph", None) is not graph)
-        for graph in told_again:  # whose nodes the scheduler has as tasks like any others
-            self._cancelled += graph.unneeded(self._outstanding, self._unsent() - self._asked.keys())
+        for graph in as_tasks:  # whose nodes the scheduler has as tasks like any others
+            self._cancelled += graph.unneeded(self._outstanding, self._unsent() - self._resending.keys())
         self._stop_asking(self._cancelled)
-        self._repeats.forget(self._cancelled)
+        self._resubmissions.forget(self._cancelled)
         unsent, gone, sent = set(self._waiting), set(), []
         for task in self._cancelled:
             call = self._outstanding.pop(task, None)
@@ -312,8 +312,8 @@ class ClientCore:
     def _fail_all(self, status: int, payload: bytes) -> None:
         calls, self._outstanding = self._outstanding, {}
         self._graphs.clear()
-        self._used, self._cancelled, self._asked = 0, [], {}
-        self._awaited.clear()
+        self._used, self._cancelled, self._resending = 0, [], {}
+        self._pending_inputs.clear()
         self._waiting.clear()
         self._end(calls, status, payload)
 
@@ -329,9 +329,9 @@ class ClientCore:
         if self._was_up and not event.resumed:
             self._functions.clear()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
-            self._stop_asking(list(self._asked))
+            self._stop_asking(list(self._resending))
             self._send(Resume(wanted=self._graphs.resume(self._outstanding, self._unsent())))
-            self._out.append(TakeStock())
+            self._out.append(ListUnknownObjects())
         self._was_up = True
 
     def _link_down(self, event: LinkDown, now: float) -> None:
@@ -356,12 +356,12 @@ class ClientCore:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def _done(self, message: Done, now: float) -> None:
-        if self._asked:
+        if self._resending:
             self._stop_asking(message.tasks)
-        pop, held = self._outstanding.pop, self._repeats.hold(message, self._outstanding)
+        pop, held = self._outstanding.pop, self._resubmissions.hold(message, self._outstanding)
         calls = [None if held and task in held else pop(task, None) for task in message.tasks]
-        if held and (plain := self._graphs.rest(held)):
-            self._out.append(Mend(plain))
+        if held and (plain := self._graphs.defer(held)):
+            self._out.append(RestoreObjects(plain))
         freed = 0
         for call in calls:
             if call is not None:
@@ -379,21 +379,21 @@ class ClientCore:
             self._replies.append(answer)
 
     def _need_tasks(self, message: NeedTasks, now: float) -> None:
-        self._send_again(self._graphs.repeat(message.tasks, self._outstanding))
+        self._resend(self._graphs.resend(message.tasks, self._outstanding))
 
-    def _send_again(self, tasks: Iterable[int]) -> None:
+    def _resend(self, tasks: Iterable[int]) -> None:
         """Nobody holds these: they wait once more, and their part of the credit is free."""
         for task in tasks:
             call = self._outstanding.get(task)
-            if call is not None and task not in self._asked:
-                again = call.again(task) if isinstance(call, GraphPiece) else CallAgain.of(call, task)
-                self._asked[task] = again
+            if call is not None and task not in self._resending:
+                again = call.resent_call(task) if isinstance(call, GraphPiece) else ResentCall.of(call, task)
+                self._resending[task] = again
                 self._waiting.append(again)
                 self._used -= call.weight
 
     def _stop_asking(self, tasks: Iterable[int]) -> None:
         """These need not be sent again after all."""
-        gone = {task for task in tasks if task in self._asked}
+        gone = {task for task in tasks if task in self._resending}
         if gone:
-            self._used += sum(self._asked.pop(task).weight for task in gone)
+            self._used += sum(self._resending.pop(task).weight for task in gone)
             self._waiting = deque(call for call in self._waiting if call.task_id not in gone)

@@ -42,19 +42,19 @@ class AnswerShutdown:
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
+class RestoreObjects:
     """Put in storage once more what it has lost, and `repeat` these tasks; or `give_up`."""
 
     tasks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class TakeStock:
-    """Find out what storage has of this session; then `await_sweep`."""
+class ListUnknownObjects:
+    """Find out what storage has of this session; then `await_listed`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class DeleteUnknownObjects:
     """Free what was there then and is known to nobody now."""
 
 
@@ -65,4 +65,15 @@ class Call:
     whom: Callable[[], object]
 
 
-ClientEffect = Call | Transmit | Deliver | Connected | Print | AnswerShutdown | Discard | Mend | TakeStock | Sweep
+ClientEffect = (
+    Call
+    | Transmit
+    | Deliver
+    | Connected
+    | Print
+    | AnswerShutdown
+    | Discard
+    | RestoreObjects
+    | ListUnknownObjects
+    | DeleteUnknownObjects
+)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from scaler_client.core.records import CallAgain, CallGroup, Deliver, Dependency, OutstandingCall
+from scaler_client.core.records import CallGroup, Deliver, Dependency, OutstandingCall, ResentCall
 from scaler_client.objects.handles import StoredPayload
 from scaler_client.payloads.user_exceptions import add_note
 from scaler_protocol.messages import Status
@@ -31,22 +31,22 @@ class GraphTasks:
     tasks: range
     path: Callable[[int, set[int]], str]
     """How a task depends on these, which have failed, in words."""
-    asked: dict[int, OutstandingCall] = field(default_factory=dict)
+    requested: dict[int, OutstandingCall] = field(default_factory=dict)
     """The requested nodes that have not ended."""
-    kept: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    outcomes: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Outcomes of inner nodes: failures, and values after a restart."""
     failed: set[int] = field(default_factory=set)
     """The nodes that are known to have failed; it only grows."""
-    loans: dict[int, Dependency] = field(default_factory=dict)
+    leases: dict[int, Dependency] = field(default_factory=dict)
     """Requested nodes that others take: objects of theirs are needed here."""
     pieces: list[GraphPiece] = field(default_factory=list)
     """All that was handed over, while something of it is wanted."""
-    resting: set[int] = field(default_factory=set)
+    deferred: set[int] = field(default_factory=set)
     """Requested nodes that missed an object, and are run again when all others have ended."""
-    told_again: bool = False
+    as_tasks: bool = False
     wanted: set[int] = field(default_factory=set)
     """After a restart: nodes that are sent again should nobody hold them."""
-    lacking: set[int] = field(default_factory=set)
+    lost_nodes: set[int] = field(default_factory=set)
     """After a restart: nodes that nobody holds, and that were not sent again."""
     watched: bool = False
     ended: int = 0
@@ -54,21 +54,21 @@ class GraphTasks:
 
     def need(self, task: int) -> Dependency:
         """One of its tasks as a need of another one."""
-        return self.loans.get(task) or NodeNeed(self, task)
+        return self.leases.get(task) or NodeNeed(self, task)
 
-    def lost(self, task: int) -> dict[int, GraphPiece]:
+    def rerun(self, task: int) -> dict[int, GraphPiece]:
         """The inner nodes that are to be run again for a requested one: all it takes whose values are not here."""
-        self.told_again = True
+        self.as_tasks = True
         found: dict[int, GraphPiece] = {}
-        stack = [need.task_id for need in self.asked[task].needs_of(task)]
+        stack = [need.task_id for need in self.requested[task].needs_of(task)]
         while stack:
             need = stack.pop()
-            if need not in self.tasks or need in self.loans or need in found:
+            if need not in self.tasks or need in self.leases or need in found:
                 continue
-            status, payload = self.kept.get(need, (Status.FAILED, b""))
+            status, payload = self.outcomes.get(need, (Status.FAILED, b""))
             if status == Status.VALUE and type(payload) is not StoredPayload:
                 continue
-            self.kept.pop(need, None)
+            self.outcomes.pop(need, None)
             piece = found[need] = self.pieces[bisect_right(self.pieces, need, key=_first) - 1]
             stack += [further.task_id for further in piece.needs_of(need)]
         return found
@@ -80,36 +80,36 @@ class GraphTasks:
 
     def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> set[int]:
         """The scheduler is another one: the nodes that it need not look for. Those that are unsent it will be sent."""
-        self.told_again = True
-        self.lacking.clear()
-        self.resting.clear()
+        self.as_tasks = True
+        self.lost_nodes.clear()
+        self.deferred.clear()
         if self.arriving:
             self.wanted = set(self.tasks)
         else:
-            self.wanted = {*self.asked, *self._missing(filter(unsent.__contains__, self.tasks), outstanding)}
+            self.wanted = {*self.requested, *self._missing(filter(unsent.__contains__, self.tasks), outstanding)}
         return self.unneeded(outstanding, unsent)
 
     def unneeded(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> set[int]:
         """The nodes without which all can be had that is asked for, and all that is still to be sent."""
         if self.arriving:  # who knows what the rest of them take
             return set()
-        reached = found = {*self.asked, *filter(unsent.__contains__, self.tasks)}
+        reached = found = {*self.requested, *filter(unsent.__contains__, self.tasks)}
         while found:
             found = self._missing(found, outstanding) - reached
             reached |= found
         return {task for task in self.tasks if task not in reached}
 
-    def repeat(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
+    def resend(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
         """Nobody holds these nodes: those of them, and of the others that nobody holds, that are to be sent again."""
-        self.lacking.update(tasks)
+        self.lost_nodes.update(tasks)
         again: set[int] = set()
-        found = self.lacking & self.wanted
+        found = self.lost_nodes & self.wanted
         while found:
-            self.lacking -= found
+            self.lost_nodes -= found
             again |= found
             missing = self._missing(found, outstanding)
             self.wanted |= missing
-            found = missing & self.lacking
+            found = missing & self.lost_nodes
         return sorted(again)
 
     def _missing(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> set[int]:
@@ -132,7 +132,7 @@ class NodeNeed:
 
     def outcome(self) -> tuple[int, bytes] | None:
         """Status and payload, None while they are not here."""
-        return self.graph.kept.get(self.task_id)
+        return self.graph.outcomes.get(self.task_id)
 
 
 class FailurePayload(bytes):
@@ -154,11 +154,11 @@ class GraphPiece:
     calls: list[bytes]
     dependents: list[int]
     needs: list[int]
-    takers: list[int]
-    inner: list[int]
+    consumers: list[int]
+    intermediate: list[int]
     others: Mapping[int, Sequence[Dependency]]
     """By position, what nodes take besides nodes of this graph; they are among the needs, too."""
-    asked: Mapping[int, OutstandingCall]
+    requested: Mapping[int, OutstandingCall]
 
     weight = 0
     task_id = 0
@@ -190,18 +190,18 @@ class GraphPiece:
         others = self.others.get(at, ())
         return [*(self.graph.need(need) for need in own if need in self.graph.tasks), *others]
 
-    def again(self, task: int) -> CallAgain:
+    def resent_call(self, task: int) -> ResentCall:
         """One of its tasks, which nobody holds."""
         group = list(self.groups)[self.numbers[task - self.first]]
-        return CallAgain(task, group, 0, self.call_of(task), self.needs_of(task))
+        return ResentCall(task, group, 0, self.call_of(task), self.needs_of(task))
 
     def has(self, task: int) -> bool:
         """Whether the outcome of an inner node is here."""
-        return task in self.graph.kept
+        return task in self.graph.outcomes
 
     def take(self, task: int, status: int, payload: bytes) -> bool:
         """Note the outcome of an inner node; nobody waits for it here."""
-        self.graph.kept[task] = (status, payload)
+        self.graph.outcomes[task] = (status, payload)
         if status != Status.VALUE:
             self.graph.failed.add(task)
         return False
@@ -212,7 +212,7 @@ class GraphTable:
 
     def __init__(self) -> None:
         self._graphs: dict[int, GraphTasks] = {}
-        self._resting: dict[GraphTasks, None] = {}
+        self._deferred: dict[GraphTasks, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._graphs)
@@ -223,7 +223,7 @@ class GraphTable:
     def add(self, piece: GraphPiece) -> None:
         """A piece is submitted."""
         piece.graph.pieces.append(piece)
-        for task in piece.asked:
+        for task in piece.requested:
             self._graphs[task] = piece.graph
 
     def ended(self, tasks: Iterable[int]) -> list[GraphTasks]:
@@ -231,37 +231,37 @@ class GraphTable:
         over = []
         for task in tasks:
             graph = self._graphs.pop(task, None)
-            if graph is not None and graph.asked.pop(task, None) is not None and not graph.asked:
+            if graph is not None and graph.requested.pop(task, None) is not None and not graph.requested:
                 graph.pieces.clear()
                 over.append(graph)
         return over
 
-    def rest(self, tasks: Iterable[int]) -> list[int]:
+    def defer(self, tasks: Iterable[int]) -> list[int]:
         """These missed an object; returns those that are no nodes, and can be run again at once."""
         others = []
         for task in tasks:
             if (graph := self._graphs.get(task)) is None:
                 others.append(task)
             else:
-                graph.resting.add(task)
-                self._resting[graph] = None
+                graph.deferred.add(task)
+                self._deferred[graph] = None
         return others
 
-    def rested(self) -> list[int]:
+    def ready_to_rerun(self) -> list[int]:
         """The requested nodes to be run again by now: of their graphs nothing is under way any more."""
         tasks: list[int] = []
-        for graph in [graph for graph in self._resting if graph.asked.keys() <= graph.resting]:
-            del self._resting[graph]
-            tasks += graph.asked
-            graph.resting.clear()
+        for graph in [graph for graph in self._deferred if graph.requested.keys() <= graph.deferred]:
+            del self._deferred[graph]
+            tasks += graph.requested
+            graph.deferred.clear()
         return tasks
 
-    def lost(self, tasks: Iterable[int]) -> dict[int, GraphPiece]:
+    def rerun(self, tasks: Iterable[int]) -> dict[int, GraphPiece]:
         """The inner nodes that are to be run again, too."""
         found: dict[int, GraphPiece] = {}
         for task in tasks:
             if (graph := self._graphs.get(task)) is not None:
-                found.update(graph.lost(task))
+                found.update(graph.rerun(task))
         return found
 
     def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> list[int]:
@@ -272,12 +272,12 @@ class GraphTable:
             spare |= graph.resume(outstanding, unsent)
         return [task for task in outstanding if task not in unsent and task not in spare]
 
-    def told_again(self, tasks: Iterable[int]) -> set[GraphTasks]:
+    def as_tasks(self, tasks: Iterable[int]) -> set[GraphTasks]:
         """The graphs of these requested nodes that another scheduler has been told of."""
         graphs = {graph for task in tasks if (graph := self._graphs.get(task)) is not None}
-        return {graph for graph in graphs if graph.told_again}
+        return {graph for graph in graphs if graph.as_tasks}
 
-    def repeat(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
+    def resend(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
         """Nobody holds these tasks: those, of graphs and others, that are to be sent again."""
         again: list[int] = []
         nodes: dict[GraphTasks, list[int]] = {}
@@ -288,8 +288,8 @@ class GraphTable:
                 again.append(task)
             else:
                 nodes.setdefault(graph, []).append(task)
-        for graph, lacking in nodes.items():
-            again += graph.repeat(lacking, outstanding)
+        for graph, lost_nodes in nodes.items():
+            again += graph.resend(lost_nodes, outstanding)
         return again
 
     @staticmethod
@@ -318,7 +318,7 @@ class GraphTable:
         for graph in self._graphs.values():
             graph.pieces.clear()
         self._graphs.clear()
-        self._resting.clear()
+        self._deferred.clear()
 
 
 def _first(piece: GraphPiece) -> int:

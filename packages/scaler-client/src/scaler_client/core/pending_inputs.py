@@ -1,4 +1,4 @@
-"""AwaitedInputs: results that the scheduler has asked us for, and gets when they are there. Pure, no IO."""
+"""PendingInputs: results that the scheduler has asked us for, and gets when they are there. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaler_protocol.messages import Inputs, NeedInputs
 from scaler_protocol.payloads import Payloads
 
 
-class AwaitedInputs:
+class PendingInputs:
     """Which task takes what that has not ended yet."""
 
     def __init__(self) -> None:

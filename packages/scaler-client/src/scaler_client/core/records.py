@@ -73,7 +73,7 @@ class SingleCall(OutstandingCall, Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class CallAgain:
+class ResentCall:
     """A task that was sent before and is asked for again."""
 
     task_id: int
@@ -83,7 +83,7 @@ class CallAgain:
     needs: Sequence[Dependency]
 
     @classmethod
-    def of(cls, call: OutstandingCall, task: int) -> CallAgain:
+    def of(cls, call: OutstandingCall, task: int) -> ResentCall:
         """One task of a call."""
         return cls(task, call.group, call.weight, call.call_of(task), call.needs_of(task))
 
@@ -116,7 +116,7 @@ class CallBlock:
     changed: Callable[[], None]
     needs: dict[int, Sequence[Dependency]] = field(default_factory=dict)
     weight: int = field(init=False)
-    held: int = field(init=False)
+    argument_bytes: int = field(init=False)
     """What the arguments of one of its tasks take up, here or in object storage, in bytes."""
     stored: bool = field(init=False)
     missing: int = field(init=False)
@@ -126,10 +126,10 @@ class CallBlock:
 
     def __post_init__(self) -> None:
         size = len(self.calls)
-        self.weight = self.held = -(-sum(map(len, self.calls)) // size)
+        self.weight = self.argument_bytes = -(-sum(map(len, self.calls)) // size)
         self.stored = bool(stored_positions(self.calls))
         if self.stored or self.needs:
-            self.held = (sum(map(true_size, self.calls)) + kept_bytes(self.needs.values())) // size
+            self.argument_bytes = (sum(map(true_size, self.calls)) + kept_bytes(self.needs.values())) // size
         self.missing = size
         self.results = [_MISSING] * size
 

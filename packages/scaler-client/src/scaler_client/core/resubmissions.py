@@ -1,4 +1,4 @@
-"""Repeats: tasks that failed because an object of theirs was not to be had, and are run again. Pure, no IO.
+"""Resubmissions: tasks that failed because an object of theirs was not to be had, and are run again. Pure, no IO.
 
 Storage that is started again has lost everything; what this process still holds is put there once more. Until that is
 done the outcome is held back here, and its task counts as under way. A requested node of a graph goes with all that it
@@ -15,11 +15,11 @@ from scaler_client.core.records import OutstandingCall
 from scaler_protocol.errors import ObjectNotFoundError, StorageLostError, restore
 from scaler_protocol.messages import Done, Status
 
-REPEATS_LIMIT: Final = 2
+RESUBMISSION_LIMIT: Final = 2
 """How often a task is run again for this."""
 
 
-class Repeats:
+class Resubmissions:
     """Which failures are held back, and how often a task had one."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Repeats:
         held = []
         for task, status, payload in zip(done.tasks, done.statuses, done.results, strict=True):
             count = self._counts.pop(task, 0)
-            if status != Status.FAILED or count >= REPEATS_LIMIT or not _is_loss(payload):
+            if status != Status.FAILED or count >= RESUBMISSION_LIMIT or not _is_loss(payload):
                 continue
             if task in known and not isinstance(known[task], GraphPiece):
                 self._counts[task] = count + 1

@@ -13,14 +13,14 @@ from scaler_protocol.messages import Functions, Inputs, Message, Resume, Submit
 from scaler_protocol.payloads import Payloads
 
 
-def is_placed(call: WaitingCall | GraphPiece) -> bool:
+def is_uploaded(call: WaitingCall | GraphPiece) -> bool:
     """Whether storage has what the call names; blocks and graphs are handed over when that is so."""
     if isinstance(call, CallBlock | GraphPiece) or not (call.needs or type(call.call) is StoredPayload):
         return True
     return not pending_puts(call.needs, call.call)
 
 
-class CallDraft:
+class SubmitBuilder:
     """Tasks of one parent: calls, whose groups are numbered as they come, or one piece of a graph."""
 
     __slots__ = ("calls", "count_limit", "dependents", "groups", "needs", "numbers", "parent", "size", "tasks")
@@ -51,7 +51,7 @@ class CallDraft:
                     break
                 number = self.groups.setdefault(group, len(self.groups))
             block = call if isinstance(call, CallBlock) else None
-            if block is None and not is_placed(call):
+            if block is None and not is_uploaded(call):
                 break
             count = len(block.calls) if block else 1
             weight = call.weight * count
@@ -84,27 +84,27 @@ class CallDraft:
                 self.needs.append(need.task_id)
 
 
-def submit_message(draft: CallDraft | GraphPiece, bodies: Sequence[FunctionBody]) -> Submit:
-    """The Submit of a draft, or of a piece of a graph, with the bytes of functions that the scheduler has not got."""
+def submit_message(batch: SubmitBuilder | GraphPiece, bodies: Sequence[FunctionBody]) -> Submit:
+    """The Submit of a batch, or of a piece of a graph, with the bytes of functions that the scheduler has not got."""
     written = [body.body for body in bodies]
     message = Submit(
-        groups=[group.wire for group in draft.groups],
-        tasks=draft.tasks,
-        calls=Payloads(draft.calls),
-        task_groups=draft.numbers if len(draft.groups) > 1 else (),
-        stored=stored_positions(draft.calls),
-        dependents=draft.dependents,
-        needs=draft.needs,
+        groups=[group.wire for group in batch.groups],
+        tasks=batch.tasks,
+        calls=Payloads(batch.calls),
+        task_groups=batch.numbers if len(batch.groups) > 1 else (),
+        stored=stored_positions(batch.calls),
+        dependents=batch.dependents,
+        needs=batch.needs,
         functions=[body.id for body in bodies],
         names=[body.name for body in bodies],
         bodies=Payloads(written),
-        parent=draft.parent,
+        parent=batch.parent,
         bodies_stored=stored_positions(written),
     )
-    if isinstance(draft, GraphPiece):
-        graph = draft.graph
+    if isinstance(batch, GraphPiece):
+        graph = batch.graph
         message = replace(message, graph=graph.tasks.start, graph_size=len(graph.tasks), watched=graph.watched)
-        return replace(message, takers=draft.takers, inner=draft.inner)
+        return replace(message, takers=batch.consumers, inner=batch.intermediate)
     return message
 
 

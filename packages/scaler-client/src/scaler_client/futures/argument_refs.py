@@ -23,7 +23,7 @@ Written = tuple[int, bytes]
 """Status and payload of an outcome as they came."""
 
 
-class Loan:
+class ResultLease:
     """A future as a need of calls: it keeps the bytes of a result that was loaded meanwhile."""
 
     __slots__ = ("__weakref__", "_future", "written")
@@ -42,23 +42,23 @@ class Loan:
         return self._future.outcome()
 
 
-class Loans(dict[int, "weakref.ref[Loan]"]):
+class ResultLeases(dict[int, "weakref.ref[ResultLease]"]):
     """The loans that there are, by task. A WeakValueDictionary takes ten times as long to say that there is none."""
 
-    def find(self, task: int) -> Loan | None:
-        """The loan of this task's result."""
+    def find(self, task: int) -> ResultLease | None:
+        """The lease of this task's result."""
         found = self.get(task)
         return found() if found is not None else None
 
-    def add(self, loan: Loan) -> None:
+    def add(self, lease: ResultLease) -> None:
         """Know it as long as it lives."""
-        task = loan.task_id
+        task = lease.task_id
 
         def forget(gone: object) -> None:
             if self.get(task) is gone:
                 del self[task]
 
-        self[task] = weakref.ref(loan, forget)
+        self[task] = weakref.ref(lease, forget)
 
 
 class _Open(threading.local):
@@ -98,7 +98,7 @@ class Collector:
         """The call waits for this future; returns its task id. Raises ValueError where the scheduler knows it not."""
         if future.owner is not self.owner:
             raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
-        self.add(future.lend())
+        self.add(future.lease())
         return future.task_id
 
     def keep(self, payload: StoredPayload) -> bytes:

@@ -6,7 +6,7 @@ watch is settled on the spot, one with a watch under its own lock, which is what
 `_condition`. The bytes of an outcome are fetched, where they are in object storage, and loaded by the first thread
 that asks for it. A value that its user may change keeps its bytes as they came as long as the future lives, so that
 calls that take it later get the result as the task made it. Of a value that nobody can change the bytes (and their
-object) go at once, unless calls take it: those hold a `Loan` until their outcomes are in.
+object) go at once, unless calls take it: those hold a `ResultLease` until their outcomes are in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_client.core.records import CallGroup, Dependency, RunReports
-from scaler_client.futures.argument_refs import Loan, Loans, Written, collector, same
+from scaler_client.futures.argument_refs import ResultLease, ResultLeases, Written, collector, same
 from scaler_client.futures.results import ProfilingInfo, dump_failure, is_interruption, load_outcome, refuse
 from scaler_client.futures.waiters import (
     FutureOwner,
@@ -107,8 +107,8 @@ class ScalerFuture(Future[T]):
                 return self._status, self._outcome
             if self._status == _VALUE and self.call:
                 return Status.VALUE, self.call
-            loan = _loans.find(self.task_id)
-            return loan.written if loan is not None else None
+            lease = _leases.find(self.task_id)
+            return lease.written if lease is not None else None
 
     def settle(self, status: int, outcome: Any, reports: RunReports | None = None) -> bool:
         """End it so; False if it had ended before. Callbacks are left to the caller."""
@@ -279,13 +279,13 @@ class ScalerFuture(Future[T]):
         value: T = load_with(self.group.load, fetched(payload))
         return value
 
-    def lend(self) -> Loan:
+    def lease(self) -> ResultLease:
         """What calls hold that take the result from wherever it is."""
         with guard:
-            loan = _loans.find(self.task_id)
-            if loan is None:
-                _loans.add(loan := Loan(self))
-        return loan
+            lease = _leases.find(self.task_id)
+            if lease is None:
+                _leases.add(lease := ResultLease(self))
+        return lease
 
     def failed(self) -> bool:
         """Whether there is an exception; nothing is loaded to find out."""
@@ -358,8 +358,8 @@ class ScalerFuture(Future[T]):
             if self._status == status:
                 if changeable:
                     self.call = payload
-                elif self.task_id in _loans and (loan := _loans.find(self.task_id)) is not None:
-                    loan.written = status, payload
+                elif self.task_id in _leases and (lease := _leases.find(self.task_id)) is not None:
+                    lease.written = status, payload
                 self._status, self._outcome = loaded, outcome
         self = payload = outcome = None  # type: ignore[assignment]  # see `load_failure`
 
@@ -391,7 +391,7 @@ class ScalerFuture(Future[T]):
         return True, False, None if error else self._outcome, error
 
 
-_loans = Loans()
+_leases = ResultLeases()
 
 
 def finished_future(owner: FutureOwner, group: CallGroup, value: T) -> ScalerFuture[T]:

@@ -90,9 +90,9 @@ class GraphSubmission:
         try:
             for place, key in asked.items():
                 future = self.futures[key] = ScalerFuture(owner, self._first + place, written[place], b"")
-                self._graph.asked[future.task_id] = future
+                self._graph.requested[future.task_id] = future
                 if plan.takers[place]:
-                    self._graph.loans[future.task_id] = future.lend()
+                    self._graph.leases[future.task_id] = future.lease()
             place = 0
             with gc_paused():
                 while place < len(kinds):
@@ -128,12 +128,12 @@ class GraphSubmission:
             calls=calls,
             dependents=[at for at, row in enumerate(rows) for _ in row],
             needs=[first + need for row in rows for need in row],
-            takers=plan.takers[start:end],
-            inner=[place - start for place in range(start, end) if place not in asked],
+            consumers=plan.takers[start:end],
+            intermediate=[place - start for place in range(start, end) if place not in asked],
             others=others,
-            asked=futures,
+            requested=futures,
         )
-        self._io.handoff.put(piece)
+        self._io.mailbox.put(piece)
         return end
 
     # --- arguments --------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class GraphSubmission:
                 wait_until_put(kept)
             return self._placed(written), found
         except FailedArgumentError as failed:  # the scheduler is told when it asks, and the node ends so
-            return b"", [failed.argument.lend()]
+            return b"", [failed.argument.lease()]
         except Exception as error:
             add_note(error, f"it was raised when node {shown(self._plan.keys[place])} of the graph was to be sent")
             raise
@@ -245,7 +245,7 @@ class GraphSubmission:
     def progress(self) -> tuple[int, int]:
         """How many calls of how many have a value."""
         size = len(self._graph.tasks)
-        if not self._graph.asked:
+        if not self._graph.requested:
             return size, size
         return self._graph.ended + sum(future.done() for future in self.futures.values()), size
 

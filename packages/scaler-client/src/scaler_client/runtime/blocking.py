@@ -12,7 +12,7 @@ from scaler_client.core.core import ClientCore
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock
 from scaler_client.futures.futures import ScalerFuture
-from scaler_client.runtime.mailbox import Handoff
+from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.task_context import TaskRuntime
 from scaler_io.once_event import check_may_wait
 from scaler_protocol.errors import ClientForkedError
@@ -25,17 +25,17 @@ class Request:
     tell: Callable[[ClientCore], object]
 
 
-HandoffEntry = ScalerFuture[Any] | CallBlock | GraphPiece | Request
+MailboxEntry = ScalerFuture[Any] | CallBlock | GraphPiece | Request
 
 
-class Waiting:
+class BlockingSection:
     """Entered by threads that block on our futures. Inside a task the agent hears of the first and of the last.
 
     Entering it raises RuntimeError in a thread that must not wait.
     """
 
-    def __init__(self, handoff: Handoff[HandoffEntry], runtime: TaskRuntime | None) -> None:
-        self._handoff, self._runtime = handoff, runtime
+    def __init__(self, mailbox: Mailbox[MailboxEntry], runtime: TaskRuntime | None) -> None:
+        self._mailbox, self._runtime = mailbox, runtime
         self.forked = False
         self._lock = threading.RLock()  # a signal handler may wait for a future in the middle of this
         self._runs: dict[int, int] = {}
@@ -46,7 +46,7 @@ class Waiting:
         check_may_wait()
         if self._runtime is not None:
             self._count(1)
-        self._handoff.press()
+        self._mailbox.press()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._runtime is not None:
@@ -54,7 +54,7 @@ class Waiting:
 
     def _count(self, change: int) -> None:
         task = self._runtime.current() if self._runtime is not None else None
-        if task is None or self._handoff.closed:
+        if task is None or self._mailbox.closed:
             return
         with self._lock:
             threads = self._runs.pop(task.run, 0) + change
@@ -62,4 +62,4 @@ class Waiting:
                 self._runs[task.run] = threads
             if threads == (change > 0):
                 run, blocked = task.run, change > 0
-                self._handoff.put(Request(lambda core: core.mark_blocked(run, blocked)))
+                self._mailbox.put(Request(lambda core: core.mark_blocked(run, blocked)))

@@ -89,7 +89,7 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
     def connect(at: Address) -> ObjectConnection:
         patience = min(timeout_seconds, PATIENCE_SECONDS)
         return ObjectConnection(
-            at, session=session, key=key, timeout_seconds=patience, name=name, renewed=lambda: thread.mend()
+            at, session=session, key=key, timeout_seconds=patience, name=name, renewed=lambda: thread.restore_objects()
         )
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
@@ -109,7 +109,7 @@ def nested(runtime: TaskRuntime) -> IoThread:
     global _nested
     with _nested_lock:
         failed = _nested
-        if failed is not None and not failed.handoff.closed:
+        if failed is not None and not failed.mailbox.closed:
             return failed
         if failed is None:
             ids = TaskIds(runtime.session, _SHARED, lambda: runtime.retire(_USED_UP))

@@ -19,10 +19,10 @@ from scaler_client.core.effects import (
     Call,
     ClientEffect,
     Connected,
-    Mend,
+    DeleteUnknownObjects,
+    ListUnknownObjects,
     Print,
-    Sweep,
-    TakeStock,
+    RestoreObjects,
     Transmit,
 )
 from scaler_client.core.graph_state import GraphPiece
@@ -31,9 +31,9 @@ from scaler_client.futures.deliveries import deliver, fail
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import due_callbacks
 from scaler_client.objects.store import ClientStorage
-from scaler_client.runtime.blocking import HandoffEntry, Request, Waiting
+from scaler_client.runtime.blocking import BlockingSection, MailboxEntry, Request
 from scaler_client.runtime.callbacks import Callbacks
-from scaler_client.runtime.mailbox import Handoff
+from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_io.once_event import Latch, never_wait_here
@@ -68,8 +68,8 @@ class IoThread:
         """The incarnation of the scheduler that welcomed us last."""
         self.storage = storage
         self._inside = runtime is not None
-        self.handoff: Handoff[HandoffEntry] = Handoff()
-        self.waiting = Waiting(self.handoff, runtime)
+        self.mailbox: Mailbox[MailboxEntry] = Mailbox()
+        self.waiting = BlockingSection(self.mailbox, runtime)
         self.ids = ids
         self.next_task, self.next_tasks = ids.next_task, ids.next_tasks
         self._dial = dial
@@ -86,11 +86,11 @@ class IoThread:
             Connected: self._note_connected,
             Print: lambda output: self._callbacks.add(lambda: _print(output)),
             AnswerShutdown: self._note_shutdown,
-            Mend: lambda mend: self.mend(mend.tasks),
-            TakeStock: lambda take: self._callbacks.add(self._take_stock),
-            Sweep: lambda sweep: self._callbacks.add(self.storage.delete_unknown),
+            RestoreObjects: lambda lost: self.restore_objects(lost.tasks),
+            ListUnknownObjects: lambda effect: self._callbacks.add(self._list_unknown_objects),
+            DeleteUnknownObjects: lambda effect: self._callbacks.add(self.storage.delete_unknown),
         }
-        self._taken: list[HandoffEntry] = []
+        self._taken: list[MailboxEntry] = []
         """What the core is being told of."""
         self._taken_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
@@ -102,7 +102,7 @@ class IoThread:
             self._callbacks.start()
             self._thread.start()
         except BaseException:
-            self.handoff.close(ClientQuitError())
+            self.mailbox.close(ClientQuitError())
             self._leave(None, None)
             raise
 
@@ -121,13 +121,13 @@ class IoThread:
     def tell(self, request: Callable[[ClientCore], object]) -> None:
         """Have the core do something soon; nothing happens where the client has left."""
         with contextlib.suppress(ClientQuitError, ClientForkedError):
-            self.handoff.put(Request(request))
+            self.mailbox.put(Request(request))
 
     def clear(self) -> None:
         """Cancel everything; returns when all futures have ended."""
         cleared = Latch()
         self.tell(lambda core: core.clear(cleared.set))
-        self.handoff.wake()
+        self.mailbox.wake()
         while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive():
             pass
 
@@ -139,21 +139,21 @@ class IoThread:
         """The scheduler's answer, None where there was none in time."""
         answered = self._shutdown_answered
         self.tell(lambda core: core.ask_shutdown())
-        self.handoff.wake()
+        self.mailbox.wake()
         return self._shutdown_answer if answered.wait(seconds) else None
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def stop(self, seconds: float = GOODBYE_SECONDS) -> None:
         """Cancel what is under way and leave; waits that long for the thread to have said goodbye."""
-        self.handoff.close(ClientQuitError())
-        self.handoff.wake()
+        self.mailbox.close(ClientQuitError())
+        self.mailbox.wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(seconds)
 
     def poison(self) -> None:
         """This process is a fork: threads and sockets are the parent's."""
-        self.handoff.close(ClientForkedError())
+        self.mailbox.close(ClientForkedError())
         self.storage.refuse(ClientForkedError())
         self.waiting.forked = True
 
@@ -166,7 +166,7 @@ class IoThread:
         for object_id in unwanted.objects:
             self.storage.discard(object_id)
 
-    def mend(self, tasks: Sequence[int] = ()) -> None:
+    def restore_objects(self, tasks: Sequence[int] = ()) -> None:
         """Put in storage once more what it has lost, then repeat these tasks; does not wait."""
 
         def run() -> None:
@@ -178,15 +178,15 @@ class IoThread:
                 _log.warning("what object storage has lost can not be put there again: %r", error)
                 self.tell(lambda core: core.give_up(tasks))
             else:
-                self.tell(lambda core: core.repeat(tasks))
-            self.handoff.wake()
+                self.tell(lambda core: core.resubmit(tasks))
+            self.mailbox.wake()
 
-        threading.Thread(target=run, name="scaler-mend", daemon=True).start()
+        threading.Thread(target=run, name="scaler-restore", daemon=True).start()
 
-    def _take_stock(self) -> None:
+    def _list_unknown_objects(self) -> None:
         if self.storage.list_unknown():
-            self.tell(lambda core: core.await_sweep())
-            self.handoff.wake()
+            self.tell(lambda core: core.await_listed())
+            self.mailbox.wake()
 
     def _note_connected(self, event: Connected) -> None:
         self.storage_address = event.storage or self.storage_address
@@ -210,7 +210,7 @@ class IoThread:
         never_wait_here()
         try:
             transport = self._dial()
-            while not self.handoff.closed:
+            while not self.mailbox.closed:
                 more, busy = self._turn(transport)
                 if not more:
                     self._sleep(transport, busy)
@@ -218,7 +218,7 @@ class IoThread:
             _log.exception("the io thread of a client failed")
             failure = ClientQuitError(f"the client's io thread failed: {error!r}; make another client")
             failure.__cause__ = error.with_traceback(None)  # the log has the traceback, whose frames hold results
-            self.handoff.close(failure)
+            self.mailbox.close(failure)
         finally:
             self._leave(transport, failure)
 
@@ -230,7 +230,7 @@ class IoThread:
         core, now = self._core, time.monotonic()
         for event in transport.turn(now):
             core.handle(event, now)
-        entries = self.handoff.take()
+        entries = self.mailbox.take()
         if entries:
             self._accept(entries)
         effects = core.settle(now)
@@ -276,9 +276,9 @@ class IoThread:
     def _make_up_for(self, effect: ClientEffect, error: Exception) -> None:
         if isinstance(effect, Deliver):
             fail(effect, error)
-        elif isinstance(effect, Mend):
+        elif isinstance(effect, RestoreObjects):
             self._core.give_up(effect.tasks)
-            self.handoff.wake()
+            self.mailbox.wake()
         elif isinstance(effect, Call | AnswerShutdown | Connected):
             self._perform[type(effect)](effect)
 
@@ -289,7 +289,7 @@ class IoThread:
             self._taken_at = now
         return taken > 1 or (taken == 1 and now < before + PAUSE_SECONDS)
 
-    def _accept(self, entries: list[HandoffEntry]) -> None:
+    def _accept(self, entries: list[MailboxEntry]) -> None:
         self._taken = entries
         calls: list[ScalerFuture[Any]] = []
         for entry in entries:
@@ -310,17 +310,17 @@ class IoThread:
         self._taken = []
 
     def _sleep(self, transport: Transport, busy: bool) -> None:
-        handoff, woken = self.handoff, False
+        mailbox, woken = self.mailbox, False
         if busy:
-            woken = transport.wait(handoff.fileno(), PAUSE_SECONDS)
-        elif handoff.fall_asleep():
+            woken = transport.wait(mailbox.fileno(), PAUSE_SECONDS)
+        elif mailbox.fall_asleep():
             now = time.monotonic()
             due = self._core.due(now)
             seconds = IDLE_SECONDS if due is None else min(max(due - now, 0.0), IDLE_SECONDS)
-            woken = transport.wait(handoff.fileno(), seconds)
-            handoff.wake_up()
+            woken = transport.wait(mailbox.fileno(), seconds)
+            mailbox.wake_up()
         if woken:
-            handoff.drain()
+            mailbox.drain()
 
     def _leave(self, transport: Transport | None, failure: ClientQuitError | None) -> None:
         steps: Sequence[Callable[[], object]] = (
@@ -329,7 +329,7 @@ class IoThread:
             lambda: _say_goodbye(transport),
             lambda: self._close_storage(failure or ClientQuitError()),
             self._callbacks.stop,
-            self.handoff.free,
+            self.mailbox.free,
             lambda: _living.discard(self),
         )
         for step in steps:  # whatever one of them raises, the others are taken
@@ -340,7 +340,7 @@ class IoThread:
 
     def _end_all(self, failure: ClientQuitError | None) -> None:
         """End every call: those that the core has, and those that it has not been told of."""
-        entries = [*self._taken, *self.handoff.take()]
+        entries = [*self._taken, *self.mailbox.take()]
         self._accept([entry for entry in entries if not isinstance(entry, Request)])
         self._core.abandon(failure)
         effects = self._core.settle(time.monotonic())
@@ -382,8 +382,8 @@ _living: weakref.WeakSet[IoThread] = weakref.WeakSet()
 def _leave_all() -> None:
     deadline = time.monotonic() + GOODBYE_SECONDS
     for living in list(_living):
-        living.handoff.close(ClientQuitError())
-        living.handoff.wake()
+        living.mailbox.close(ClientQuitError())
+        living.mailbox.wake()
     for living in list(_living):
         living.stop(max(0.0, deadline - time.monotonic()))
     due_callbacks.wait()

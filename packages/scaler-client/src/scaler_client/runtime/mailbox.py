@@ -24,7 +24,7 @@ Entry = TypeVar("Entry")
 _DRAIN_BYTES = 4096
 
 
-class Handoff(Generic[Entry]):
+class Mailbox(Generic[Entry]):
     """Many threads `put`; one thread sleeps on `fileno()` and takes."""
 
     def __init__(self) -> None:
