@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from scaler_io.links.events import HubEvent
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.service.memory_limits import MEMORY
 from scaler_io.service.operator_link import OperatorLink
-from scaler_io.service.runtime_dirs import OwnDirectory
-from scaler_io.service.server_loop import Reception
+from scaler_io.service.runtime_dirs import ServerDirectory
+from scaler_io.service.server_loop import ServerLoop
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Role
@@ -75,7 +75,7 @@ class WatchedStorage:
 
     def __init__(self, *, grace_seconds: float = 1.0, retention_seconds: float = 60.0) -> None:
         self._stack = contextlib.ExitStack()
-        self._directory = self._stack.enter_context(OwnDirectory(MEMORY)).path
+        self._directory = self._stack.enter_context(ServerDirectory(MEMORY)).path
         segments = self._stack.enter_context(contextlib.closing(FileSegments(self._directory, None)))
         self._core = CountingCore(segments, 8 * 1024**3, retention_seconds)
         self._grace = grace_seconds
@@ -94,10 +94,10 @@ class WatchedStorage:
         hub = Hub(
             new_incarnation(),
             admit=self._core.admit,
-            patience=lambda hello: Patience(self._grace, 60.0),
+            timeouts=lambda hello: PeerTimeouts(self._grace, 60.0),
             heartbeat_seconds=1.0,
         )
-        reception = Reception("Storage", self._listener, hub, self._core, self._stop.set)
+        reception = ServerLoop("Storage", self._listener, hub, self._core, self._stop.set)
         await self._stop.wait()
         reception.close()
 

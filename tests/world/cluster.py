@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_io.simulation.network import MemoryConnection, MemoryDialer, MemoryListener, MemoryNetwork, MemoryShell
 from scaler_protocol.addresses import Address
@@ -67,13 +67,13 @@ class SchedulerLife:
     def __init__(self, network: MemoryNetwork, config: SchedulerConfig) -> None:
         core = SchedulerCore(network.random.randrange(1, 2**24), config)
 
-        def patience(hello: Hello) -> Patience:
+        def timeouts(hello: Hello) -> PeerTimeouts:
             if hello.role == Role.AGENT:
-                return Patience(config.agent_grace_seconds, config.worker_timeout_seconds)
-            return Patience(config.client_timeout_seconds, config.client_timeout_seconds)
+                return PeerTimeouts(config.agent_grace_seconds, config.worker_timeout_seconds)
+            return PeerTimeouts(config.client_timeout_seconds, config.client_timeout_seconds)
 
         self.core = core
-        self.hub = Hub(core.state.incarnation, admit=core.admit, patience=patience)
+        self.hub = Hub(core.state.incarnation, admit=core.admit, timeouts=timeouts)
         self.listener = MemoryListener(network, ADDRESS)
         self.checked = CheckedScheduler(core)
         self.service = ServiceTurn("Scheduler", self.listener, self.hub, self.checked, lambda: None, network.clock)

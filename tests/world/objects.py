@@ -15,15 +15,15 @@ from pathlib import Path
 
 from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.uplink import Uplink
-from scaler_io.objects.file_locks import Lives
+from scaler_io.objects.file_locks import LivenessLocks
 from scaler_io.objects.host_cache import HostCache
 from scaler_io.objects.mmaps import Mappings
-from scaler_io.objects.multiplexer import Conveyor
-from scaler_io.objects.operations import Deletion, Download, Hold, Listing, Transfer, Upload
-from scaler_io.objects.replica_server import Holder
-from scaler_io.objects.replicas import HeldFiles, HeldObject
+from scaler_io.objects.multiplexer import Multiplexer
+from scaler_io.objects.operations import Deletion, Download, Listing, Operation, Registration, Upload
+from scaler_io.objects.replica_server import ReplicaServer
+from scaler_io.objects.replicas import Replica, Replicas
 from scaler_io.objects.segments import read_token
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_io.simulation.network import MemoryDialer, MemoryListener, MemoryNetwork
@@ -84,10 +84,10 @@ class StorageLife:
         self._segments = FileSegments(self.folder, None)
         core = StorageCore(incarnation, self._segments, memory_limit, RETENTION_SECONDS)
 
-        def patience(hello: Hello) -> Patience:
-            return Patience(CLIENT_GRACE_SECONDS if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
+        def timeouts(hello: Hello) -> PeerTimeouts:
+            return PeerTimeouts(CLIENT_GRACE_SECONDS if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
 
-        hub = Hub(incarnation, admit=core.admit, patience=patience, heartbeat_seconds=HEARTBEAT_SECONDS)
+        hub = Hub(incarnation, admit=core.admit, timeouts=timeouts, heartbeat_seconds=HEARTBEAT_SECONDS)
         listener = MemoryListener(network, ADDRESS)
         self.core, self.checked = core, CheckedStorage(core)
         service = ServiceTurn("Storage", listener, hub, self.checked, lambda: None, network.clock)
@@ -118,13 +118,13 @@ class ObjectProcess:
         *,
         here: bool,
         role: int = Role.AGENT,
-        files: HeldFiles | None = None,
+        files: Replicas | None = None,
         speaks: bool = False,
     ) -> None:
         self.here = here
-        self.transfers: list[Upload | Download | Hold | Listing] = []
+        self.transfers: list[Upload | Download | Registration | Listing] = []
         self._files, self._speaks = files, speaks
-        self._network, self._role, self._lives = network, role, Lives()
+        self._network, self._role, self._lives = network, role, LivenessLocks()
         self._connect()
 
     def _connect(self) -> None:
@@ -135,7 +135,7 @@ class ObjectProcess:
         self.dialer = MemoryDialer(network, ADDRESS, self._uplink)
         self._mappings = Mappings(lambda: self.shell.wake())
         prove = read_token if self.here else lambda directory: b""
-        self._conveyor = Conveyor(
+        self._conveyor = Multiplexer(
             self._uplink,
             str(ADDRESS),
             TIMEOUT_SECONDS,
@@ -143,7 +143,7 @@ class ObjectProcess:
             prove,
             self._lives.name,
             lambda server: None,
-            Holder(self._files) if self._files is not None and self._speaks else None,
+            ReplicaServer(self._files) if self._files is not None and self._speaks else None,
         )
         self.shell = network.attach(self._turn, self.dialer)
 
@@ -168,7 +168,7 @@ class ObjectProcess:
         """Begin to have an object stay on this host; where it can not it is put."""
         files = self._files
         assert files is not None
-        held = HeldObject(Reference(name, len(content)), self._network.random.randrange(1, 2**63), SESSION)
+        held = Replica(Reference(name, len(content)), self._network.random.randrange(1, 2**63), SESSION)
         file = HostCache(files.directory, 1 << 30).write(
             held.reference, held.edition, [memoryview(content)], lambda excess: False
         )
@@ -176,13 +176,13 @@ class ObjectProcess:
         with contextlib.closing(file):
             files.add(file, held)
 
-        def heard(hold: Hold, error: ScalerError | None) -> None:
+        def heard(hold: Registration, error: ScalerError | None) -> None:
             if not hold.needed:
                 files.drop(held)
             if isinstance(error, ObjectRefusedError):
                 self.put(name, content)
 
-        self._begin(Hold(held, files.host, heard))
+        self._begin(Registration(held, files.host, heard))
 
     def give(self, name: bytes) -> None:
         """Begin to put what is held here."""
@@ -194,7 +194,7 @@ class ObjectProcess:
                 done = functools.partial(_given, files, held)
                 self._begin(Upload(held.reference, [memoryview(mapping)], SESSION, done, held.edition))
 
-    def look_after(self) -> list[tuple[HeldObject, Download]]:
+    def look_after(self) -> list[tuple[Replica, Download]]:
         """Begin to ask which of what is held here the server knows of."""
         assert self._files is not None
         looks = [(held, Download(held.reference, looking=True)) for _, held in self._files.list()]
@@ -219,11 +219,11 @@ class ObjectProcess:
         self._mappings.forget([name])
         self._start(Deletion([name], SESSION))
 
-    def _begin(self, transfer: Upload | Download | Hold | Listing) -> None:
+    def _begin(self, transfer: Upload | Download | Registration | Listing) -> None:
         self.transfers.append(transfer)
         self._start(transfer)
 
-    def _start(self, transfer: Transfer) -> None:
+    def _start(self, transfer: Operation) -> None:
         transfer.since = self._network.now
         self._conveyor.add(transfer)
         self.shell.wake()
@@ -248,7 +248,7 @@ class ObjectProcess:
         self.shell.alive = False
 
 
-def _given(files: HeldFiles, held: HeldObject, error: ScalerError | None) -> None:
+def _given(files: Replicas, held: Replica, error: ScalerError | None) -> None:
     if error is None:
         files.release(held)
 
@@ -263,7 +263,7 @@ class ObjectWorld:
         self.owner = ObjectProcess(self.network, here=False, role=Role.CLIENT)
         directory = folder / "elsewhere"
         directory.mkdir()
-        self.files = HeldFiles(directory, ADDRESS)
+        self.files = Replicas(directory, ADDRESS)
         self.workers = [self._worker(number < here) for number in range(here + elsewhere)]
         self.agents = [self._agent() for _ in range(2)]
         self.run(0.1)
@@ -284,7 +284,7 @@ class ObjectWorld:
         return [self.owner, *self.workers]
 
     @property
-    def under_way(self) -> list[Upload | Download | Hold | Listing]:
+    def under_way(self) -> list[Upload | Download | Registration | Listing]:
         """What has not ended."""
         return [
             each for process in [*self.processes, *self.agents] for each in process.transfers if not each.over.is_set()

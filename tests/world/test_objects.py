@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from scaler_io.links.effects import Effect, Log, Send, Stop
-from scaler_io.objects.operations import Download, Transfer, Upload
+from scaler_io.objects.operations import Download, Operation, Upload
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Role
@@ -288,7 +288,7 @@ def use_everything(world: ObjectWorld) -> list[ScalerError | OSError | None]:
     """Have the server send all that it can, and say how each transfer ended."""
     ended: list[ScalerError | OSError | None] = []
 
-    def note(*transfers: Transfer) -> bool:
+    def note(*transfers: Operation) -> bool:
         world.finish()
         ended.extend(transfer.error for transfer in transfers)
         return not any(transfer.error for transfer in transfers)

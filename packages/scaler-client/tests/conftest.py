@@ -18,7 +18,7 @@ from scaler_client.calls.part_encoding import read_parts
 from scaler_client.objects.store import StorageDoor
 from scaler_client.task_context import CurrentTask, Transport
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -99,7 +99,7 @@ class FakeCluster:
         self._results: dict[int, tuple[int, bytes]] = {}
         self._supplied: dict[int, tuple[int, bytes]] = {}
         self._asked: set[tuple[int, int]] = set()
-        self._hub = Hub(self._incarnation, admit=self._admit, patience=lambda hello: Patience(30, 60))
+        self._hub = Hub(self._incarnation, admit=self._admit, timeouts=lambda hello: PeerTimeouts(30, 60))
 
     def _admit(self, hello: Hello) -> Welcome | Refused:
         return Refused(self.refusals) if self.refusals else Welcome(1, session_credit=self.credit)

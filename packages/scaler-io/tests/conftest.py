@@ -16,7 +16,7 @@ import pytest
 
 from scaler_io.links.effects import Effect, Send
 from scaler_io.links.events import HubEvent, LinkUp, PeerJoined, PeerLost, UplinkEvent
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.streams import HEADER, Frames
 from scaler_io.links.uplink import Uplink
 from scaler_io.service.server_loop import ServiceTurn
@@ -75,8 +75,8 @@ class RecordingService:
         self.listener = listener
         self.core = RecordingCore()
         self.refusals: list[str] = []
-        self.patience = Patience(GRACE, SILENCE)
-        self.hub = Hub(incarnation, admit=self.admit, patience=lambda hello: self.patience, heartbeat_seconds=HEARTBEAT)
+        self.timeouts = PeerTimeouts(GRACE, SILENCE)
+        self.hub = Hub(incarnation, admit=self.admit, timeouts=lambda hello: self.timeouts, heartbeat_seconds=HEARTBEAT)
         self.service = ServiceTurn("Test", listener, self.hub, self.core, lambda: None, clock)
         self.shell: MemoryShell | None = None
 

@@ -12,7 +12,7 @@ import textwrap
 import pytest
 
 from scaler_io import descriptors
-from scaler_io.descriptors import ConnectionCap
+from scaler_io.descriptors import ConnectionLimiter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
@@ -95,7 +95,7 @@ def test_whoever_has_none_to_connect_says_so_once() -> None:
 def test_connections_beyond_the_limit_are_shut_down_and_other_files_are_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cap = ConnectionCap("tcp://127.0.0.1:1")
+    cap = ConnectionLimiter("tcp://127.0.0.1:1")
     near, far = socket.socketpair()
     other = os.open(os.devnull, os.O_RDONLY)
     with near, far:

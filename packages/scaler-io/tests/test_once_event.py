@@ -10,13 +10,13 @@ from types import FrameType
 import pytest
 
 from scaler_io import once_event
-from scaler_io.once_event import Latch, check_may_wait, never_wait_here
+from scaler_io.once_event import OnceEvent, check_may_wait, never_wait_here
 
 DEADLINE = 20.0
 
 
 def test_it_happens_once_for_everybody() -> None:
-    latch = Latch()
+    latch = OnceEvent()
     assert not latch.is_set() and not latch.wait(0.0) and not latch.wait(-1.0)
     heard: list[bool] = []
     threads = [threading.Thread(target=lambda: heard.append(latch.wait(DEADLINE))) for _ in range(5)]
@@ -31,7 +31,7 @@ def test_it_happens_once_for_everybody() -> None:
 
 
 def test_a_thread_that_serves_others_is_told_that_it_must_not_wait() -> None:
-    over, open_latch = Latch(), Latch()
+    over, open_latch = OnceEvent(), OnceEvent()
     over.set()
     found: list[object] = []
 
@@ -51,9 +51,9 @@ def test_a_thread_that_serves_others_is_told_that_it_must_not_wait() -> None:
 
 def test_those_who_set_it_at_once_do_not_meet() -> None:
     for _ in range(200):
-        latch, begin = Latch(), threading.Barrier(4)
+        latch, begin = OnceEvent(), threading.Barrier(4)
 
-        def run(act: object, latch: Latch = latch, begin: threading.Barrier = begin) -> None:
+        def run(act: object, latch: OnceEvent = latch, begin: threading.Barrier = begin) -> None:
             begin.wait(DEADLINE)
             latch.set() if act == "set" else latch.wait(DEADLINE)
 
@@ -66,7 +66,7 @@ def test_those_who_set_it_at_once_do_not_meet() -> None:
 
 
 def test_what_interrupts_a_wait_is_all_that_comes_of_it() -> None:
-    latch, interrupts = Latch(), 0
+    latch, interrupts = OnceEvent(), 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if frame is not None and frame.f_code.co_filename == once_event.__file__:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -245,7 +245,7 @@ def test_a_port_that_an_object_storage_server_has(start: Start) -> None:
 
 def test_a_port_that_another_service_has(start: Start) -> None:
     listener = Listener(Address.parse(LOCAL))
-    hub = Hub(1, admit=lambda hello: Refused(["no"]), patience=lambda hello: Patience(1, 1))
+    hub = Hub(1, admit=lambda hello: Refused(["no"]), timeouts=lambda hello: PeerTimeouts(1, 1))
     ended = threading.Event()
 
     def serve() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from scaler_client.payloads import pickles
 from scaler_io.links.events import PeerJoined, PeerLost
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import restore
@@ -41,7 +41,7 @@ class FakeScheduler:
         self.hub = Hub(
             self.incarnation,
             admit=lambda hello: Welcome(self.incarnation),
-            patience=lambda hello: Patience(1.0, 10.0),
+            timeouts=lambda hello: PeerTimeouts(1.0, 10.0),
         )
         self.agent: bytes | None = None
         self.hello: Any = None

@@ -50,7 +50,7 @@ def raise_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def tell_limit(name: str) -> None:
+def log_limit(name: str) -> None:
     """Log what we have got."""
     LOGGER.info("%s: may have %d files and connections open", name, limit())
 
@@ -84,7 +84,7 @@ def require(count: int) -> None:
             os.close(descriptor)
 
 
-class ConnectionCap:
+class ConnectionLimiter:
     """Closes connections: those that have taken a descriptor from the reserve, which it says at most once a minute."""
 
     def __init__(self, address: str) -> None:
@@ -129,7 +129,7 @@ class ConnectionCap:
             )  # fmt: skip
 
 
-class TopicCap(ConnectionCap):
+class SubscriptionLimiter(ConnectionLimiter):
     """Who listens. Closes also connections whose peers subscribe to too much, and says so, at most once a minute.
 
     ZeroMQ has no option for this, and would keep for ever what a connection subscribes to that lasts.

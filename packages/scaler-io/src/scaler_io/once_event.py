@@ -1,4 +1,4 @@
-"""Latch: something that happens once, and that threads wait for; and which threads must not wait for anything."""
+"""OnceEvent: something that happens once, and that threads wait for; and which threads must not wait for anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_may_wait() -> None:
         )
 
 
-class Latch:
+class OnceEvent:
     """As `threading.Event`, but it is never cleared.
 
     An Event will not do where a user waits: interrupted in the middle of its `wait` it may let go of a lock that it

@@ -10,7 +10,7 @@ import pytest
 
 from scaler_io.links import hub as hub_module
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.streams import ACK_SECONDS, HEADER, StreamGapError
 from scaler_io.links.uplink import LinkState
 from scaler_protocol.codec import decode, encode
@@ -64,7 +64,7 @@ def test_refused_lists_every_reason_and_is_final(rig: Rig) -> None:
 
 def test_who_says_a_hello_that_is_malformed_is_told_why() -> None:
     """Or it would say it again for ever."""
-    hub = Hub(5, admit=lambda hello: Welcome(5), patience=lambda hello: Patience(1, 1))
+    hub = Hub(5, admit=lambda hello: Welcome(5), timeouts=lambda hello: PeerTimeouts(1, 1))
     one, two = (bytearray(encode(Hello(role, b"i" * 16, 1))[0]) for role in (1, 2))
     (role,) = (at for at in range(len(one)) if one[at] != two[at])
     one[role] = 9
@@ -263,7 +263,7 @@ def test_a_peer_that_was_given_up_starts_afresh(rig: Rig) -> None:
 
 def test_a_silent_peer_is_lost_after_its_patience(rig: Rig) -> None:
     client = rig.client()
-    rig.service.patience = hub_module.Patience(GRACE, math.inf)  # counts from its next Hello only
+    rig.service.timeouts = hub_module.PeerTimeouts(GRACE, math.inf)  # counts from its next Hello only
     rig.swallow(client)
     began = rig.now
     rig.until(lambda: bool(lost(rig, client)))
@@ -317,7 +317,7 @@ def test_big_messages_are_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
 
 def welcomed_hub() -> Hub:
     """One that has welcomed A at time 0."""
-    hub = Hub(5, admit=lambda hello: Welcome(5), patience=lambda hello: Patience(60, 60))
+    hub = Hub(5, admit=lambda hello: Welcome(5), timeouts=lambda hello: PeerTimeouts(60, 60))
     hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(Hello(Role.CLIENT, A, 1, epoch=1)))], 0.0)
     return hub
 
@@ -373,7 +373,7 @@ def test_a_peer_that_returns_heartbeats_reads() -> None:
 
 @pytest.mark.parametrize("said", [Heartbeat(1), Hello(Role.CLIENT, B, 1, protocol=0)], ids=["unasked", "refused"])
 def test_a_stranger_that_reads_nothing_is_cut_off(said: Message) -> None:
-    hub = Hub(5, admit=lambda hello: Refused(["no"]), patience=lambda hello: Patience(60, 60))
+    hub = Hub(5, admit=lambda hello: Refused(["no"]), timeouts=lambda hello: PeerTimeouts(60, 60))
     answers = 0
     while not (cuts := hub.cuts()):
         hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(said))], 1.0)

@@ -22,10 +22,10 @@ import pytest
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects import connection_thread, multiplexer
 from scaler_io.objects.connection import ObjectConnection
-from scaler_io.objects.connection_thread import Traffic
-from scaler_io.objects.file_locks import OWN_LIFE, PEERS, is_unlocked
+from scaler_io.objects.connection_thread import ConnectionThread
+from scaler_io.objects.file_locks import LIVENESS_LOCKS, PEERS, is_unlocked
 from scaler_io.objects.mmaps import Mappings
-from scaler_io.objects.operations import Download, Transfer, Upload
+from scaler_io.objects.operations import Download, Operation, Upload
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import (
     ClientQuitError,
@@ -121,12 +121,12 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 class Sent:
     """Sees every request for a part when it is sent: `at(3)` waits for the fourth part of an object."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, kind: type[Transfer]) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, kind: type[Operation]) -> None:
         self._events = [threading.Event() for _ in range(64)]
         self.order: list[bytes] = []
         request = kind.request
 
-        def watched(transfer: Transfer, index: int, number: int) -> Message:
+        def watched(transfer: Operation, index: int, number: int) -> Message:
             self.order.append(transfer.reference.object)
             self._events[index].set()
             return request(transfer, index, number)
@@ -311,14 +311,14 @@ def test_a_small_object_does_not_wait_for_a_big_one(
     big = pool.submit(connection.put, pattern(32 * MIB))
     sent.at(multiplexer.WINDOW_BYTES // PART_BYTES - 1)
     taken = threading.Event()
-    start = Traffic.start
+    start = ConnectionThread.start
 
-    def watched(carrier: Traffic, transfer: Transfer) -> bool:
+    def watched(carrier: ConnectionThread, transfer: Operation) -> bool:
         started = start(carrier, transfer)
         taken.set()
         return started
 
-    monkeypatch.setattr(Traffic, "start", watched)
+    monkeypatch.setattr(ConnectionThread, "start", watched)
     small = pool.submit(connection.put, b"small")
     assert taken.wait(DEADLINE)
     server.process.send_signal(signal.SIGCONT)
@@ -446,7 +446,7 @@ def test_a_process_outlives_its_connection(server: Server, connect: Connect) -> 
     cable = Cable(server.address)
     connection = connect(cable.address, timeout_seconds=0.5)
     reference = connection.put(bytes(SHARED_BYTES))
-    [directory] = [path.parent for path, _, _ in OWN_LIFE._open.values() if path.exists()]
+    [directory] = [path.parent for path, _, _ in LIVENESS_LOCKS._open.values() if path.exists()]
     [life] = lives(directory)
     cable.close()
     with pytest.raises(StorageLostError, match="no connection"):
@@ -476,10 +476,10 @@ def test_a_fork_has_a_life_of_its_own(tmp_path: Path) -> None:
     (tmp_path / PEERS).mkdir()
     program = f"""
         import os
-        from scaler_io.objects.file_locks import OWN_LIFE
-        print(OWN_LIFE.name({str(tmp_path)!r}), flush=True)
+        from scaler_io.objects.file_locks import LIVENESS_LOCKS
+        print(LIVENESS_LOCKS.name({str(tmp_path)!r}), flush=True)
         if not os.fork():
-            print(OWN_LIFE.name({str(tmp_path)!r}), flush=True)
+            print(LIVENESS_LOCKS.name({str(tmp_path)!r}), flush=True)
             os.read(0, 1)
     """
     process = subprocess.Popen(
@@ -553,13 +553,13 @@ def test_a_refusal(server: Server, connect: Connect) -> None:
 
 @pytest.mark.timeout(DEADLINE)
 def test_a_refusal_that_comes_at_once(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Traffic.__init__
+    begin = ConnectionThread.__init__
 
-    def begin_and_end(made: Traffic, *words: Any) -> None:
+    def begin_and_end(made: ConnectionThread, *words: Any) -> None:
         begin(made, *words)
         made._thread.join(DEADLINE)
 
-    monkeypatch.setattr(Traffic, "__init__", begin_and_end)
+    monkeypatch.setattr(ConnectionThread, "__init__", begin_and_end)
     with pytest.raises(HandshakeRefusedError, match="refused us: a client has a session"):
         connect(server.address, session=0).open()
 
@@ -696,7 +696,7 @@ def test_a_download_goes_on_where_it_stands_and_an_upload_begins_anew() -> None:
 
 
 def test_what_comes_after_the_end_ends_too() -> None:
-    conveying = multiplexer.Conveyor(
+    conveying = multiplexer.Multiplexer(
         Uplink(Hello(0, b"", 0), 0, timeout_seconds=1), "x", 1.0, Mappings(print), str.encode, str, lambda server: None
     )
     early, late = Download(Reference(b"i" * 16, 5)), Download(Reference(b"i" * 16, 5))

@@ -23,8 +23,8 @@ from scaler_io.objects import connection_thread, host_objects
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import HELD, TOKEN, CachedFile, HostCache
 from scaler_io.objects.operations import Download
-from scaler_io.objects.replica_server import Holder
-from scaler_io.objects.replicas import HeldFiles
+from scaler_io.objects.replica_server import ReplicaServer
+from scaler_io.objects.replicas import Replicas
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Role
@@ -272,9 +272,9 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
     def connected(address: Address, cache: Path | None = None, **others: float) -> ObjectConnection:
         shared = HostCache(cache, int(others.get("limit", 1 << 40))) if cache is not None else None
         timeout = others.get("timeout", DEADLINE)
-        holder = Holder(HeldFiles(cache, address)) if cache is not None and "speaks" in others else None
+        replica_server = ReplicaServer(Replicas(cache, address)) if cache is not None and "speaks" in others else None
         made = ObjectConnection(
-            address, session=1, role=Role.AGENT, timeout_seconds=timeout, cache=shared, holder=holder
+            address, session=1, role=Role.AGENT, timeout_seconds=timeout, cache=shared, replica_server=replica_server
         )
         connections.append(made)
         return made

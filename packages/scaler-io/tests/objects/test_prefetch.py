@@ -1,9 +1,9 @@
-"""ReadAhead: what is begun before it is asked for, and what is given up."""
+"""Prefetch: what is begun before it is asked for, and what is given up."""
 
 from __future__ import annotations
 
 from scaler_io.objects.operations import Deletion, Download
-from scaler_io.objects.prefetch import COPIED_BYTES, MAPPED_BYTES, ReadAhead
+from scaler_io.objects.prefetch import COPIED_BYTES, MAPPED_BYTES, Prefetch
 from scaler_protocol.objects import SHARED_BYTES, Reference
 from scaler_protocol.storage import DeleteObjects
 
@@ -17,7 +17,7 @@ def begun(downloads: list[Download]) -> list[Reference]:
 
 
 def test_nothing_new_is_begun_before_half_is_taken() -> None:
-    ahead, objects = ReadAhead(), references(20, 1000)
+    ahead, objects = Prefetch(), references(20, 1000)
     assert begun(ahead.begin(objects[:8], near=True, may_map=True)) == objects[:8]
     for number in range(3):
         taken = ahead.take(objects[number])
@@ -29,22 +29,22 @@ def test_nothing_new_is_begun_before_half_is_taken() -> None:
 
 def test_as_much_is_begun_as_fits() -> None:
     big, small = references(10, MAPPED_BYTES // 4), references(40, COPIED_BYTES // 10)
-    assert begun(ReadAhead().begin(big, near=True, may_map=True)) == big[:4]
-    assert not ReadAhead().begin(big, near=False, may_map=True)
-    assert not ReadAhead().begin(big, near=True, may_map=False)  # there are too many mappings: it would be a copy
-    assert begun(ReadAhead().begin(small, near=False, may_map=True)) == small[:10]
+    assert begun(Prefetch().begin(big, near=True, may_map=True)) == big[:4]
+    assert not Prefetch().begin(big, near=False, may_map=True)
+    assert not Prefetch().begin(big, near=True, may_map=False)  # there are too many mappings: it would be a copy
+    assert begun(Prefetch().begin(small, near=False, may_map=True)) == small[:10]
 
 
 def test_what_a_host_fetches_together_is_not_copied_by_each_process() -> None:
     big, small = references(4, SHARED_BYTES), [Reference(bytes([100 + number]) * 16, 1000) for number in range(4)]
     following = [each for pair in zip(big, small, strict=True) for each in pair]
-    assert begun(ReadAhead(shared=True).begin(following, near=False, may_map=True)) == small
-    assert begun(ReadAhead(shared=True).begin(following, near=True, may_map=True)) == following
-    assert begun(ReadAhead().begin(following, near=False, may_map=True)) == following
+    assert begun(Prefetch(shared=True).begin(following, near=False, may_map=True)) == small
+    assert begun(Prefetch(shared=True).begin(following, near=True, may_map=True)) == following
+    assert begun(Prefetch().begin(following, near=False, may_map=True)) == following
 
 
 def test_what_was_passed_over_stays_as_long_as_there_is_room() -> None:
-    ahead, objects = ReadAhead(), references(24, COPIED_BYTES // 12)
+    ahead, objects = Prefetch(), references(24, COPIED_BYTES // 12)
     first = ahead.begin(objects[:4], near=False, may_map=True)
     assert begun(ahead.begin(objects[3:9], near=False, may_map=True)) == objects[4:9]
     assert not any(download.over.is_set() for download in first)
@@ -53,7 +53,7 @@ def test_what_was_passed_over_stays_as_long_as_there_is_room() -> None:
 
 
 def test_what_will_not_be_asked_for_is_given_up() -> None:
-    ahead, objects = ReadAhead(), references(4, 1000)
+    ahead, objects = Prefetch(), references(4, 1000)
     downloads = ahead.begin(objects, near=True, may_map=True)
     ahead.give_up([objects[1].object, b"unknown"])
     assert [download.over.is_set() for download in downloads] == [False, True, False, False]

@@ -22,8 +22,8 @@ import pytest
 from scaler_io.objects import connection_thread
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import HELD, TOKEN, HostCache
-from scaler_io.objects.replica_server import AGAIN_SECONDS, SURE_SECONDS, Holder
-from scaler_io.objects.replicas import HeldFiles, HeldObject, new_edition
+from scaler_io.objects.replica_server import AGAIN_SECONDS, SURE_SECONDS, ReplicaServer
+from scaler_io.objects.replicas import Replica, Replicas, new_version
 from scaler_io.service.operator_link import OperatorLink
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError
@@ -100,7 +100,7 @@ class Host:
         directory.mkdir(exist_ok=True)
         self.directory, self._server = directory, server
         self.cache = HostCache(directory, limit)
-        self.files = HeldFiles(directory, server.address)
+        self.files = Replicas(directory, server.address)
         self.connections: list[ObjectConnection] = []
 
     def worker(self) -> ObjectConnection:
@@ -108,12 +108,12 @@ class Host:
 
     def agent(self) -> ObjectConnection:
         """Returns when the server knows it."""
-        agent = self._connect(holder=Holder(self.files))
+        agent = self._connect(replica_server=ReplicaServer(self.files))
         assert not agent.has(Reference(new_object_id(), SHARED_BYTES), 1)
         return agent
 
-    def _connect(self, **others: HostCache | Holder) -> ObjectConnection:
-        session = 0 if "holder" in others else 1
+    def _connect(self, **others: HostCache | ReplicaServer) -> ObjectConnection:
+        session = 0 if "replica_server" in others else 1
         made = ObjectConnection(
             self._server.address,
             session=session,
@@ -262,15 +262,16 @@ AGENT = """
     import sys
     from pathlib import Path
     from scaler_io.objects import connection_thread
-    from scaler_io.objects.replicas import HeldFiles
-    from scaler_io.objects.replica_server import Holder
+    from scaler_io.objects.replicas import Replicas
+    from scaler_io.objects.replica_server import ReplicaServer
     from scaler_io.objects.connection import ObjectConnection
     from scaler_protocol.addresses import Address
     from scaler_protocol.handshake import Role
 
     connection_thread.read_token = lambda directory: b""  # as if the server were on another host
     address = Address.parse(sys.argv[1])
-    agent = ObjectConnection(address, session=0, role=Role.AGENT, holder=Holder(HeldFiles(Path(sys.argv[2]), address)))
+    server = ReplicaServer(Replicas(Path(sys.argv[2]), address))
+    agent = ObjectConnection(address, session=0, role=Role.AGENT, replica_server=server)
     agent.open()
     print("speaking", flush=True)
     sys.stdin.read()
@@ -339,8 +340,8 @@ def test_an_agent_without_descriptors_loses_nothing(
 
         return wrapped
 
-    read = vars(HeldFiles)[reading]
-    monkeypatch.setattr(HeldFiles, reading, property(failing(read.fget)) if reading == "host" else failing(read))
+    read = vars(Replicas)[reading]
+    monkeypatch.setattr(Replicas, reading, property(failing(read.fget)) if reading == "host" else failing(read))
     if reading != "map":
         server.restart()
     with ThreadPoolExecutor(1) as pool:
@@ -356,32 +357,32 @@ def test_an_agent_without_descriptors_loses_nothing(
 
 
 def test_what_is_not_announced_is_not_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = HeldFiles(tmp_path, Address.parse("tcp://127.0.0.1:1"))
-    held = HeldObject(Reference(new_object_id(), SHARED_BYTES), new_edition(), 1)
+    files = Replicas(tmp_path, Address.parse("tcp://127.0.0.1:1"))
+    held = Replica(Reference(new_object_id(), SHARED_BYTES), new_version(), 1)
     content = [memoryview(bytes(SHARED_BYTES))]
     file = HostCache(tmp_path, 1 << 30).write(held.reference, held.edition, content, lambda excess: False)
     assert file is not None
     with contextlib.closing(file):
         files.add(file, held)
-    holder = Holder(files)
+    replica_server = ReplicaServer(files)
     announced = iter([False, True])
 
-    def needed(held: HeldObject) -> bool:
+    def needed(held: Replica) -> bool:
         """Meanwhile the server was started again, and the second one is told with the second try only."""
         with monkeypatch.context() as patched:
             if not next(announced, True):
-                patched.setattr(HeldFiles, "list", failing)
-                assert holder.announce(0.0) == [] and holder.due() == AGAIN_SECONDS
-        assert len(holder.again(AGAIN_SECONDS)) in (0, 2)
+                patched.setattr(Replicas, "list", failing)
+                assert replica_server.announce(0.0) == [] and replica_server.due() == AGAIN_SECONDS
+        assert len(replica_server.again(AGAIN_SECONDS)) in (0, 2)
         return False
 
-    def failing(files: HeldFiles) -> None:
+    def failing(files: Replicas) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    holder.announce(0.0)
-    holder.drop_unneeded(0.0, needed)
+    replica_server.announce(0.0)
+    replica_server.drop_unneeded(0.0, needed)
     assert [each for _, each in files.list()] == [held]
-    holder.drop_unneeded(0.0, needed)
+    replica_server.drop_unneeded(0.0, needed)
     assert not files.list()
 
 
@@ -389,7 +390,7 @@ def test_what_nobody_could_say_is_not_needed_is_found_out(server: Server, place:
     host = place()
     agent, writer = host.agent(), host.worker()
     kept = writer.put(pattern(MIB))
-    half = HeldObject(Reference(new_object_id(), MIB), new_edition(), 1)  # of a worker that was killed before it told
+    half = Replica(Reference(new_object_id(), MIB), new_version(), 1)  # of a worker that was killed before it told
     file = host.cache.write(half.reference, half.edition, [memoryview(pattern(MIB))], lambda excess: False)
     assert file is not None
     host.files.add(file, half)
@@ -397,20 +398,20 @@ def test_what_nobody_could_say_is_not_needed_is_found_out(server: Server, place:
     host.cache.trim(0)
     assert len(host.held) == len(host.cached) == 2
     now, asked = [time.time() + 40.0], list[bytes]()
-    holder = Holder(host.files, lambda: now[0])
+    replica_server = ReplicaServer(host.files, lambda: now[0])
 
-    def needed(held: HeldObject) -> bool:
+    def needed(held: Replica) -> bool:
         asked.append(held.reference.object)
         return agent.has(held.reference, held.edition)
 
-    holder.drop_unneeded(60.0, needed)
+    replica_server.drop_unneeded(60.0, needed)
     assert len(host.held) == 2 and not asked
-    holder.drop_unneeded(30.0, needed)
+    replica_server.drop_unneeded(30.0, needed)
     assert host.held == [kept.object] and len(host.cached) == 1
-    holder.drop_unneeded(30.0, needed)
+    replica_server.drop_unneeded(30.0, needed)
     assert sorted(asked) == sorted([kept.object, half.reference.object])  # what was known is not asked about soon again
     now[0] += SURE_SECONDS
-    holder.drop_unneeded(30.0, needed)
+    replica_server.drop_unneeded(30.0, needed)
     assert asked[2:] == [kept.object] == host.held
 
 

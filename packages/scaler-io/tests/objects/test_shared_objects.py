@@ -476,13 +476,13 @@ def test_a_killed_process_gives_back_what_it_had(start: Start, connect: Connect,
     connection = connect(server)
     reference = connection.put(b"1" * 1_000_000)
     command = [sys.executable, "-c", textwrap.dedent(HOLDER), str(server.address), doing, reference.pack().hex()]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == b"ready\n"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as replica_server:
+        assert replica_server.stdout is not None and replica_server.stdout.readline() == b"ready\n"
         if doing == "read":
             connection.delete([reference])
         with pytest.raises(StorageFullError):
             connection.put(bytes(3_500_000))
-        holder.kill()
+        replica_server.kill()
     if doing == "write":
         connection.delete([reference])
     wait_until(lambda: is_stored(connection, bytes(3_500_000)))  # its lock is free, whatever its connection says

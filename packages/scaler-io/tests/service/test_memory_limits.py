@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io.service.memory_limits import allowed_bytes, default_place, free_bytes
-from scaler_io.service.runtime_dirs import HostDirectory, OwnDirectory
+from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
+from scaler_io.service.runtime_dirs import HostDirectory, ServerDirectory
 
 
 def mounted(root: Path, groups: str, limits: dict[str, str]) -> Path:
@@ -46,12 +46,12 @@ def test_memory_that_is_too_small_is_not_taken(tmp_path: Path) -> None:
     room = free_bytes(tmp_path)
     assert room and free_bytes(tmp_path / "missing") == 0
     elsewhere = tmp_path / "disk"
-    assert default_place(room, tmp_path, elsewhere) == tmp_path
-    assert default_place(3 * room, tmp_path, elsewhere) == elsewhere
+    assert default_directory(room, tmp_path, elsewhere) == tmp_path
+    assert default_directory(3 * room, tmp_path, elsewhere) == elsewhere
 
 
 def test_a_directory_ends_with_its_server_also_a_dead_one(tmp_path: Path) -> None:
-    with OwnDirectory(tmp_path / "new") as living:
+    with ServerDirectory(tmp_path / "new") as living:
         assert living.path.stat().st_mode & 0o777 == 0o700
         dead, being_made, strange = (tmp_path / "new" / f"scaler-objects-{name}" for name in ("dead", "new", "link"))
         for folder in (dead, being_made, tmp_path / "elsewhere"):
@@ -59,12 +59,12 @@ def test_a_directory_ends_with_its_server_also_a_dead_one(tmp_path: Path) -> Non
             (folder / "segment").touch()
         (dead / "lock").touch()
         strange.symlink_to(tmp_path / "elsewhere")
-        with OwnDirectory(tmp_path / "new") as other:
+        with ServerDirectory(tmp_path / "new") as other:
             assert living.path.exists() and being_made.exists() and not dead.exists()
             assert (tmp_path / "elsewhere" / "segment").exists()
         assert not other.path.exists()
         os.utime(being_made, (0, 0))
-        with OwnDirectory(tmp_path / "new"):
+        with ServerDirectory(tmp_path / "new"):
             assert not being_made.exists()
     assert not living.path.exists()
 
@@ -78,7 +78,7 @@ def test_a_lock_is_never_seen_before_it_is_held(tmp_path: Path, monkeypatch: pyt
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", watched)
-    with OwnDirectory(tmp_path) as own:
+    with ServerDirectory(tmp_path) as own:
         assert seen == [False] and (own.path / "lock").exists()
 
 
@@ -86,7 +86,7 @@ def test_a_directory_of_a_host_ends_with_the_last_of_its_programs(tmp_path: Path
     with HostDirectory(tmp_path / "new") as first:
         (first.path / "held").mkdir()
         (first.path / "held" / "file").touch()
-        with HostDirectory(tmp_path / "new") as second, OwnDirectory(tmp_path / "new") as own:
+        with HostDirectory(tmp_path / "new") as second, ServerDirectory(tmp_path / "new") as own:
             assert second.path == first.path != own.path and first.path.stat().st_mode & 0o777 == 0o700
         assert (first.path / "held" / "file").exists() and not own.path.exists()
     assert not list((tmp_path / "new").iterdir())
@@ -101,7 +101,7 @@ def test_a_directory_of_a_host_is_taken_up_by_who_comes_next(tmp_path: Path) -> 
         assert [path.name for path in taken.path.iterdir() if path.name != "lock"] == ["file"]
     assert not list(tmp_path.iterdir())
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
-    with OwnDirectory(tmp_path) as own:
+    with ServerDirectory(tmp_path) as own:
         assert list(tmp_path.iterdir()) == [own.path]
 
 

@@ -1,4 +1,4 @@
-"""Reception on real loops: nothing is overlooked, nobody starves, timers keep coming."""
+"""ServerLoop on real loops: nothing is overlooked, nobody starves, timers keep coming."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import zmq
 
 from scaler_io.links.effects import Effect, Log, Send, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, SendFailed
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.streams import HEADER, Frames, cut, join
 from scaler_io.service.event_loops import run
-from scaler_io.service.server_loop import Reception, ServiceTurn
+from scaler_io.service.server_loop import ServerLoop, ServiceTurn
 from scaler_io.simulation.network import MemoryListener, MemoryNetwork
 from scaler_io.transport.endpoint import TURN_MESSAGES
 from scaler_io.transport.zeromq import Listener
@@ -116,11 +116,13 @@ class PlainPeer:
 @contextlib.asynccontextmanager
 async def serving(
     core: SlowCore, address: Address = LOOPBACK, heartbeat: float = 1.0
-) -> AsyncIterator[tuple[Reception, Address, asyncio.Event]]:
+) -> AsyncIterator[tuple[ServerLoop, Address, asyncio.Event]]:
     listener = Listener(address)
-    hub = Hub(1, admit=lambda hello: Welcome(1), patience=lambda hello: Patience(5, 60), heartbeat_seconds=heartbeat)
+    hub = Hub(
+        1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(5, 60), heartbeat_seconds=heartbeat
+    )
     stopped = asyncio.Event()
-    reception = Reception("Test", listener, hub, core, stopped.set)
+    reception = ServerLoop("Test", listener, hub, core, stopped.set)
     try:
         yield reception, listener.address, stopped
     finally:
@@ -172,7 +174,7 @@ def test_no_message_is_overlooked(
     assert core.numbers == list(range(60))
 
 
-class EdgeEntrance:
+class EdgeAcceptMonitor:
     """Its descriptor tells nothing either."""
 
     def __init__(self, descriptor: int, calls: list[str]) -> None:
@@ -188,9 +190,9 @@ class EdgeEntrance:
 class EdgeListener:
     """Its descriptor tells nothing: what has come is found only by asking after the last send of a turn."""
 
-    def __init__(self, descriptor: int, entrance: int) -> None:
+    def __init__(self, descriptor: int, accept_monitor: int) -> None:
         self.calls: list[str] = []
-        self.entrance = EdgeEntrance(entrance, self.calls)
+        self.accept_monitor = EdgeAcceptMonitor(accept_monitor, self.calls)
         self.arriving: list[Message] = [Hello(Role.CLIENT, b"i" * 16, 1, epoch=1), Cancel((1,)), Cancel((2,))]
         self._descriptor = descriptor
         self._sequence = 0
@@ -227,8 +229,8 @@ def test_the_socket_is_asked_again_after_the_last_send(loop_kind: str) -> None:
     listener, core = EdgeListener(descriptors[0], descriptors[2]), SlowCore()
 
     async def main() -> None:
-        hub = Hub(1, admit=lambda hello: Welcome(1), patience=lambda hello: Patience(5, 60), heartbeat_seconds=1000)
-        reception = Reception("Test", listener, hub, core, lambda: None)
+        hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(5, 60), heartbeat_seconds=1000)
+        reception = ServerLoop("Test", listener, hub, core, lambda: None)
         for _ in range(6):
             await asyncio.sleep(0)
         reception.close()
@@ -322,7 +324,7 @@ def test_a_turn_takes_bounded_time() -> None:
         def send(self, route: bytes, frames: object) -> bool:
             return True
 
-    hub = Hub(1, admit=lambda hello: Welcome(1), patience=lambda hello: Patience(1, 1))
+    hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 1))
     turn = ServiceTurn("T", Hard(), hub, SlowCore(), lambda: None, lambda: next(times) * 0.004)
     turn.turn(0.0)
     assert sum(taken) == 64 < TURN_MESSAGES and turn.malformed == 64
@@ -383,7 +385,7 @@ def test_an_effect_that_fails_costs_no_other(fault: Effect, broken: Sequence[byt
                 failed.append((peer, event.message))
                 self.effects.append(Send(b"y" * 16, Cancel((7,))))
 
-    hub = Hub(1, admit=lambda hello: Welcome(1), patience=lambda hello: Patience(1, 1))
+    hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 1))
     for route in (b"x", b"y"):
         hello = Hello(Role.CLIENT, route * 16, 1, epoch=1, session=1)
         hub.receive(route, [HEADER.pack(0, 0), *map(bytes, encode(hello))], 0.0)
@@ -474,7 +476,7 @@ def test_garbage_is_counted_and_told_of_sparingly(
 ) -> None:
     core = SlowCore()
 
-    def talk(bound: Address, reception: Reception) -> None:
+    def talk(bound: Address, reception: ServerLoop) -> None:
         good, bad = peers(bound), peers(bound)
         good.greet()
         for _ in range(1000):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io.service.socket_lock import ClaimedPath
+from scaler_io.service.socket_lock import SocketLock
 
 
 def bound(path: Path) -> socket.socket:
@@ -19,7 +19,7 @@ def bound(path: Path) -> socket.socket:
 
 
 def test_a_free_path_is_claimed_and_released_without_a_trace(tmp_path: Path) -> None:
-    claim = ClaimedPath(str(tmp_path / "monitor"))
+    claim = SocketLock(str(tmp_path / "monitor"))
     assert stat.S_IMODE(os.stat(tmp_path / "monitor.lock").st_mode) == 0o600
     with bound(tmp_path / "monitor"):
         claim.release()
@@ -29,16 +29,16 @@ def test_a_free_path_is_claimed_and_released_without_a_trace(tmp_path: Path) -> 
 def test_what_a_dead_owner_left_is_replaced(tmp_path: Path) -> None:
     bound(tmp_path / "monitor").close()
     (tmp_path / "monitor.lock").touch()
-    claim = ClaimedPath(str(tmp_path / "monitor"))
+    claim = SocketLock(str(tmp_path / "monitor"))
     assert not (tmp_path / "monitor").exists()
     claim.release()
 
 
 def test_a_path_that_lives_is_refused(tmp_path: Path) -> None:
-    claim = ClaimedPath(str(tmp_path / "monitor"))
+    claim = SocketLock(str(tmp_path / "monitor"))
     with bound(tmp_path / "monitor"):
         with pytest.raises(OSError, match=r"somebody else holds .*monitor\.lock"):
-            ClaimedPath(str(tmp_path / "monitor"))
+            SocketLock(str(tmp_path / "monitor"))
         assert (tmp_path / "monitor").exists()
         claim.release()
 
@@ -48,7 +48,7 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
     for name in ("file", "link"):
         with pytest.raises(FileExistsError, match="no socket of this user"):
-            ClaimedPath(str(tmp_path / name))
+            SocketLock(str(tmp_path / name))
         assert not (tmp_path / f"{name}.lock").exists()
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
@@ -56,5 +56,5 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "monitor.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
-        ClaimedPath(str(tmp_path / "monitor"))
+        SocketLock(str(tmp_path / "monitor"))
     assert not (tmp_path / "elsewhere").exists()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from scaler_io.links.events import LinkUp, PeerJoined, PeerLost
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.uplink import Uplink
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_io.simulation.network import LATENCY_SECONDS, MemoryDialer, MemoryListener, MemoryNetwork
@@ -148,7 +148,7 @@ def _history(seed: int) -> list[Any]:
             return None
 
     listener = MemoryListener(network, ADDRESS)
-    hub = Hub(1, admit=lambda hello: Welcome(1), patience=lambda hello: Patience(1, 5))
+    hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 5))
     network.attach(ServiceTurn("T", listener, hub, Core(), lambda: None, network.clock).turn, listener)
     hello = Hello(Role.CLIENT, b"i" * 16, 5)
     dialer = MemoryDialer(network, ADDRESS, Uplink(hello, network.now, timeout_seconds=5))
@@ -192,7 +192,7 @@ class LinkMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.rig = self.rig_class()
-        self.rig.service.patience = Patience(0.5, 2.0)
+        self.rig.service.timeouts = PeerTimeouts(0.5, 2.0)
         self.numbers = count(1)
         self.said_up: Sent = {}
         self.said_down: Sent = {}
@@ -257,7 +257,7 @@ class LinkMachine(RuleBasedStateMachine):
         else:
             getattr(shell, how)()
         self.rig.service = self.rig.serve(1 + len(self.services))
-        self.rig.service.patience = Patience(0.5, 2.0)
+        self.rig.service.timeouts = PeerTimeouts(0.5, 2.0)
         self.services.append(self.rig.service)
 
     @rule(who=st.integers(0, 2), seconds=SECONDS)

@@ -13,9 +13,9 @@ if sys.platform != "linux":
     pytest.skip("servers run on Linux", allow_module_level=True)
 
 from scaler_io.links.events import LinkUp, PeerLost, UplinkEvent
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.uplink import Uplink
-from scaler_io.transport.in_process import InnerDialer, InnerListener
+from scaler_io.transport.in_process import InProcessDialer, InProcessListener
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role, Welcome
@@ -28,17 +28,17 @@ class Served:
     """A hub behind a listener, and everybody who dials it."""
 
     def __init__(self) -> None:
-        self.listener = InnerListener(Address("127.0.0.1", 0))
-        self.hub = Hub(1, admit=lambda hello: Welcome(1), patience=lambda hello: Patience(1, 60))
+        self.listener = InProcessListener(Address("127.0.0.1", 0))
+        self.hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 60))
         self.heard: list[tuple[bytes, object]] = []
-        self.dialers: dict[InnerDialer | Dialer, list[UplinkEvent]] = {}
+        self.dialers: dict[InProcessDialer | Dialer, list[UplinkEvent]] = {}
 
-    def dial(self, name: bytes, *, inside: bool) -> InnerDialer | Dialer:
+    def dial(self, name: bytes, *, inside: bool) -> InProcessDialer | Dialer:
         """One more who dials."""
         uplink = Uplink(
             Hello(Role.CLIENT, name * 16, 5, session=1), time.monotonic(), timeout_seconds=60, handed=inside
         )
-        dialer = InnerDialer(self.listener, uplink) if inside else Dialer(self.listener.address, uplink)
+        dialer = InProcessDialer(self.listener, uplink) if inside else Dialer(self.listener.address, uplink)
         self.dialers[dialer] = []
         return dialer
 

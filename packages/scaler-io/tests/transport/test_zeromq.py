@@ -19,7 +19,7 @@ import pytest
 import zmq
 
 from scaler_io.links.events import LinkDown, LinkLost, LinkUp, UplinkEvent
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.streams import HEADER, cut, join
 from scaler_io.links.uplink import LinkState, Uplink
 from scaler_io.transport.zeromq import Dialer, Listener
@@ -77,7 +77,7 @@ def turn_of(dialer: Dialer, events: list[UplinkEvent]) -> Callable[[], None]:
 
 
 def hub() -> Hub:
-    return Hub(1, admit=lambda hello: Welcome(1), patience=lambda hello: Patience(1, 60))
+    return Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 60))
 
 
 def turn_of_hub(listener: Listener, served: Hub, events: list[object]) -> Callable[[], None]:

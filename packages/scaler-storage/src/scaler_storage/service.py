@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scaler_io.links.hub import Hub, Patience
+from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.objects.connection import ObjectConnection
-from scaler_io.service.memory_limits import allowed_bytes, default_place, free_bytes
-from scaler_io.service.runtime_dirs import OwnDirectory
-from scaler_io.service.server_loop import Reception
+from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
+from scaler_io.service.runtime_dirs import ServerDirectory
+from scaler_io.service.server_loop import ServerLoop
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError, HandshakeRefusedError, ObjectNotFoundError, StorageLostError
@@ -48,10 +48,10 @@ class StorageService:
         LOGGER.info("%s: listen to object storage address %s", self._name, listener.address)
         with contextlib.ExitStack() as stack:
             limit, parent = self._memory()
-            memory = stack.enter_context(OwnDirectory(parent))
+            memory = stack.enter_context(ServerDirectory(parent))
             LOGGER.info("%s: keep up to %s bytes in %s", self._name, f"{limit:,}", memory.path)
             disk = self._options.spill_directory
-            own = stack.enter_context(OwnDirectory(disk)).path if disk is not None else None
+            own = stack.enter_context(ServerDirectory(disk)).path if disk is not None else None
             segments = stack.enter_context(contextlib.closing(FileSegments(memory.path, own, memory.restore)))
             with self._reception(listener, segments, limit, stop):
                 yield
@@ -72,7 +72,7 @@ class StorageService:
             options.client_timeout_seconds,
         )
         loop = asyncio.get_running_loop()
-        reception = Reception(self._name, listener, self._hub(incarnation, core), core, stop)
+        reception = ServerLoop(self._name, listener, self._hub(incarnation, core), core, stop)
         loop.add_reader(segments.fileno(), reception.turn)
         self._say_ready(listener.address)
         try:
@@ -85,7 +85,7 @@ class StorageService:
     def _memory(self) -> tuple[int, Path]:
         """How many bytes to keep in memory, and where."""
         wanted = self._options.memory_limit or int(MEMORY_SHARE * allowed_bytes())
-        place = self._options.segment_directory or default_place(wanted)
+        place = self._options.segment_directory or default_directory(wanted)
         place.mkdir(parents=True, exist_ok=True)
         room = free_bytes(place)
         if room >= wanted:
@@ -101,11 +101,11 @@ class StorageService:
     def _hub(self, incarnation: int, core: StorageCore) -> Hub:
         client_grace = self._options.client_timeout_seconds
 
-        def patience(hello: Hello) -> Patience:
+        def timeouts(hello: Hello) -> PeerTimeouts:
             # ZeroMQ's own heartbeats find dead hosts; a process that is silent may just be stuck in a long task.
-            return Patience(client_grace if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
+            return PeerTimeouts(client_grace if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
 
-        return Hub(incarnation, admit=core.admit, patience=patience, heartbeat_seconds=HEARTBEAT_SECONDS)
+        return Hub(incarnation, admit=core.admit, timeouts=timeouts, heartbeat_seconds=HEARTBEAT_SECONDS)
 
     def _say_ready(self, address: Address) -> None:
         """Tell the process that started us where we listen."""

@@ -90,11 +90,11 @@ async def _serve(
     options: SchedulerOptions, storage: StorageServer, workers: tuple[ClusterConfig, Forking] | None
 ) -> int:
     """Serve until told to stop; returns the exit code."""
-    from scaler_io.transport.in_process import InnerListener
+    from scaler_io.transport.in_process import InProcessListener
     from scaler_scheduler.service.shell import SchedulerService
 
     stop = ending(options.parent_pid)
-    listener = InnerListener(options.address)
+    listener = InProcessListener(options.address)
     ready_fd = options.ready_fd
     waits = workers is not None and workers[0].preload is not None
     if waits:

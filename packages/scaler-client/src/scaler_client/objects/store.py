@@ -15,7 +15,7 @@ from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredObject, StoredP
 from scaler_client.objects.read_order import ReadOrder
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.segments import Copying
-from scaler_io.once_event import Latch
+from scaler_io.once_event import OnceEvent
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.errors import ObjectRefusedError, ScalerError, StorageLostError
@@ -36,7 +36,7 @@ LOST_SECONDS = 1.0
 
 def wait_until_put(kept: StoredObject) -> None:
     """Block until storage has an object; raises ScalerError where that refuses it."""
-    ended = Latch()
+    ended = OnceEvent()
     kept.add_put_callback(lambda error: ended.set())
     while not ended.wait(1.0):  # on Windows nothing else lets a Ctrl-C through
         pass

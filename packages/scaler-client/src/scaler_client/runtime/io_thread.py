@@ -36,7 +36,7 @@ from scaler_client.runtime.callbacks import Callbacks
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import TaskRuntime, Transport
-from scaler_io.once_event import Latch, never_wait_here
+from scaler_io.once_event import OnceEvent, never_wait_here
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import Message
@@ -75,9 +75,9 @@ class IoThread:
         self._dial = dial
         self._core = ClientCore(address)
         self._callbacks = Callbacks()
-        self._connected = Latch()
+        self._connected = OnceEvent()
         self._connect_error: ScalerError | None = None
-        self._shutdown_answered = Latch()
+        self._shutdown_answered = OnceEvent()
         self._shutdown_answer: AnswerShutdown | None = None
         self._perform: dict[type[Any], Callable[[Any], object]] = {
             Call: lambda call: call.whom(),
@@ -125,7 +125,7 @@ class IoThread:
 
     def clear(self) -> None:
         """Cancel everything; returns when all futures have ended."""
-        cleared = Latch()
+        cleared = OnceEvent()
         self.tell(lambda core: core.clear(cleared.set))
         self.mailbox.wake()
         while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive():
@@ -199,7 +199,7 @@ class IoThread:
 
     def _note_shutdown(self, answer: AnswerShutdown) -> None:
         self._shutdown_answer = answer
-        answered, self._shutdown_answered = self._shutdown_answered, Latch()  # who asks again waits again
+        answered, self._shutdown_answered = self._shutdown_answered, OnceEvent()  # who asks again waits again
         answered.set()
 
     # --- the thread -------------------------------------------------------------------------------------------------

@@ -51,14 +51,26 @@ class _Peer:
     """One peer as the Hub sees it."""
 
     __slots__ = (
-        "beaten", "beats", "broken_at", "confirmed", "fault", "heard", "hello", "identity", "patience", "round_trip",
-        "route", "stream", "stuck", "unread",
+        "beaten",
+        "beats",
+        "broken_at",
+        "confirmed",
+        "fault",
+        "heard",
+        "hello",
+        "identity",
+        "round_trip",
+        "route",
+        "stream",
+        "stuck",
+        "timeouts",
+        "unread",
     )  # fmt: skip
 
     def __init__(
-        self, hello: Hello, route: bytes, patience: Patience, now: float, *, confirmed: bool, handed: bool
+        self, hello: Hello, route: bytes, timeouts: PeerTimeouts, now: float, *, confirmed: bool, handed: bool
     ) -> None:
-        self.identity, self.hello, self.route, self.patience = hello.identity, hello, route, patience
+        self.identity, self.hello, self.route, self.timeouts = hello.identity, hello, route, timeouts
         self.stream = Stream(handed=handed)
         self.heard = self.beaten = now
         self.beats: deque[int] = deque(maxlen=_BEATS)
@@ -79,7 +91,7 @@ class _Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class PeerTimeouts:
     """How long a peer may be gone (its route broken) and how long silent, in seconds, before it is lost."""
 
     grace: float
@@ -97,7 +109,7 @@ class Hub:
         incarnation: int,
         *,
         admit: Callable[[Hello], Welcome | Refused],
-        patience: Callable[[Hello], Patience],
+        timeouts: Callable[[Hello], PeerTimeouts],
         heartbeat_seconds: float = 1.0,
     ) -> None:
         self.refused_frames = 0
@@ -106,7 +118,7 @@ class Hub:
         """Messages by type, since the start."""
         self._incarnation = incarnation
         self._admit = admit
-        self._patience = patience
+        self._timeouts = timeouts
         self._heartbeat = heartbeat_seconds
         self._peers: dict[bytes, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
@@ -214,7 +226,7 @@ class Hub:
             if peer.stream.backlog > KEPT_MOST or peer.unread > UNREAD_LIMIT:
                 times.append(-math.inf)
             elif peer.broken_at is not None:
-                times.append(peer.broken_at + peer.patience.grace)
+                times.append(peer.broken_at + peer.timeouts.grace)
             elif peer.stuck is not None:
                 times.append(peer.stuck[1] + STUCK_SECONDS)
         return min(times, default=None)
@@ -234,10 +246,10 @@ class Hub:
     def _judge(self, peer: _Peer, now: float, lost: list[tuple[bytes, HubEvent]]) -> bool:
         """Whether the peer is lost."""
         reason = ""
-        if peer.broken_at is not None and now >= peer.broken_at + peer.patience.grace:
+        if peer.broken_at is not None and now >= peer.broken_at + peer.timeouts.grace:
             reason = peer.fault or "its connection is gone"
-        elif now >= peer.heard + peer.patience.silence:
-            reason = f"silent for {peer.patience.silence:g} s"
+        elif now >= peer.heard + peer.timeouts.silence:
+            reason = f"silent for {peer.timeouts.silence:g} s"
         elif self._is_too_slow(peer, now):
             reason = f"too slow: {peer.stream.kept_bytes:,} bytes wait for it"
         elif peer.unread > UNREAD_LIMIT:
@@ -309,13 +321,13 @@ class Hub:
             self._routes.pop(peer.route, None)
             self._cuts.append(peer.route)
             peer.route, peer.hello, peer.broken_at, peer.heard = route, hello, None, now
-            peer.patience = self._patience(hello)
+            peer.timeouts = self._timeouts(hello)
             peer.stream.acknowledge(hello.received)
         else:
             if peer is not None:
                 self._forget(peer)
                 self._cuts.append(peer.route)
-            peer = _Peer(hello, route, self._patience(hello), now, confirmed=not names_us, handed=handed)
+            peer = _Peer(hello, route, self._timeouts(hello), now, confirmed=not names_us, handed=handed)
             self._peers[hello.identity] = peer
             self._beats.append(peer)
         self._routes[route] = peer

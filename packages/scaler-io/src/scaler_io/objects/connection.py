@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from scaler_io.objects.connection_thread import Traffic
+from scaler_io.objects.connection_thread import ConnectionThread
 from scaler_io.objects.host_cache import HostCache
 from scaler_io.objects.host_objects import HostObjects
 from scaler_io.objects.operations import (
@@ -27,15 +27,15 @@ from scaler_io.objects.operations import (
     Done,
     Download,
     Listing,
+    Operation,
     Pieces,
-    Transfer,
     Upload,
     reference_of,
     views_of,
 )
-from scaler_io.objects.prefetch import ReadAhead
-from scaler_io.objects.replica_server import Holder
-from scaler_io.objects.replicas import HeldObject, new_edition
+from scaler_io.objects.prefetch import Prefetch
+from scaler_io.objects.replica_server import ReplicaServer
+from scaler_io.objects.replicas import Replica, new_version
 from scaler_io.objects.segments import Copying, copies
 from scaler_io.once_event import check_may_wait
 from scaler_protocol.addresses import Address
@@ -69,12 +69,13 @@ class ObjectConnection:
         name: str = "",
         renewed: Callable[[], object] | None = None,
         cache: HostCache | None = None,
-        holder: Holder | None = None,
+        replica_server: ReplicaServer | None = None,
     ) -> None:
-        """Nobody owns the session at the server who has not its `key`: forks have it, and nobody else is told.
+        """`key` proves ownership of the session to the server; only this process and its forks have it.
 
-        `renewed` is called, on a thread that it must not hold up, when the server is another one than before. Where
-        that is on another host this one shares a `cache`, in which what is put stays, and a `holder` speaks for it.
+        `renewed` is called on the connection's thread, and must not block, when the server's incarnation has changed.
+        On another host than the server's, objects that are put stay in `cache`, shared by the processes of this host,
+        and `replica_server` serves them to the server.
         """
         self.address = address
         self._host = (
@@ -82,7 +83,7 @@ class ObjectConnection:
             if cache is not None
             else None
         )
-        self._holder = holder
+        self._replica_server = replica_server
         self.session = session
         self.server = 0
         """The incarnation of the server that welcomed us last."""
@@ -92,15 +93,15 @@ class ObjectConnection:
         self._timeout = timeout_seconds
         self._name = name
         self._closed = False
-        self._inherited: list[Traffic] = []
-        self._traffic: Traffic | None = None
+        self._inherited: list[ConnectionThread] = []
+        self._traffic: ConnectionThread | None = None
         self._forked()
         _CONNECTIONS.add(self)
 
     def _forked(self) -> None:
         """Begin anew: nobody else of this process can be in here."""
         self._lock = threading.RLock()
-        self._ahead = ReadAhead(shared=self._host is not None)
+        self._ahead = Prefetch(shared=self._host is not None)
         if self._traffic is not None:
             self._inherited.append(self._traffic)  # never to be touched, not even by the garbage collector
         self._traffic = None
@@ -116,13 +117,13 @@ class ObjectConnection:
 
     def open(self) -> None:
         """Connect now: from here on the session's objects live until its client is gone."""
-        self._run(Transfer(Reference(b"", 0), 0))
+        self._run(Operation(Reference(b"", 0), 0))
 
     def open_soon(self) -> None:
         """As `open`, unless there is a connection; does not wait."""
         with self._lock:
             if self._traffic is None or self._traffic.ended or self._traffic.lost:
-                self._start(Transfer(Reference(b"", 0), 0))
+                self._start(Operation(Reference(b"", 0), 0))
 
     def put(self, payload: Pieces, *, session: int = 0, name: bytes = b"", copying: Copying | None = None) -> Reference:
         """Store bytes, or several buffers as one object, in our session or another that a worker works for.
@@ -132,7 +133,7 @@ class ObjectConnection:
         ObjectRefusedError, of which StorageFullError is one.
         """
         views = views_of(payload)
-        held = HeldObject(reference_of(views, name), new_edition(), session or self.session)
+        held = Replica(reference_of(views, name), new_version(), session or self.session)
         host = self._host if held.reference.size >= SHARED_BYTES else None
         if host is None or self.is_near() or not host.keep(held, views if copying is None else copies(views, copying)):
             self._put([Upload(held.reference, views, held.session, copying=copying)])
@@ -319,11 +320,11 @@ class ObjectConnection:
         if traffic is not None:
             traffic.close()
 
-    def _run(self, transfer: Transfer, deadline: float = math.inf) -> None:
+    def _run(self, transfer: Operation, deadline: float = math.inf) -> None:
         self._start(transfer)
         transfer.wait(deadline)
 
-    def _start(self, transfer: Transfer) -> None:
+    def _start(self, transfer: Operation) -> None:
         with self._lock:
             if self._closed:
                 raise ClientQuitError(f"the connection to object storage server {self.address} is closed")
@@ -338,7 +339,9 @@ class ObjectConnection:
                     host=platform.node(),
                     pid=os.getpid(),
                 )
-                self._traffic = Traffic(self.address, hello, self._timeout, self._welcomed, self._holder, transfer)
+                self._traffic = ConnectionThread(
+                    self.address, hello, self._timeout, self._welcomed, self._replica_server, transfer
+                )
 
 
 _CONNECTIONS: Final[weakref.WeakSet[ObjectConnection]] = weakref.WeakSet()

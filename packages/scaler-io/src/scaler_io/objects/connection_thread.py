@@ -1,4 +1,4 @@
-"""Traffic: the thread that owns a process's connection to object storage.
+"""ConnectionThread: the thread that owns a process's connection to object storage.
 
 It is a thread of its own, so that a Ctrl-C in a caller tears nothing and an idle process keeps its connection alive.
 What it does in which order is decided by scaler_io.objects.multiplexer.
@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable
 
 from scaler_io.links.uplink import Uplink
-from scaler_io.objects.file_locks import OWN_LIFE
+from scaler_io.objects.file_locks import LIVENESS_LOCKS
 from scaler_io.objects.mmaps import Mappings
-from scaler_io.objects.multiplexer import Conveyor
-from scaler_io.objects.operations import Transfer
-from scaler_io.objects.replica_server import Holder
+from scaler_io.objects.multiplexer import Multiplexer
+from scaler_io.objects.operations import Operation
+from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.objects.segments import read_token
 from scaler_io.once_event import never_wait_here
 from scaler_io.transport.zeromq import Dialer
@@ -27,7 +27,7 @@ from scaler_protocol.errors import ClientQuitError, ScalerError, StorageLostErro
 from scaler_protocol.handshake import Goodbye, Hello
 
 
-class Traffic:
+class ConnectionThread:
     """The thread that owns the connection of one process, until it is closed or the server refuses us.
 
     A server that is lost is looked for again and again: it keeps a session's objects only as long as the session's
@@ -40,8 +40,8 @@ class Traffic:
         hello: Hello,
         timeout_seconds: float,
         welcomed: Callable[[int], object],
-        holder: Holder | None,
-        first: Transfer,
+        replica_server: ReplicaServer | None,
+        first: Operation,
     ) -> None:
         """`welcomed` is told, on the thread, which incarnation of a server it is that knows nothing of us.
 
@@ -58,13 +58,20 @@ class Traffic:
         self._arrivals = deque([first])
         self._closing = False
         self.mappings = Mappings(self._signal)
-        self._conveyor = Conveyor(
-            self._uplink, str(address), timeout_seconds, self.mappings, read_token, OWN_LIFE.name, welcomed, holder
+        self._conveyor = Multiplexer(
+            self._uplink,
+            str(address),
+            timeout_seconds,
+            self.mappings,
+            read_token,
+            LIVENESS_LOCKS.name,
+            welcomed,
+            replica_server,
         )
         self._thread = threading.Thread(target=self._run, name="scaler-objects", daemon=True)
         self._thread.start()
 
-    def start(self, transfer: Transfer) -> bool:
+    def start(self, transfer: Operation) -> bool:
         """Whether it was taken; False means that this connection has ended."""
         with self._lock:
             if self.ended:

@@ -28,7 +28,7 @@ def try_lock(descriptor: int, *, exclusively: bool) -> bool:
     raise OSError("files can not be locked on this system")
 
 
-class Lives:
+class LivenessLocks:
     """What tells a storage on this host that our process lives: in its directory a file that we keep locked.
 
     One file per process and directory, until the process ends: that a connection is gone says nothing about the
@@ -59,10 +59,10 @@ class Lives:
             _close(descriptor, opened)
 
 
-OWN_LIFE: Final = Lives()
+LIVENESS_LOCKS: Final = LivenessLocks()
 """This process's."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=OWN_LIFE.end)
+    os.register_at_fork(after_in_child=LIVENESS_LOCKS.end)
 
 
 def _close(descriptor: int, opened: os.stat_result) -> None:

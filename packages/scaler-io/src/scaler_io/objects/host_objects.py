@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from scaler_io.objects.host_cache import CachedFile, HostCache
-from scaler_io.objects.operations import Download, Growth, Hold, Transfer, Upload
-from scaler_io.objects.replicas import HeldFiles, HeldObject
+from scaler_io.objects.operations import CacheFill, Download, Operation, Registration, Upload
+from scaler_io.objects.replicas import Replica, Replicas
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError
 from scaler_protocol.objects import Reference
@@ -22,20 +22,20 @@ _STILL_SECONDS: Final = 5.0
 """A fetch of another process that stands still twice as long, while the server answers us, is not waited for."""
 
 
-class TransferRun(Protocol):
+class RunOperation(Protocol):
     """Does a transfer to its end; raises why it failed, or TimeoutError at the deadline."""
 
-    def __call__(self, transfer: Transfer, deadline: float = ...) -> None: ...
+    def __call__(self, transfer: Operation, deadline: float = ...) -> None: ...
 
 
 class HostObjects:
     """The cache of a host as one of its processes uses it, for the objects of the server at an address."""
 
     def __init__(
-        self, cache: HostCache, address: Address, run: TransferRun, abandon: Callable[[HeldObject], object]
+        self, cache: HostCache, address: Address, run: RunOperation, abandon: Callable[[Replica], object]
     ) -> None:
         """`run` does transfers; `abandon` has the server forget an object that could not be kept."""
-        self._cache, self._files = cache, HeldFiles(cache.directory, address)
+        self._cache, self._files = cache, Replicas(cache.directory, address)
         self._run, self._abandon = run, abandon
 
     def fetch(self, reference: Reference, edition: int, deadline: float) -> mmap.mmap | None:
@@ -78,7 +78,7 @@ class HostObjects:
         """Fetch what is missing in a file; False where that can not be."""
         if not self._cache.make_room(file, self.give):
             return False
-        growth = Growth(reference, edition, file)
+        growth = CacheFill(reference, edition, file)
         try:
             self._run(growth, deadline)
         except ObjectNotFoundError:
@@ -86,17 +86,17 @@ class HostObjects:
             raise
         return growth.whole
 
-    def keep(self, held: HeldObject, views: Iterable[memoryview]) -> bool:
+    def keep(self, held: Replica, views: Iterable[memoryview]) -> bool:
         """Whether an object stands on this host from now on, and the server knows that."""
         files = self._files
         file = self._cache.write(held.reference, held.edition, views, self.give)
         if file is None:
             return False
-        hold = Hold(held, b"")
+        hold = Registration(held, b"")
         try:
             with contextlib.closing(file):
                 files.add(file, held)
-                hold = Hold(held, files.host)
+                hold = Registration(held, files.host)
                 self._run(hold)
         except ObjectRefusedError:
             return False  # nobody speaks for this host: it is to be put

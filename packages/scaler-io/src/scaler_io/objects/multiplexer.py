@@ -1,4 +1,4 @@
-"""Conveyor: the transfers of one connection to object storage, each in its turn, and what the answers mean.
+"""Multiplexer: the transfers of one connection to object storage, each in its turn, and what the answers mean.
 
 The operations of several threads share a connection fairly: each one (a transfer) asks part by part, in turn with the
 others, and together they have at most a window on the way. A small object waits behind a window of a big one, never
@@ -27,8 +27,8 @@ from typing import Final
 from scaler_io.links.events import LinkDown, LinkRefused, LinkUp, UplinkEvent
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects.mmaps import Mappings
-from scaler_io.objects.operations import Deletion, Download, Transfer, Upload
-from scaler_io.objects.replica_server import Holder, Said
+from scaler_io.objects.operations import Deletion, Download, Operation, Upload
+from scaler_io.objects.replica_server import ReplicaServer, Said
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message
@@ -60,19 +60,20 @@ _SLICE_BYTES = 8 * 1024 * 1024
 class _Request:
     """What was asked and is not answered yet; `ahead` is what was on the way then, itself included."""
 
-    transfer: Transfer
+    transfer: Operation
     index: int
     cost: int
     ahead: int
     since: float
 
 
-class Conveyor:
-    """All transfers of one connection, until it has `ended`.
+class Multiplexer:
+    """All operations of one connection, until it has `ended`.
 
-    `prove` gives the token of a directory on our host, `live` the name of what this process keeps locked there;
-    `welcomed` is told of each incarnation of a server that knows nothing of us; a `holder` speaks for our host where
-    that is not the server's. A server that is lost is waited for: what is asked meanwhile fails after the timeout.
+    `prove` reads the token of a segment directory, `live` locks a liveness file in it and returns the file's name.
+    `welcomed` is called with the incarnation of each server that has no state for this connection. `replica_server`
+    serves this host's replicas where the server is on another host. While the server is lost the link keeps trying to
+    connect, and operations fail after the timeout.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Conveyor:
         prove: Callable[[str], bytes],
         live: Callable[[str], str],
         welcomed: Callable[[int], object],
-        holder: Holder | None = None,
+        replica_server: ReplicaServer | None = None,
     ) -> None:
         self.ended: ScalerError | None = None
         """Why nothing is taken any more, if so."""
@@ -96,9 +97,9 @@ class Conveyor:
         self.near: bool | None = None
         """Whether the server is on our host; None before it has said anything."""
         self._mappings, self._prove, self._live_in, self._welcomed = mappings, prove, live, welcomed
-        self._holder = holder
+        self._replica_server = replica_server
         self._up = False
-        self._turns: deque[Transfer] = deque()
+        self._turns: deque[Operation] = deque()
         self._copies: deque[Upload] = deque()
         """Uploads that are being written into segments."""
         self._directory = ""
@@ -108,7 +109,7 @@ class Conveyor:
         self._window = WINDOW_BYTES
         self._numbers = 0
 
-    def add(self, transfer: Transfer) -> None:
+    def add(self, transfer: Operation) -> None:
         """One more, which gets its turn, or fails as all others did."""
         if self.ended is not None:
             _fail(transfer, self.ended)
@@ -129,24 +130,24 @@ class Conveyor:
             if not event.resumed:
                 self._arrive(event.welcome)
                 self._ask_again()
-                if self._holder is not None and not self.near:
-                    self._say(self._holder.announce(now))
+                if self._replica_server is not None and not self.near:
+                    self._say(self._replica_server.announce(now))
         elif isinstance(event, LinkDown):
             self._up, self._silence = False, self._timeout
         elif isinstance(event, LinkRefused):
             reasons = "; ".join(event.reasons)
             self.end(HandshakeRefusedError(f"object storage server {self._server} refused us: {reasons}"))
-        elif isinstance(event, BringObject) and self._holder is not None:
-            self._say(self._holder.bring(event, now))
-        elif isinstance(event, DropObjects) and self._holder is not None:
-            self._holder.drop(event)
+        elif isinstance(event, BringObject) and self._replica_server is not None:
+            self._say(self._replica_server.bring(event, now))
+        elif isinstance(event, DropObjects) and self._replica_server is not None:
+            self._replica_server.drop(event)
 
     def ask(self, now: float) -> None:
         """Give pins back, and every transfer its turn, as long as the window is open."""
         if self._up and (unpin := self._mappings.returned()) is not None:
             self._uplink.send(unpin)
-        if self._up and self._holder is not None and not self.near:
-            self._say(self._holder.again(now))
+        if self._up and self._replica_server is not None and not self.near:
+            self._say(self._replica_server.again(now))
         while self._up and self._turns and self._on_the_way < self._window:
             transfer = self._turns.popleft()
             if transfer.over.is_set():
@@ -158,7 +159,7 @@ class Conveyor:
             else:
                 transfer.finish()
 
-    def _ask_next(self, transfer: Transfer, now: float) -> None:
+    def _ask_next(self, transfer: Operation, now: float) -> None:
         index = transfer.asked
         transfer.asked += 1
         self._numbers += 1
@@ -207,9 +208,9 @@ class Conveyor:
     def _say(self, said: list[Said]) -> None:
         """What is held on our host comes before everything that may be about it."""
         for each in said:
-            if not isinstance(each, Transfer):
+            if not isinstance(each, Operation):
                 self._uplink.send(each)
-        self._turns.extendleft(reversed([each for each in said if isinstance(each, Transfer)]))
+        self._turns.extendleft(reversed([each for each in said if isinstance(each, Operation)]))
 
     def _answered(self, number: int, message: Message, now: float) -> None:
         if number not in self._asked:
@@ -245,7 +246,7 @@ class Conveyor:
         if isinstance(message, ObjectMapped) and message.found:
             self._mappings.give_back(message.pin)
 
-    def _refuse(self, transfer: Transfer, error: ScalerError) -> None:
+    def _refuse(self, transfer: Operation, error: ScalerError) -> None:
         """A transfer is over; the parts of a failed upload are of no use."""
         transfer.finish(type(error)(f"{error} (object storage server {self._server})", **error.details))
         if isinstance(transfer, Upload) and not transfer.edition:
@@ -263,7 +264,9 @@ class Conveyor:
 
     def due(self) -> float:
         """When to `give_up` something, or to look `again` at what is held, if the server says nothing before."""
-        return min(self._fails_at(), self._holder.due() if self._up and self._holder is not None else math.inf)
+        return min(
+            self._fails_at(), self._replica_server.due() if self._up and self._replica_server is not None else math.inf
+        )
 
     def _fails_at(self) -> float:
         if not self._asked and not self._turns and not self._copies:
@@ -272,7 +275,7 @@ class Conveyor:
             return self._uplink.heard_at + self._silence
         return min((transfer.since + self._timeout for transfer in self._waited_for()), default=math.inf)
 
-    def _waited_for(self) -> list[Transfer]:
+    def _waited_for(self) -> list[Operation]:
         return [each for each in self._live() if not each.over.is_set() and not isinstance(each, Deletion)]
 
     def _ask_again(self) -> None:
@@ -287,7 +290,7 @@ class Conveyor:
                 transfer.restart()
         self._turns = deque(live)
 
-    def _live(self) -> list[Transfer]:
+    def _live(self) -> list[Operation]:
         """What was asked or is to be asked."""
         return [*(request.transfer for request in self._asked.values()), *self._turns, *self._copies]
 
@@ -308,5 +311,5 @@ def window_after(ahead: int, seconds: float) -> int:
     return max(PART_BYTES, int(ahead * AHEAD_SECONDS / seconds))
 
 
-def _fail(transfer: Transfer, error: ScalerError) -> None:
+def _fail(transfer: Operation, error: ScalerError) -> None:
     transfer.finish(type(error)(f"object {transfer.reference}: {error}" if transfer.reference.object else str(error)))

@@ -17,9 +17,9 @@ from itertools import accumulate
 from typing import Final
 
 from scaler_io.objects.host_cache import CachedFile
-from scaler_io.objects.replicas import HeldObject
+from scaler_io.objects.replicas import Replica
 from scaler_io.objects.segments import Copying, SegmentWriter, map_segment
-from scaler_io.once_event import Latch
+from scaler_io.once_event import OnceEvent
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id, part_count
@@ -62,7 +62,7 @@ def reference_of(views: Sequence[memoryview], name: bytes = b"") -> Reference:
     return Reference(name or new_object_id(), sum(map(len, views)))
 
 
-class Transfer:
+class Operation:
     """One operation: `count` requests, asked in order, and their answers, which come in order."""
 
     def __init__(self, reference: Reference, count: int) -> None:
@@ -72,7 +72,7 @@ class Transfer:
         self.answered = 0
         self.since = 0.0
         """When somebody began to wait for it."""
-        self.over = Latch()
+        self.over = OnceEvent()
         self.error: ScalerError | OSError | None = None
 
     def begin(self, directory: str) -> None:
@@ -127,7 +127,7 @@ class Transfer:
         self.asked = self.answered
 
 
-class Upload(Transfer):
+class Upload(Operation):
     """An object to the server, with an `edition` where it is held here; `done` hears of its end, unless abandoned."""
 
     def __init__(
@@ -235,7 +235,7 @@ class Upload(Transfer):
         self.asked = self.answered = 0
 
 
-class Download(Transfer):
+class Download(Operation):
     """An object from the server: mapped if it `may_map` and is on this host, else in parts.
 
     With `looking`, where it would come in parts, only whether it is there.
@@ -312,7 +312,7 @@ class Download(Transfer):
         return self._file.getvalue() if self.mapping is None else memoryview(self.mapping)
 
 
-class Growth(Download):
+class CacheFill(Download):
     """An object from the server into a file of the host's cache, from where that ends."""
 
     def __init__(self, reference: Reference, edition: int, file: CachedFile) -> None:
@@ -331,11 +331,11 @@ class Growth(Download):
             self.finish()
 
 
-class Hold(Transfer):
+class Registration(Operation):
     """To say that an object is held on our host; `heard` is told when the server has said how that is."""
 
     def __init__(
-        self, held: HeldObject, host: bytes, heard: Callable[[Hold, ScalerError | None], object] | None = None
+        self, held: Replica, host: bytes, heard: Callable[[Registration, ScalerError | None], object] | None = None
     ) -> None:
         super().__init__(held.reference, 1)
         self.held, self._host, self._heard = held, host, heard
@@ -363,7 +363,7 @@ class Hold(Transfer):
                 self._heard(self, error)
 
 
-class Listing(Transfer):
+class Listing(Operation):
     """What there is of our session."""
 
     def __init__(self) -> None:
@@ -379,7 +379,7 @@ class Listing(Transfer):
         self.objects = message.objects
 
 
-class Deletion(Transfer):
+class Deletion(Operation):
     """Objects of a session that may be freed, or all of it where none is named; not answered."""
 
     def __init__(self, names: Sequence[bytes], session: int) -> None:

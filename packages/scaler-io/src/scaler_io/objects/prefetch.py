@@ -1,4 +1,4 @@
-"""ReadAhead: objects that are on their way, or here, before anybody asks for them. Pure, no IO.
+"""Prefetch: objects that are on their way, or here, before anybody asks for them. Pure, no IO.
 
 Who reads many objects one after the other would wait for each of them as long as a question and its answer take. It is
 cheaper to ask for several at once, so nothing new is begun before half of what was begun has been taken.
@@ -18,7 +18,7 @@ COPIED_BYTES: Final = 8 * 1024 * 1024
 """Bytes that are brought here ahead."""
 
 
-class ReadAhead:
+class Prefetch:
     """The downloads of one connection that were begun ahead. Not thread-safe.
 
     With `shared` no big object is copied here, as a host's processes fetch those together

@@ -1,4 +1,4 @@
-"""Holder: speaks for a host, so that object storage elsewhere can have what the host holds when somebody wants it.
+"""ReplicaServer: serves the objects that exist only on this host to an object storage server on another host.
 
 It is told on the thread of its connection (scaler_io.objects.connection_thread) and answers with transfers, which take
 turns with all others there. A new server, and one that had taken the host for lost, hears first of all what is held.
@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from scaler_io.objects.operations import Hold, Transfer, Upload
-from scaler_io.objects.replicas import HeldFiles, HeldObject
+from scaler_io.objects.operations import Operation, Registration, Upload
+from scaler_io.objects.replicas import Replica, Replicas
 from scaler_protocol.errors import ObjectRefusedError, ScalerError
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import Reference
@@ -24,18 +24,18 @@ from scaler_protocol.storage import BringObject, DropObjects, SpeakForHost
 LOGGER: Final = logging.getLogger("scaler")
 AGAIN_SECONDS: Final = 1.0
 """After which it is tried again to read what there was no descriptor for, say."""
-Said = Transfer | Message
+Said = Operation | Message
 """What is done, and told, about held objects."""
 SURE_SECONDS: Final = 300.0
 """How long what the server knew is not asked about again."""
 
 
-class Holder:
+class ReplicaServer:
     """The voice of a host towards one server; `clock` as time.time, by which files are dated."""
 
-    def __init__(self, files: HeldFiles, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, files: Replicas, clock: Callable[[], float] = time.time) -> None:
         self._files, self._clock = files, clock
-        self._sure: dict[HeldObject, float] = {}
+        self._sure: dict[Replica, float] = {}
         """When the server was asked about each, and knew it."""
         self._untold = False
         """Whether the server could not be told what is held."""
@@ -68,7 +68,7 @@ class Holder:
     def _announce(self, now: float) -> list[Said]:
         try:
             host = self._files.host
-            holds = [Hold(held, host, self._heard) for _, held in self._files.list()]
+            holds = [Registration(held, host, self._heard) for _, held in self._files.list()]
         except OSError as error:
             self._untold = True
             self._failures += 1
@@ -85,7 +85,7 @@ class Holder:
             self._complained = True
             LOGGER.warning("what is held on this host can not be read for now, and is tried again: %s", error)
 
-    def _heard(self, hold: Hold, error: ScalerError | None) -> None:
+    def _heard(self, hold: Registration, error: ScalerError | None) -> None:
         if isinstance(error, ObjectRefusedError):
             self._files.drop(hold.held)
         elif error is None and not hold.needed:
@@ -94,7 +94,7 @@ class Holder:
     def bring(self, event: BringObject, now: float) -> list[Said]:
         """Somebody elsewhere wants an object: what to do, or to say where it is not here; or `again` has it."""
         reference = Reference(event.object, event.size)
-        held = HeldObject(reference, event.edition, event.session)
+        held = Replica(reference, event.edition, event.session)
         try:
             mapping = self._files.map(held)
         except OSError as error:
@@ -119,9 +119,9 @@ class Holder:
         for name, size, session, edition in zip(
             event.objects, event.sizes, event.sessions, event.editions, strict=True
         ):
-            self._files.drop(HeldObject(Reference(name, size), edition, session))
+            self._files.drop(Replica(Reference(name, size), edition, session))
 
-    def drop_unneeded(self, unused_seconds: float, needed: Callable[[HeldObject], bool]) -> None:
+    def drop_unneeded(self, unused_seconds: float, needed: Callable[[Replica], bool]) -> None:
         """Let go of what nobody has used for so long and the server knows nothing of; blocks as `needed` does.
 
         Raises OSError where files can not be looked at.

@@ -1,4 +1,4 @@
-"""HeldFiles: which files of a host's cache are the only ones of their objects, as the server of an address knows.
+"""Replicas: which files of a host's cache are the only ones of their objects, as the server of an address knows.
 
 A held file has a second name, in a directory below the cache, which says to which session it belongs: as long as it has
 that nobody removes it for room or for not being used. Both names are taken away when the object is deleted; the second
@@ -29,7 +29,7 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.EIO)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldObject:
+class Replica:
     """An object that stands on this host, as this edition."""
 
     reference: Reference
@@ -37,12 +37,12 @@ class HeldObject:
     session: int
 
 
-def new_edition() -> int:
+def new_version() -> int:
     """As a writer numbers what it holds; never 0."""
     return secrets.randbits(_EDITION_BITS) + 1
 
 
-class HeldFiles:
+class Replicas:
     """What is held in a host's cache for the server at an address."""
 
     def __init__(self, directory: Path, address: Address) -> None:
@@ -62,22 +62,22 @@ class HeldFiles:
             making.unlink()
         return path.read_bytes() + self._server
 
-    def add(self, file: CachedFile, held: HeldObject) -> None:
+    def add(self, file: CachedFile, held: Replica) -> None:
         """From now on nobody removes a complete file that the caller has locked; raises OSError."""
         self._held.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.link(self._file(held), self._name(held))
         file.share()
 
-    def release(self, held: HeldObject) -> None:
+    def release(self, held: Replica) -> None:
         """It need not be held: it may go, as what was fetched may."""
         self._name(held).unlink(missing_ok=True)
 
-    def drop(self, held: HeldObject) -> None:
+    def drop(self, held: Replica) -> None:
         """It is of no use; who has it mapped may go on reading."""
         self._file(held).unlink(missing_ok=True)
         self.release(held)
 
-    def map(self, held: HeldObject) -> mmap.mmap | None:
+    def map(self, held: Replica) -> mmap.mmap | None:
         """Its bytes; None where they are lost. Raises OSError for what may pass, as where no descriptors are left."""
         try:
             with open(self._name(held), "rb", buffering=0) as file:
@@ -89,7 +89,7 @@ class HeldFiles:
                 return None
             raise
 
-    def list(self) -> list[tuple[float, HeldObject]]:
+    def list(self) -> list[tuple[float, Replica]]:
         """All of them and when each was used last, the longest unused first."""
         found = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._held) as entries:
@@ -113,18 +113,18 @@ class HeldFiles:
         finally:
             os.close(descriptor)
 
-    def _file(self, held: HeldObject) -> Path:
+    def _file(self, held: Replica) -> Path:
         return self.directory / cached_name(held.reference, held.edition)
 
-    def _name(self, held: HeldObject) -> Path:
+    def _name(self, held: Replica) -> Path:
         return self._held / f"{cached_name(held.reference, held.edition)}-{held.session:x}"
 
 
-def _parse(name: str) -> HeldObject | None:
+def _parse(name: str) -> Replica | None:
     try:
         object_id, edition, size, session = name.split("-")
         reference = Reference(bytes.fromhex(object_id), int(size))
-        held = HeldObject(reference, int(edition, 16), int(session, 16))
+        held = Replica(reference, int(edition, 16), int(session, 16))
     except ValueError:
         return None
     return held if len(reference.object) == OBJECT_ID_BYTES else None

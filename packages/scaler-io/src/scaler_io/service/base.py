@@ -88,7 +88,7 @@ def serve(
     async def main() -> None:
         stop = ending(options.parent_pid)
         with serving(stop.set):
-            descriptors.tell_limit(name)
+            descriptors.log_limit(name)
             await stop.wait()
 
     event_loops.run(main, options.event_loop)

@@ -15,7 +15,7 @@ _SUFFICES = 0.5
 """Of the memory limit: tmpfs with less room is not worth being bound by."""
 
 
-def default_place(limit: int, memory: Path = MEMORY, disk: Path | None = None) -> Path:
+def default_directory(limit: int, memory: Path = MEMORY, disk: Path | None = None) -> Path:
     """Memory where it is enough, else a disk."""
     return memory if free_bytes(memory) >= _SUFFICES * limit else disk or Path(tempfile.gettempdir())
 

@@ -30,7 +30,7 @@ _NAMES = 8
 """Under how many names a host's directory is looked for: another user may have taken some."""
 
 
-class OwnDirectory:
+class ServerDirectory:
     """A fresh directory of mode 0700 in `parent`, until it is closed; raises OSError where there can be none."""
 
     def __init__(self, parent: Path) -> None:
@@ -60,7 +60,7 @@ class OwnDirectory:
         self._lock = self._make_lock()
         return True
 
-    def __enter__(self) -> OwnDirectory:
+    def __enter__(self) -> ServerDirectory:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -1,4 +1,4 @@
-"""Reception: the shell of a service that accepts links: a listening socket and timers around a Hub and a core.
+"""ServerLoop: the shell of a service that accepts links: a listening socket and timers around a Hub and a core.
 
 A turn takes in at most TURN_MESSAGES, or as many as TURN_SECONDS allow, lets the core decide once, writes what it says,
 and only then asks the socket again whether something is there: its descriptor is edge-triggered, and a turn that
@@ -27,7 +27,7 @@ _IDLE_SECONDS = 1.0
 
 
 class ServiceCore(Protocol):
-    """What decides, behind a Reception."""
+    """What decides, behind a ServerLoop."""
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Take one event in."""
@@ -58,7 +58,7 @@ class RouteListener(Protocol):
         """Free the address."""
 
 
-class Entrance(Protocol):
+class AcceptMonitor(Protocol):
     """Where connections to an accepting socket come in."""
 
     def fileno(self) -> int:
@@ -72,7 +72,7 @@ class WaitableListener(RouteListener, Protocol):
     """An accepting socket that a loop can wait for."""
 
     @property
-    def entrance(self) -> Entrance:
+    def accept_monitor(self) -> AcceptMonitor:
         """What tells of connections, of which some never say anything."""
 
     def fileno(self) -> int:
@@ -202,7 +202,7 @@ class ServiceTurn:
         self._listener.close()
 
 
-class Reception:
+class ServerLoop:
     """Runs a core behind a listening socket on the running asyncio loop, until it is closed.
 
     `stop` is called when the core wants to end.
@@ -217,8 +217,8 @@ class Reception:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._again: asyncio.Handle | None = None
-        self._loop.add_reader(listener.entrance.fileno(), listener.entrance.look)
-        listener.entrance.look()
+        self._loop.add_reader(listener.accept_monitor.fileno(), listener.accept_monitor.look)
+        listener.accept_monitor.look()
         self._loop.add_reader(listener.fileno(), self.turn)
         self.turn()
 
@@ -259,6 +259,6 @@ class Reception:
         for handle in (self._timer, self._again):
             if handle is not None:
                 handle.cancel()
-        for readable in (self._listener, self._listener.entrance):
+        for readable in (self._listener, self._listener.accept_monitor):
             self._loop.remove_reader(readable.fileno())
         self._service.close()

@@ -13,7 +13,7 @@ if sys.platform != "linux":
 import fcntl
 
 
-class ClaimedPath:
+class SocketLock:
     """A path that this process may bind a socket to, until `release`: it holds the lock on `<path>.lock`.
 
     What a dead owner left is removed; anything that is not a socket of this user is left alone. Raises OSError where

@@ -53,13 +53,13 @@ class _Inbox(Generic[Item]):
         os.close(self.descriptor)
 
 
-class InnerListener(Listener):
+class InProcessListener(Listener):
     """A Listener that Dialers of its own process reach past the network, too; they must be closed before it."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self.inbox: _Inbox[tuple[bytes, list[bytes]]] = _Inbox()
-        self.connections: dict[bytes, InnerConnection] = {}
+        self.connections: dict[bytes, InProcessConnection] = {}
         self._either = select.epoll()
         for descriptor in (super().fileno(), self.inbox.descriptor):
             self._either.register(descriptor, select.EPOLLIN)
@@ -96,10 +96,10 @@ class InnerListener(Listener):
         super().close()
 
 
-class InnerConnection:
+class InProcessConnection:
     """One epoch."""
 
-    def __init__(self, listener: InnerListener) -> None:
+    def __init__(self, listener: InProcessListener) -> None:
         self.inbox: _Inbox[list[bytes]] = _Inbox()
         self._listener = listener
         self._route = b"\x02" + secrets.token_bytes(15)
@@ -124,15 +124,15 @@ class InnerConnection:
         self.inbox.close()
 
 
-class InnerDialer(EpochDialer[InnerConnection]):
+class InProcessDialer(EpochDialer[InProcessConnection]):
     """An Uplink to a listener of the same process."""
 
-    def __init__(self, listener: InnerListener, uplink: Uplink) -> None:
+    def __init__(self, listener: InProcessListener, uplink: Uplink) -> None:
         super().__init__(uplink)
         self._listener = listener
 
-    def _connect(self, epoch: int) -> InnerConnection:
-        return InnerConnection(self._listener)
+    def _connect(self, epoch: int) -> InProcessConnection:
+        return InProcessConnection(self._listener)
 
     def readable(self) -> bool:
         """Whether a message is there."""
@@ -143,5 +143,5 @@ class InnerDialer(EpochDialer[InnerConnection]):
         return () if self._connection is None else (self._connection.inbox.descriptor,)
 
 
-AnyDialer = Dialer | InnerDialer
+AnyDialer = Dialer | InProcessDialer
 """To a listener anywhere."""

@@ -19,7 +19,7 @@ import zmq.backend
 from zmq.utils.monitor import recv_monitor_message
 
 from scaler_io import descriptors
-from scaler_io.descriptors import TOPIC_BYTES, ConnectionCap, TopicCap
+from scaler_io.descriptors import TOPIC_BYTES, ConnectionLimiter, SubscriptionLimiter
 from scaler_io.links.streams import Frames, cut, join
 from scaler_io.links.uplink import Uplink
 from scaler_io.ports import path_trouble
@@ -126,10 +126,10 @@ def _is_readable(through: zmq.Socket[bytes]) -> bool:
     return bool(_raw.get(through, _EVENTS) & _POLLIN)
 
 
-class _Entrance:
+class _AcceptMonitor:
     """Hears of every connection to an accepting socket; those beyond the limit are closed again."""
 
-    def __init__(self, accepting: zmq.Socket[bytes], cap: ConnectionCap) -> None:
+    def __init__(self, accepting: zmq.Socket[bytes], cap: ConnectionLimiter) -> None:
         self._cap = cap
         path = f"inproc://entrance-{id(self)}"
         # Of failures to accept it tells without end where descriptors are lacking.
@@ -158,8 +158,8 @@ class Listener:
     def __init__(self, address: Address) -> None:
         self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.ROUTER)
-        self._cap = ConnectionCap(str(address))
-        self.entrance = _Entrance(self._socket, self._cap)
+        self._cap = ConnectionLimiter(str(address))
+        self.accept_monitor = _AcceptMonitor(self._socket, self._cap)
         self._socket.router_mandatory = 1
         self._many = False
         self._path = address.path
@@ -198,7 +198,7 @@ class Listener:
     def _read(self, through: zmq.Socket[bytes]) -> tuple[bytes, list[bytes]]:
         route, frame = _raw.recv(through, _NOWAIT), _raw.recv(through, _NOWAIT, False)
         if route not in self._cap.descriptors and (descriptor := _descriptor(frame)) is not None:
-            self.entrance.look()  # that it was accepted is told before anything comes by it
+            self.accept_monitor.look()  # that it was accepted is told before anything comes by it
             self._cap.heard(descriptor, route)
         return route, _parts(through, frame)
 
@@ -208,7 +208,7 @@ class Listener:
 
     def cut(self, route: bytes) -> None:
         """Close a connection, whatever is on its way; nothing where there is none any more."""
-        self.entrance.look()  # the kernel may have given its descriptor to another one
+        self.accept_monitor.look()  # the kernel may have given its descriptor to another one
         self._cap.cut(route)
 
     def close(self) -> None:
@@ -322,8 +322,8 @@ class Publisher:
     def __init__(self) -> None:
         self.context: Context = _own_context()
         self._socket = _socket(self.context, zmq.XPUB)
-        self._cap = TopicCap("monitors")
-        self.entrance = _Entrance(self._socket, self._cap)
+        self._cap = SubscriptionLimiter("monitors")
+        self.accept_monitor = _AcceptMonitor(self._socket, self._cap)
         self._socket.set_hwm(PUBLISHED_AHEAD)
         self._socket.setsockopt(zmq.MAXMSGSIZE, TOPIC_BYTES)
         self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # every listener that comes is told of, not only the first

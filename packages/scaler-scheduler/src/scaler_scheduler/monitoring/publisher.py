@@ -17,7 +17,7 @@ from itertools import count
 from scaler_io.links.hub import Hub
 from scaler_io.links.streams import HEADER
 from scaler_io.service.process import cpu_seconds, resident_bytes
-from scaler_io.service.socket_lock import ClaimedPath
+from scaler_io.service.socket_lock import SocketLock
 from scaler_io.transport.zeromq import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
@@ -81,21 +81,21 @@ class Publication:
         self._figures = figures
         self._loop = asyncio.get_running_loop()
         self._publisher = Publisher()
-        self._claims: list[ClaimedPath] = []
+        self._claims: list[SocketLock] = []
         self._numbers = count(1)
         self._timers: list[asyncio.TimerHandle] = []
         self._bind(monitor)
         if local is not None:
             self._bind(local)
         self._loop.add_reader(self._publisher.fileno(), self._hear)
-        self._loop.add_reader(self._publisher.entrance.fileno(), self._publisher.entrance.look)
-        self._publisher.entrance.look()
+        self._loop.add_reader(self._publisher.accept_monitor.fileno(), self._publisher.accept_monitor.look)
+        self._publisher.accept_monitor.look()
         self._hear()
 
     def _bind(self, address: Address) -> None:
         try:
             if address.path:
-                self._claims.append(ClaimedPath(address.path))
+                self._claims.append(SocketLock(address.path))
             self._publisher.bind(address)
         except (OSError, AddressError) as error:
             LOGGER.warning("Scheduler: no monitor can subscribe at %s: %s", address, error)
@@ -163,7 +163,7 @@ class Publication:
         """Free the addresses."""
         self._stop()
         self._loop.remove_reader(self._publisher.fileno())
-        self._loop.remove_reader(self._publisher.entrance.fileno())
+        self._loop.remove_reader(self._publisher.accept_monitor.fileno())
         self._publisher.close()
         for claim in self._claims:
             claim.release()

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from scaler_io.links.hub import Hub, Patience
-from scaler_io.service.server_loop import Reception
+from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.service.server_loop import ServerLoop
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
@@ -48,7 +48,7 @@ class SchedulerService:
         figures = FigureTaker(core.state, hub, listener.address)
         metrics = self._metrics(figures, storage)
         publication = Publication(core.state, figures, storage, monitor, local_monitor(listener.address))
-        reception = Reception("Scheduler", listener, hub, core, stop)
+        reception = ServerLoop("Scheduler", listener, hub, core, stop)
         self._say_ready(listener.address)
         keeping = [
             asyncio.ensure_future(self._storage.keep()),
@@ -86,12 +86,12 @@ class SchedulerService:
         )
         core = SchedulerCore(new_incarnation(), config)
 
-        def patience(hello: Hello) -> Patience:
+        def timeouts(hello: Hello) -> PeerTimeouts:
             if hello.role == Role.AGENT:
-                return Patience(config.agent_grace_seconds, config.worker_timeout_seconds)
-            return Patience(config.client_timeout_seconds, config.client_timeout_seconds)
+                return PeerTimeouts(config.agent_grace_seconds, config.worker_timeout_seconds)
+            return PeerTimeouts(config.client_timeout_seconds, config.client_timeout_seconds)
 
-        return core, Hub(core.state.incarnation, admit=core.admit, patience=patience)
+        return core, Hub(core.state.incarnation, admit=core.admit, timeouts=timeouts)
 
     def _say_ready(self, address: Address) -> None:
         """Tell the process that started us where we listen."""

@@ -9,8 +9,8 @@ from typing import Final
 
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import UNUSED_SECONDS, HostCache
-from scaler_io.objects.replica_server import Holder
-from scaler_io.objects.replicas import HeldFiles, HeldObject
+from scaler_io.objects.replica_server import ReplicaServer
+from scaler_io.objects.replicas import Replica, Replicas
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import Role
@@ -29,7 +29,7 @@ class HostReplicas:
     def __init__(self, cache: HostCache, address: Callable[[], str], name: str) -> None:
         self._cache, self._address, self._name = cache, address, name
         self._named = ""
-        self._speaking: tuple[ObjectConnection, Holder] | None = None
+        self._speaking: tuple[ObjectConnection, ReplicaServer] | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -40,17 +40,17 @@ class HostReplicas:
             speaking = self._connect()
             if speaking is None:
                 return
-            connection, holder = speaking
+            connection, replica_server = speaking
             connection.open_soon()
             if connection.is_near():
                 self._hang_up()
             else:
-                holder.drop_unneeded(unused_seconds, lambda held: _is_known(connection, held))
+                replica_server.drop_unneeded(unused_seconds, lambda held: _is_known(connection, held))
         except (ScalerError, OSError) as error:
             if not self._closed:
                 LOGGER.warning("what is held on this host can not be looked after: %s", error)
 
-    def _connect(self) -> tuple[ObjectConnection, Holder] | None:
+    def _connect(self) -> tuple[ObjectConnection, ReplicaServer] | None:
         address = self._address()
         if address != self._named:
             self._hang_up()
@@ -58,16 +58,16 @@ class HostReplicas:
             if address != self._named and not self._closed:
                 self._named = address
                 parsed = Address.parse(address)
-                holder = Holder(HeldFiles(self._cache.directory, parsed))
+                replica_server = ReplicaServer(Replicas(self._cache.directory, parsed))
                 connection = ObjectConnection(
                     parsed,
                     session=0,
                     role=Role.AGENT,
                     timeout_seconds=PATIENCE_SECONDS,
                     name=self._name,
-                    holder=holder,
+                    replica_server=replica_server,
                 )
-                self._speaking = connection, holder
+                self._speaking = connection, replica_server
             return self._speaking
 
     def _hang_up(self) -> None:
@@ -82,5 +82,5 @@ class HostReplicas:
         self._hang_up()
 
 
-def _is_known(connection: ObjectConnection, held: HeldObject) -> bool:
+def _is_known(connection: ObjectConnection, held: Replica) -> bool:
     return connection.has(held.reference, held.edition)

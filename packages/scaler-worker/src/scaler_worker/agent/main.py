@@ -19,7 +19,7 @@ from scaler_io.links.uplink import Uplink
 from scaler_io.objects.host_cache import UNUSED_SECONDS, HostCache
 from scaler_io.service import event_loops
 from scaler_io.service.process import become_subreaper, ending
-from scaler_io.transport.in_process import InnerDialer, InnerListener
+from scaler_io.transport.in_process import InProcessDialer, InProcessListener
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
@@ -49,7 +49,7 @@ def run_cluster(config: ClusterConfig, forking: Forking) -> int:
 async def work(
     config: ClusterConfig,
     forking: Forking,
-    scheduler: Address | InnerListener,
+    scheduler: Address | InProcessListener,
     stop: asyncio.Event,
     is_foreign: Callable[[int], bool],
     tell_started: Callable[[str], None],
@@ -65,15 +65,17 @@ async def work(
         config.heartbeat_interval_seconds,
         config.object_retention_seconds,
     )
-    descriptors.tell_limit("ClusterProcess")
+    descriptors.log_limit("ClusterProcess")
     host = socket.gethostname()
     name = f"{host}:{os.getpid()}"
     core = AgentCore(_agent_config(config, forking, name, host))
     loop = asyncio.get_running_loop()
-    handed = isinstance(scheduler, InnerListener)
+    handed = isinstance(scheduler, InProcessListener)
     hello = _hello(config, name, host)
     uplink = Uplink(hello, loop.time(), timeout_seconds=config.death_timeout_seconds, handed=handed)
-    dialer = InnerDialer(scheduler, uplink) if isinstance(scheduler, InnerListener) else Dialer(scheduler, uplink)
+    dialer = (
+        InProcessDialer(scheduler, uplink) if isinstance(scheduler, InProcessListener) else Dialer(scheduler, uplink)
+    )
     agent = Agent(core, dialer, forking, config.heartbeat_interval_seconds, is_foreign)
     running = loop.create_task(agent.run())
     running.add_done_callback(lambda ended: stop.set())

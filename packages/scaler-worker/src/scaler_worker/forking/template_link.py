@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaler_io import descriptors
-from scaler_io.service.memory_limits import allowed_bytes, default_place, free_bytes
+from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
 from scaler_io.service.runtime_dirs import HostDirectory
 from scaler_worker.config import ClusterConfig, WorkerConfig
 from scaler_worker.forking.template import REPORT, REQUEST, run_template, spawn_arguments
@@ -121,7 +121,7 @@ class Forking:
         limit = config.object_cache_limit
         if limit is None:
             limit = int(CACHE_SHARE * allowed_bytes())
-        place = default_place(limit)
+        place = default_directory(limit)
         # Locked as long as this process or one that is forked from it lives.
         with HostDirectory(place) as cache:
             worker_config = WorkerConfig(

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from scaler_io.once_event import Latch
+from scaler_io.once_event import OnceEvent
 from scaler_protocol.errors import ScalerError
 from scaler_worker.worker.forks import notify_forks
 
@@ -31,7 +31,7 @@ class PendingReply:
         self._record: bytes | None = None
         self._on_error: OnError | None = None
         self._error: ScalerError | None = None
-        self._stored = Latch()
+        self._stored = OnceEvent()
 
     def say(self, record: bytes, on_error: OnError) -> None:
         """As the contract says."""
