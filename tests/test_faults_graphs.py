@@ -122,7 +122,7 @@ def test_big_values_outlive_the_scheduler_where_storage_does(tmp_path: Path) -> 
                 assert future.result(SECONDS) == expected[key[1]].to_bytes(8, "big") * 10_000
             del futures, future
         storage.process.terminate()
-        assert storage.process.wait(SECONDS) == 0 and "leave 0 objects" in storage.said()
+        assert storage.process.wait(SECONDS) == 0 and "0 objects left" in storage.said()
     runs = file.read_text("ascii").split()
     assert len(runs) == len(set(runs)), "what agents have kept is not run again"
 

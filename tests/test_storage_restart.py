@@ -47,7 +47,7 @@ def restart(storage_address: str, tmp_path: Path) -> Iterator[Restart]:
     yield kill_and_start
     servers[-1].process.send_signal(signal.SIGTERM)
     assert servers[-1].process.wait(SECONDS) == 0
-    assert "leave 0 objects" in servers[-1].said()
+    assert "0 objects left" in servers[-1].said()
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def server(storage_address: str, tmp_path: Path) -> Iterator[Service]:
     yield service
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(SECONDS) == 0
-    assert "leave 0 objects" in service.said()
+    assert "0 objects left" in service.said()
 
 
 def test_what_a_killed_worker_had_made_and_not_stored_is_made_again(

@@ -24,7 +24,7 @@ from scaler_protocol.ids import new_incarnation
 from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.storage import AllocateObject, GetObject, MapObject, PutObject
-from scaler_storage.engine.engine import StorageCore
+from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.files import FileSegments
 from support.faults import wait_until
 from support.gates import SECONDS
@@ -51,7 +51,7 @@ def figures(address: str) -> StorageStatus:
         link.close()
 
 
-class CountingCore(StorageCore):
+class CountingCore(StorageEngine):
     """Counts objects that are put and read, by the role of who asks."""
 
     def __init__(self, segments: FileSegments, memory_limit: int, retention_seconds: float) -> None:

@@ -31,7 +31,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.objects import Reference
-from scaler_storage.engine.engine import HEARTBEAT_SECONDS, StorageCore
+from scaler_storage.engine.engine import HEARTBEAT_SECONDS, StorageEngine
 from scaler_storage.engine.pool import RECYCLE_SECONDS
 from scaler_storage.files import FileSegments
 from scaler_storage.service import AGENT_GRACE_SECONDS
@@ -49,9 +49,9 @@ BOUND_SECONDS = 60.0
 
 
 class CheckedStorage:
-    """A StorageCore whose invariants are asserted with every turn, and whose errors are kept."""
+    """A StorageEngine whose invariants are asserted with every turn, and whose errors are kept."""
 
-    def __init__(self, core: StorageCore) -> None:
+    def __init__(self, core: StorageEngine) -> None:
         self.core = core
         self.errors: list[Exception] = []
 
@@ -82,7 +82,7 @@ class StorageLife:
         self.folder = folder / str(incarnation)
         self.folder.mkdir()
         self._segments = FileSegments(self.folder, None)
-        core = StorageCore(incarnation, self._segments, memory_limit, RETENTION_SECONDS)
+        core = StorageEngine(incarnation, self._segments, memory_limit, RETENTION_SECONDS)
 
         def timeouts(hello: Hello) -> PeerTimeouts:
             return PeerTimeouts(CLIENT_GRACE_SECONDS if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)

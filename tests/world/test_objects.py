@@ -21,7 +21,7 @@ from scaler_protocol.handshake import Role
 from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference
 from scaler_protocol.storage import DropObjects, StorageMessage
-from scaler_storage.engine.engine import StorageCore
+from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.engine.processes import GRACE_SECONDS
 from scaler_storage.engine.segments import MemorySegments
 from scaler_storage.service import AGENT_GRACE_SECONDS
@@ -265,7 +265,7 @@ def test_a_new_storage_learns_what_stays_elsewhere(world: ObjectWorld) -> None:
 
 # --- effects that fail ----------------------------------------------------------------------------------------------
 
-SENT = [kind for kind in get_args(StorageMessage) if kind not in StorageCore(1, MemorySegments(), 1)._handlers]
+SENT = [kind for kind in get_args(StorageMessage) if kind not in StorageEngine(1, MemorySegments(), 1)._handlers]
 EFFECTS = [*SENT, DropObjects, StorageStatus, *(kind for kind in get_args(Effect) if kind is not Send)]
 
 

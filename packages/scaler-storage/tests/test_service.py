@@ -105,8 +105,8 @@ def test_its_lines_from_start_to_end(start: Start, number: int, tmp_path: Path) 
             f"ObjectStorageServer: listen to object storage address {address}",
             f"ObjectStorageServer: keep up to 1,000,000 bytes in {directory}",
             f"ObjectStorageServer: may have {hard_limit()} files and connections open",
-            "ObjectStorageServer: leave 0 objects, 0 bytes in memory and 0 on disk; 0 reads from memory, 0 from disk, "
-            "0 of unknown objects; 0 bytes went to disk, 0 came back",
+            "ObjectStorageServer: 0 objects left, 0 bytes in memory and 0 on disk; 0 reads from memory, 0 from disk, "
+            "0 of unknown objects; 0 bytes spilled, 0 loaded back",
             "ObjectStorageServer: ended",
         ],
         [],
@@ -166,7 +166,7 @@ def test_objects_go_to_disk_and_come_back_and_a_quota_is_kept(start: Start, tmp_
     connection.close()
     server.process.terminate()
     _, texts, _ = server.ends()
-    assert re.search(r"leave 0 objects, .* [1-9][\d,]+ bytes went to disk, [1-9][\d,]+ came back", texts[-2])
+    assert re.search(r"0 objects left, .* [1-9][\d,]+ bytes spilled, [1-9][\d,]+ loaded back", texts[-2])
     assert not list(memory.iterdir()) and not list(disk.iterdir())
 
 
@@ -187,7 +187,7 @@ def test_a_segment_directory_that_is_removed_is_made_again(start: Start, tmp_pat
         connection.get(lost)
     connection.close()
     server.process.terminate()
-    assert sum("was removed by somebody else" in line for line in server.ends()[1]) == 1
+    assert sum("was removed by another program" in line for line in server.ends()[1]) == 1
 
 
 def test_a_memory_that_is_full_harms_nothing_that_is_there(start: Start, mount: Callable[[int], Path]) -> None:

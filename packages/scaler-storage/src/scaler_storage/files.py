@@ -1,4 +1,4 @@
-"""FileSegments: segments as files, mostly in memory (tmpfs), and the thread that moves objects to and from disk."""
+"""FileSegments: segments as files, usually on tmpfs, and the thread that spills and loads objects."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from scaler_storage.engine.segments import Moved, Segment, size_class
 LOGGER = logging.getLogger("scaler")
 _TOKEN_BYTES = 32
 _RESERVED_BYTES = 8 * 1024 * 1024
-"""What is taken from the memory at once, and no more, to keep others from waiting: the rest as it is written."""
+"""How much memory is reserved at allocation; the rest is allocated as it is written, to keep `allocate` short."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _SLICE_BYTES = 8 * 1024 * 1024
 
 
 class FileSegments:
-    """The segments of one server, in two directories of its own; without a `disk` nothing can be spilled."""
+    """The segments of one server, in two directories that it owns; without `disk` it can not spill."""
 
     def __init__(self, memory: Path, disk: Path | None, restore: Callable[[], bool] = lambda: False) -> None:
-        """`restore` makes the memory's directory again where it was removed, and says whether that was so."""
+        """`restore` recreates the directory `memory` if it was removed, and returns whether it was."""
         self.directory = str(memory)
         self.token = secrets.token_bytes(_TOKEN_BYTES)
         self.spills = disk is not None
         self._memory = memory
         self._disk = disk or memory
         self._count = 0
-        self._restore, self._told = restore, False
-        self._furnish()
+        self._restore, self._reported = restore, False
+        self._create_contents()
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
@@ -49,34 +49,34 @@ class FileSegments:
         if self.spills:
             self._thread.start()
 
-    def _furnish(self) -> None:
+    def _create_contents(self) -> None:
         with open(os.open(self._memory / "token", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             file.write(self.token)
         (self._memory / PEERS).mkdir(mode=0o700)
 
     def restored(self) -> bool:
-        """Whether the directory was removed by somebody else: it is there again, and its segments are gone."""
+        """Whether another program removed the directory: it is recreated, and its segments are lost."""
         try:
             restored = self._restore()
             if restored:
-                self._furnish()
+                self._create_contents()
         except OSError as error:
-            if not self._told:
-                LOGGER.error("segment directory %s is gone, and can not be made again: %s", self._memory, error)
-            self._told = True
+            if not self._reported:
+                LOGGER.error("segment directory %s was removed and can not be recreated: %s", self._memory, error)
+            self._reported = True
             return False
-        self._told = False
+        self._reported = False
         return restored
 
     def capacity(self, size: int) -> int:
-        """What a segment for `size` bytes has."""
+        """The capacity, in bytes, of a segment for `size` bytes."""
         return size_class(size)
 
     def allocate(self, size: int) -> Segment:
-        """A new segment for `size` bytes; raises StorageFullError, or ObjectRefusedError with what else is wrong."""
+        """Create a segment for `size` bytes; raises StorageFullError, or ObjectRefusedError for other failures."""
         capacity = size_class(size)
         if size < SHARED_BYTES:
-            return Segment(capacity)  # a file costs more than so few bytes
+            return Segment(capacity)  # a file costs more than these few bytes
         self._count += 1
         segment = Segment(capacity, f"{self._count:x}")
         try:
@@ -100,9 +100,9 @@ class FileSegments:
         return kind(f"segment directory {self._memory}: {error.strerror}")
 
     def write(self, segment: Segment, offset: int, part: bytes | memoryview) -> None:
-        """Put bytes where they belong; raises as `allocate` does."""
+        """Write bytes at `offset`; raises as `allocate` does."""
         if not segment.name:
-            segment.content = part  # smaller than a part, so it is all there is
+            segment.content = part  # smaller than a part, so this is the whole object
             return
         try:
             descriptor = os.open(self._memory / segment.name, os.O_WRONLY)
@@ -114,18 +114,18 @@ class FileSegments:
             raise self._refusal(error) from error
 
     def read(self, segment: Segment, offset: int, length: int) -> bytes | memoryview:
-        """Bytes of a segment; raises OSError where it is gone."""
+        """Read bytes; raises OSError if the segment is lost."""
         if not segment.name:
             content = segment.content
             return content if len(content) == length else memoryview(content)[offset : offset + length]
         return _read(self._memory / segment.name, offset, length)
 
     def read_spilled(self, ticket: int, offset: int, length: int) -> bytes:
-        """Bytes of what was spilled, without bringing it back; raises OSError."""
+        """Read spilled bytes from disk; raises OSError."""
         return _read(self._spilled(ticket), offset, length)
 
     def free(self, segment: Segment) -> None:
-        """Give the memory back; whoever has mapped it may go on reading."""
+        """Free the memory; existing mappings stay valid."""
         segment.content = b""
         if segment.name:
             _remove(self._memory / segment.name)
@@ -139,15 +139,15 @@ class FileSegments:
         self._jobs.put((ticket, segment, size, False))
 
     def forget(self, ticket: int) -> None:
-        """Free the disk of what was spilled, entirely or in part."""
+        """Delete the spilled bytes, complete or not."""
         _remove(self._spilled(ticket))
 
     def fileno(self) -> int:
-        """Readable when something is finished."""
+        """A descriptor that is readable when `finished` has something to return."""
         return self._woken
 
     def finished(self) -> list[Moved]:
-        """What is over since the last time."""
+        """Return the spills and loads that ended since the last call."""
         if not self._moved:
             return []
         with contextlib.suppress(BlockingIOError):
@@ -155,15 +155,15 @@ class FileSegments:
         return [self._moved.popleft() for _ in range(len(self._moved))]
 
     def unlocked(self, lives: Iterable[str]) -> set[str]:
-        """Which of these lives are locked by nobody: their processes have ended. A file that is gone proves nothing."""
+        """Return the `lives` whose locks are free: their processes are dead. A missing file proves nothing."""
         return {life for life in lives if is_unlocked(self._memory / PEERS / life)}
 
     def forget_life(self, life: str) -> None:
-        """A life has ended, and nobody asks for it again."""
+        """Remove the lock file of a dead process."""
         _remove(self._memory / PEERS / life)
 
     def close(self) -> None:
-        """Stop moving, in the middle of an object where there is one."""
+        """Stop the thread, even in the middle of an object."""
         self._closing.set()
         if self.spills:
             self._jobs.put(None)
@@ -187,7 +187,7 @@ class FileSegments:
                     segment.content = self._spilled(ticket).read_bytes()
             except OSError as failure:
                 error = f"{failure.filename or (self._disk if out else self._memory)}: {failure.strerror}"
-                # Whatever is wrong with the memory, what is on disk is still there.
+                # A load that fails for the memory's sake leaves the object on disk.
                 full = failure.errno in _FULL or (not out and failure.filename != str(self._spilled(ticket)))
             except MemoryError:
                 error, full = "no memory", True
@@ -204,7 +204,7 @@ class FileSegments:
             while at < size and not self._closing.is_set():
                 sent = os.sendfile(to.fileno(), reader.fileno(), at, min(_SLICE_BYTES, size - at))
                 if not sent:
-                    raise OSError(errno.EIO, "it is too short", str(source))
+                    raise OSError(errno.EIO, "file is too short", str(source))
                 at += sent
 
     def _spilled(self, ticket: int) -> Path:
@@ -212,7 +212,7 @@ class FileSegments:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file. One that stays goes with its directory: nothing that waits for the server must fail for it."""
+    """Remove a file, and log a failure: the file is removed with its directory later, and no request depends on it."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -226,7 +226,7 @@ def _read(path: Path, offset: int, length: int) -> bytes:
     finally:
         os.close(descriptor)
     if len(part) != length:
-        raise OSError(errno.EIO, "it is too short", str(path))
+        raise OSError(errno.EIO, "file is too short", str(path))
     return part
 
 

@@ -12,28 +12,28 @@ from scaler_protocol.addresses import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions(ServerOptions):
-    """What the command line, the environment and the TOML file came to."""
+    """The merged options of command line, environment and TOML file."""
 
     identity: str
 
 
 COMMAND = Command(
     program="scaler_object_storage_server",
-    description="Hold the objects that are too big to travel inside a message.",
+    description="Store the objects that are too big for a message.",
     section="object_storage_server",
     config=StorageOptions,
     options=(
-        Option(("address", "bind_address"), "where to listen: tcp://host:port or ipc://path", Address.parse),
-        Option(("--identity", "-i"), "what to call this server in log lines", default="ObjectStorageServer"),
+        Option(("address", "bind_address"), "address to listen on: tcp://host:port or ipc://path", Address.parse),
+        Option(("--identity", "-i"), "name of this server in log lines", default="ObjectStorageServer"),
         Option(
             ("--client-timeout-seconds", "-ct"),
-            "how long the objects of a client whose connection is gone are kept",
+            "how long the objects of a client are kept after its connection is lost",
             positive_seconds,
             default=60.0,
         ),
         Option(
             ("--object-retention-seconds", "-ot"),
-            "how long results are kept for a client that has not come for them",
+            "how long results are kept for a client that has not connected",
             positive_seconds,
             default=60.0,
         ),

@@ -1,4 +1,4 @@
-"""The object storage server's shell: a process with a socket around StorageCore."""
+"""The shell of the object storage server: sockets, directories and the event loop around StorageEngine."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.objects import Reference, new_object_id
-from scaler_storage.engine.engine import HEARTBEAT_SECONDS, StorageCore
+from scaler_storage.engine.engine import HEARTBEAT_SECONDS, StorageEngine
 from scaler_storage.files import FileSegments
 from scaler_storage.options import StorageOptions
 
 LOGGER = logging.getLogger("scaler")
 AGENT_GRACE_SECONDS = 10.0
-"""How long a worker whose connection is gone keeps the objects of its tasks' own session."""
+"""How long, in seconds, the session of a worker's tasks is kept after the worker's connection is lost."""
 _PROBE_SECONDS = 1.0
 MEMORY_SHARE = 0.6
-"""Of what is allowed: the rest is for messages on their way and for everybody else."""
+"""Share of the allowed memory that objects may take by default; the rest is for messages and other processes."""
 
 
 class StorageService:
@@ -43,7 +43,7 @@ class StorageService:
 
     @contextlib.contextmanager
     def serving(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Serve on the running loop for as long as this lasts; `stop` is called should the core want to end."""
+        """Serve on the running loop while this context is open; `stop` is called if the server must end."""
         listener = _listen(self._options.address)
         LOGGER.info("%s: listen to object storage address %s", self._name, listener.address)
         with contextlib.ExitStack() as stack:
@@ -63,7 +63,7 @@ class StorageService:
     ) -> Iterator[None]:
         incarnation = new_incarnation()
         options = self._options
-        core = StorageCore(
+        engine = StorageEngine(
             incarnation,
             segments,
             limit,
@@ -72,7 +72,7 @@ class StorageService:
             options.client_timeout_seconds,
         )
         loop = asyncio.get_running_loop()
-        reception = ServerLoop(self._name, listener, self._hub(incarnation, core), core, stop)
+        reception = ServerLoop(self._name, listener, self._hub(incarnation, engine), engine, stop)
         loop.add_reader(segments.fileno(), reception.turn)
         self._say_ready(listener.address)
         try:
@@ -80,10 +80,10 @@ class StorageService:
         finally:
             loop.remove_reader(segments.fileno())
             reception.close()
-        LOGGER.info("%s: %s", self._name, _summary(core.status()))
+        LOGGER.info("%s: %s", self._name, _summary(engine.status()))
 
     def _memory(self) -> tuple[int, Path]:
-        """How many bytes to keep in memory, and where."""
+        """The memory limit in bytes, and the parent of the segment directory."""
         wanted = self._options.memory_limit or int(MEMORY_SHARE * allowed_bytes())
         place = self._options.segment_directory or default_directory(wanted)
         place.mkdir(parents=True, exist_ok=True)
@@ -93,22 +93,22 @@ class StorageService:
         if self._options.memory_limit is None:
             return room, place
         LOGGER.warning(
-            "%s: %s has room for %s bytes, less than the memory limit; see --segment-directory",
+            "%s: %s has room for %s bytes only, less than the memory limit; see --segment-directory",
             self._name, place, f"{room:,}",
         )  # fmt: skip
         return wanted, place
 
-    def _hub(self, incarnation: int, core: StorageCore) -> Hub:
+    def _hub(self, incarnation: int, engine: StorageEngine) -> Hub:
         client_grace = self._options.client_timeout_seconds
 
         def timeouts(hello: Hello) -> PeerTimeouts:
-            # ZeroMQ's own heartbeats find dead hosts; a process that is silent may just be stuck in a long task.
+            # ZeroMQ's heartbeats detect dead hosts. A silent process may just be busy with a long task.
             return PeerTimeouts(client_grace if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
 
-        return Hub(incarnation, admit=core.admit, timeouts=timeouts, heartbeat_seconds=HEARTBEAT_SECONDS)
+        return Hub(incarnation, admit=engine.admit, timeouts=timeouts, heartbeat_seconds=HEARTBEAT_SECONDS)
 
     def _say_ready(self, address: Address) -> None:
-        """Tell the process that started us where we listen."""
+        """Write the address to the process that started this one."""
         if self._options.ready_fd is not None:
             with os.fdopen(self._options.ready_fd, "w", encoding="utf-8") as ready:
                 ready.write(f"{address}\n")
@@ -116,14 +116,14 @@ class StorageService:
 
 def _summary(status: StorageStatus) -> str:
     return (
-        f"leave {status.objects} objects, {status.bytes:,} bytes in memory and {status.spilled_bytes:,} on disk; "
+        f"{status.objects} objects left, {status.bytes:,} bytes in memory and {status.spilled_bytes:,} on disk; "
         f"{status.hits} reads from memory, {status.misses} from disk, {status.unknown} of unknown objects; "
-        f"{status.spilled_ever:,} bytes went to disk, {status.loaded_ever:,} came back"
+        f"{status.spilled_ever:,} bytes spilled, {status.loaded_ever:,} loaded back"
     )
 
 
 def _listen(address: Address) -> Listener:
-    """Raises AddressError, which says so where another server of Scaler has the address."""
+    """Open the listener; raises AddressError, which names the Scaler service that has the address, if any."""
     try:
         return Listener(address)
     except AddressError:
@@ -133,7 +133,7 @@ def _listen(address: Address) -> Listener:
 
 
 def _owner(address: Address) -> str:
-    """Which service of Scaler answers there, if any."""
+    """The reason to give if a Scaler service answers at the address, else ""."""
     probe = ObjectConnection(address, session=0, role=Role.AGENT, timeout_seconds=_PROBE_SECONDS)
     try:
         probe.get(Reference(new_object_id(), 0))

@@ -1,4 +1,4 @@
-"""StorageCore: parts, sessions, limits; and a state machine that compares it with a plain model of its rules."""
+"""StorageEngine: parts, sessions, limits; and a state machine that compares it with a plain model of its rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scaler_protocol.storage import (
 )
 from scaler_storage.engine import engine as core_module
 from scaler_storage.engine import reading, writing
-from scaler_storage.engine.engine import StorageCore
+from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.engine.pool import OVERHEAD_BYTES
 from scaler_storage.engine.segments import MemorySegments
 
@@ -58,7 +58,7 @@ class Server:
     def __init__(self, memory_limit: int = 100_000, spill_limit: int = 0) -> None:
         self.now = 0.0
         self.segments = MemorySegments(shared_bytes=SHARED, directory="/segments", spills=bool(spill_limit))
-        self.core = StorageCore(99, self.segments, memory_limit, 60.0, spill_limit or None)
+        self.core = StorageEngine(99, self.segments, memory_limit, 60.0, spill_limit or None)
         self.join(ALICE, Role.CLIENT, 1)
         self.join(BOB, Role.CLIENT, 2)
         self.join(WORKER, Role.AGENT)
@@ -187,7 +187,7 @@ def test_a_range_is_answered_with_what_one_part_holds_of_it() -> None:
 )
 def test_a_part_that_is_none_is_refused_and_takes_no_memory(size: int, offset: int, part: bytes) -> None:
     server = Server()
-    assert "no part of one of" in str(server.put_part(ALICE, NAME, size, offset, part))
+    assert "not a part of" in str(server.put_part(ALICE, NAME, size, offset, part))
     assert server.core.status().bytes == 0
 
 
@@ -244,10 +244,10 @@ def test_a_session_deletes_only_its_own() -> None:
     server.says(BOB, DeleteObjects())
     assert server.get(ALICE, NAME) == b"alice"
     assert server.get(ALICE, OTHER) is None
-    with pytest.raises(ProtocolError, match="a client of session 2 deletes objects of session 1"):
+    with pytest.raises(ProtocolError, match="a client of session 2 can not delete objects of session 1"):
         server.core.handle(BOB, DeleteObjects([NAME], 1), 0.0)
     assert server.get(ALICE, NAME) == b"alice"
-    with pytest.raises(ProtocolError, match="an agent deletes all objects of session 1, not only those that it names"):
+    with pytest.raises(ProtocolError, match="an agent can delete only objects that it names, not all of session 1"):
         server.core.handle(WORKER, DeleteObjects((), 1), 0.0)
     server.says(WORKER, DeleteObjects([NAME], 1))
     assert server.get(ALICE, NAME) is None
@@ -284,7 +284,7 @@ def test_a_session_is_owned_by_those_with_its_key() -> None:
 def test_a_client_writes_only_into_its_own_session_and_a_worker_into_the_one_it_names() -> None:
     server = Server()
     assert "another client's" in str(server.put(ALICE, NAME, b"a", session=2))
-    assert "none is named" in str(server.put(WORKER, NAME, b"a"))
+    assert "names no session" in str(server.put(WORKER, NAME, b"a"))
     assert server.put(WORKER, NAME, b"a", session=2) is None
 
 
@@ -382,7 +382,7 @@ def test_a_peer_that_begins_anew_keeps_its_session_but_not_what_it_was_writing()
 
 
 def test_a_welcome_says_how_long_a_client_may_be_gone() -> None:
-    core = StorageCore(1, MemorySegments(), 1, client_timeout_seconds=7.0)
+    core = StorageEngine(1, MemorySegments(), 1, client_timeout_seconds=7.0)
     answer = core.admit(Hello(Role.CLIENT, ALICE, 1, session=1))
     assert isinstance(answer, Welcome) and answer.timeout_seconds == 7.0
 
@@ -397,13 +397,13 @@ def test_a_welcome_says_how_long_a_client_may_be_gone() -> None:
     ],
 )
 def test_a_refusal_says_what_is_wrong(hello: Hello, reason: str) -> None:
-    answer = StorageCore(1, MemorySegments(), 1).admit(hello)
+    answer = StorageEngine(1, MemorySegments(), 1).admit(hello)
     assert isinstance(answer, Refused)
     assert reason in "; ".join(answer.reasons)
 
 
 def test_a_message_of_another_service_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="Release is nothing"):
+    with pytest.raises(ProtocolError, match="unexpected message Release"):
         Server().core.handle(ALICE, Release([1]), 0.0)
 
 
@@ -436,7 +436,7 @@ class StorageModel(RuleBasedStateMachine):
         make_parts_small(self.patch)
         self.limit = 3 * OVERHEAD_BYTES + 20
         self.now = 0.0
-        self.core = StorageCore(1, MemorySegments(), self.limit, RETENTION)
+        self.core = StorageEngine(1, MemorySegments(), self.limit, RETENTION)
         self.orphaned: dict[int, float] = {}
         self.joined: set[bytes] = set()
         self.ended: set[int] = set()
@@ -539,7 +539,7 @@ class StorageModel(RuleBasedStateMachine):
         role, own = PEERS[peer]
         session = own if role == Role.CLIENT else session
         if session not in (0, own) and not chosen:
-            with pytest.raises(ProtocolError, match="not only those that it names"):
+            with pytest.raises(ProtocolError, match="not all of session"):
                 self.core.handle(peer, DeleteObjects((), session), self.now)
             return
         for name in chosen:

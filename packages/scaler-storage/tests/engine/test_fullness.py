@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler_storage.engine.fullness import TELL_SECONDS, Fullness
+from scaler_storage.engine.fullness import REPEAT_SECONDS, Fullness
 
 
 class Lines:
@@ -28,17 +28,17 @@ def test_the_first_refusal_is_told_and_the_others_are_counted() -> None:
     lines.refuse(10, 5.0)
     assert lines.texts == [FIRST]
     due = lines.fullness.due()
-    assert due == 5.0 + TELL_SECONDS
+    assert due == 5.0 + REPEAT_SECONDS
     lines.fullness.settle(due)
     more = f"storage is full: 9 more objects were refused in 60 s, the last: no room; {REMEDY}"
     assert lines.texts == [FIRST, more]
-    assert lines.fullness.due() == due + TELL_SECONDS
+    assert lines.fullness.due() == due + REPEAT_SECONDS
 
 
 def test_a_minute_without_refusals_is_the_end() -> None:
     lines = Lines()
     lines.refuse(1, 0.0)
-    lines.fullness.settle(TELL_SECONDS)
+    lines.fullness.settle(REPEAT_SECONDS)
     assert lines.texts == [FIRST] and lines.fullness.due() is None
-    lines.refuse(2, 2 * TELL_SECONDS)
+    lines.refuse(2, 2 * REPEAT_SECONDS)
     assert lines.texts == [FIRST, FIRST]

@@ -1,4 +1,4 @@
-"""Segments under StorageCore: allocate, seal, map, pin, spill, load; and a state machine that watches their bytes."""
+"""Segments under StorageEngine: allocate, seal, map, pin, spill, load; and a state machine that watches their bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scaler_protocol.storage import (
     SealObject,
     UnpinObjects,
 )
-from scaler_storage.engine.engine import WRITING_SECONDS, StorageCore
+from scaler_storage.engine.engine import WRITING_SECONDS, StorageEngine
 from scaler_storage.engine.pool import OVERHEAD_BYTES, RECYCLE_SECONDS
 from scaler_storage.engine.processes import GRACE_SECONDS, LOOK_SECONDS
 from scaler_storage.engine.segments import MemorySegments, Segment, size_class
@@ -57,7 +57,7 @@ class SharingServer:
         self.living = living
         self.now = 0.0
         self.segments = MemorySegments(shared_bytes=SHARED, directory="/segments", spills=spills)
-        self.core = StorageCore(99, self.segments, memory_limit, 60.0, spill_limit)
+        self.core = StorageEngine(99, self.segments, memory_limit, 60.0, spill_limit)
         self.answers: dict[int, Message] = {}
         self.logs: list[str] = []
         self.requests = 0
@@ -171,11 +171,11 @@ def test_parts_from_elsewhere_can_be_mapped() -> None:
 
 def test_who_has_not_proven_to_be_here_gets_no_segment() -> None:
     server = SharingServer()
-    with pytest.raises(ProtocolError, match="another token"):
+    with pytest.raises(ProtocolError, match="token of HostProof"):
         server.core.handle(FAR, HostProof(b"guessed"), 0.0)
     for request in (server.allocate(FAR, NAMES[0]), server.map(FAR, NAMES[0])):
         assert "came before a HostProof" in str(server.error(request))
-    assert "no segment '1' of yours" in str(server.seal(FAR, NAMES[0], "1"))
+    assert "no segment '1' allocated" in str(server.seal(FAR, NAMES[0], "1"))
     assert server.core.status().bytes == 0
 
 
@@ -247,7 +247,7 @@ def test_a_life_is_no_path() -> None:
 
 
 def test_without_a_directory_nobody_is_here() -> None:
-    core = StorageCore(1, MemorySegments(), 1)
+    core = StorageEngine(1, MemorySegments(), 1)
     with pytest.raises(ProtocolError):
         core.handle(ALICE, HostProof(b"token"), 0.0)
 
@@ -511,7 +511,7 @@ def test_what_is_being_written_is_waited_for_but_not_for_ever() -> None:
     server.now = WRITING_SECONDS
     server.settle()
     error = server.error(waiting[1])
-    assert isinstance(error, StorageFullError) and "was not finished in 10 s" in str(error)
+    assert isinstance(error, StorageFullError) and "were not finished within 10 s" in str(error)
 
 
 def test_an_object_that_memory_has_no_room_for_stays_on_disk(full: SharingServer) -> None:
@@ -550,7 +550,7 @@ def test_a_segment_directory_that_somebody_has_removed() -> None:
     server.segments.removed = True
     server.now += LOOK_SECONDS
     server.settle()
-    assert "was removed by somebody else" in server.logs[-1] and "1 objects are lost" in server.logs[-1]
+    assert "was removed by another program" in server.logs[-1] and "1 objects are lost" in server.logs[-1]
     assert not server.mapped(server.map(FAR, NAMES[0])).found and server.answers[pinned]
     assert "no segment" in str(server.seal(BOB, NAMES[2], "2")) and server.answers[writing]
     server.now += 100 * LOOK_SECONDS
@@ -589,14 +589,14 @@ class SegmentModel(RuleBasedStateMachine):
         """The letter and size of each object that was stored."""
         self.views: dict[int, tuple[bytes, int]] = {}
         """What is mapped: by whom, and the letter of its content."""
-        self.asked: set[int] = set()
+        self.fetching_from: set[int] = set()
         self.mapping: dict[int, tuple[bytes, bytes, int]] = {}
 
     def forget(self, peer: bytes) -> None:
         for held in (self.written, self.views, self.mapping):
             for number in [number for number, each in held.items() if each[0] == peer]:
                 del held[number]
-        self.asked &= self.server.answers.keys()  # who is gone need not be answered
+        self.fetching_from &= self.server.answers.keys()  # who is gone need not be answered
 
     @rule(peer=peers, name=names)
     def put(self, peer: bytes, name: bytes) -> None:
@@ -609,13 +609,13 @@ class SegmentModel(RuleBasedStateMachine):
             self.server.tell(
                 peer, PutObject(name, size, Payloads([b"s" * size]), 0, 1, request := self.server.number())
             )
-            self.asked.add(request)
+            self.fetching_from.add(request)
             return
         for request in [each for each, (who, what, *_) in self.written.items() if (who, what) == (peer, name)]:
             del self.written[request]
         self.letters = self.letters % 250 + 1
         request = self.server.allocate(peer, name, size)
-        self.asked.add(request)
+        self.fetching_from.add(request)
         self.written[request] = peer, name, self.letters, size
 
     @precondition(lambda self: self.written)
@@ -642,12 +642,12 @@ class SegmentModel(RuleBasedStateMachine):
     def map(self, peer: bytes, name: bytes) -> None:
         letter, size = self.contents.get(name, (0, SHARED))
         request = self.server.map(peer, name, size)
-        self.asked.add(request)
+        self.fetching_from.add(request)
         self.mapping[request] = peer, name, letter
 
     @rule(name=names)
     def get(self, name: bytes) -> None:
-        self.asked.add(self.server.get(name))
+        self.fetching_from.add(self.server.get(name))
 
     @precondition(lambda self: self.views)
     @rule(data=st.data(), lent=st.booleans())
@@ -698,10 +698,10 @@ class SegmentModel(RuleBasedStateMachine):
         self.server.segments.disk_error = self.server.segments.memory_error = ""
         for _ in range(200):
             self.server.now += WRITING_SECONDS / 2
-            if not self.asked - self.server.answers.keys():
+            if not self.fetching_from - self.server.answers.keys():
                 break
             self.server.work()
-        assert not self.asked - self.server.answers.keys()
+        assert not self.fetching_from - self.server.answers.keys()
         for answer in self.server.answers.values():
             error = restore(answer.error.encode()) if (text := getattr(answer, "error", "")) and text else None  # type: ignore[union-attr]
             assert error is None or isinstance(error, ObjectRefusedError)

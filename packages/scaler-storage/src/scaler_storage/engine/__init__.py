@@ -1,1 +1,1 @@
-"""StorageCore and its parts: which bytes are kept for whom. No IO but through the Segments that it is given."""
+"""The object store as an engine: it does its IO through the injected Segments and knows no socket, path or process."""

@@ -1,4 +1,4 @@
-"""Whether storage is full, for the log: once at the beginning, and once a minute with a count while it lasts. Pure."""
+"""Log lines about full storage: one at the beginning, then one a minute with a count while it lasts. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-TELL_SECONDS: Final = 60.0
+REPEAT_SECONDS: Final = 60.0
 REMEDY: Final = "see --memory-limit and --spill-directory"
 
 
 class Fullness:
-    """Hears of each object for which there is no room."""
+    """Limits the rate of log lines about refused objects."""
 
     def __init__(self, log: Callable[[int, str], None]) -> None:
         self._log = log
-        self._tell_at: float | None = None
+        self._repeat_at: float | None = None
         self._refused, self._why = 0, ""
 
     def refused(self, why: str, now: float) -> None:
-        """An object was refused."""
-        if self._tell_at is None:
+        """Count a refused object; log the first one."""
+        if self._repeat_at is None:
             self._log(logging.WARNING, f"storage is full: {why}; {REMEDY}")
-            self._tell_at = now + TELL_SECONDS
+            self._repeat_at = now + REPEAT_SECONDS
         else:
             self._refused, self._why = self._refused + 1, why
 
     def settle(self, now: float) -> None:
-        """Say how many more were refused, where it is time; forget about it where none was."""
-        if self._tell_at is None or now < self._tell_at:
+        """Log how many more objects were refused; end the condition if there were none."""
+        if self._repeat_at is None or now < self._repeat_at:
             return
-        self._tell_at = None
+        self._repeat_at = None
         if self._refused:
             last = f"the last: {self._why}"
-            text = f"storage is full: {self._refused} more objects were refused in {TELL_SECONDS:g} s, {last}; {REMEDY}"
+            text = (
+                f"storage is full: {self._refused} more objects were refused in {REPEAT_SECONDS:g} s, {last}; {REMEDY}"
+            )
             self._log(logging.WARNING, text)
-            self._refused, self._tell_at = 0, now + TELL_SECONDS
+            self._refused, self._repeat_at = 0, now + REPEAT_SECONDS
 
     def due(self) -> float | None:
-        """When there may be something to say."""
-        return self._tell_at
+        """When `settle` has something to do, or None."""
+        return self._repeat_at

@@ -1,12 +1,10 @@
-"""Pager: which objects are in memory and which on disk. Pure, no IO.
+"""Pager: which objects are in memory and which on disk. No IO but through Segments.
 
-    IN MEMORY ──memory is needed──▶ SPILLING ──▶ ON DISK ──somebody wants it──▶ LOADING ──▶ in memory
+    IN MEMORY ──memory is needed──▶ SPILLING ──▶ ON DISK ──a read──▶ LOADING ──▶ in memory
                                        └──pinned meanwhile, the disk is full──▶ in memory
 
-Of the objects in memory the one that was not used for the longest time goes first.
-
-What is pinned stays in memory, also when it is freed, until the last pin is given back. Disk is taken when a spill
-begins and given back when the object is in memory again.
+The least recently used object is spilled first. A pinned object stays in memory until its last pin is released, even if
+it was deleted. Disk is charged from the begin of a spill until the object is in memory again.
 """
 
 from __future__ import annotations
@@ -28,35 +26,35 @@ class _Move:
 
 
 class Pager:
-    """Memory for objects; `spill_limit` is in bytes, None where only the disk is the limit."""
+    """Memory for objects; `spill_limit` is in bytes, None if only the disk limits it."""
 
     def __init__(self, segments: Segments, memory_limit: int, spill_limit: int | None) -> None:
         self.pool = SegmentPool(segments, memory_limit)
         self.pinned_bytes = 0
         self.spilled = self.spilled_bytes = 0
-        """Objects on disk, or on the way there or back, and their bytes."""
+        """Objects on disk, those being spilled or loaded included, and their bytes."""
         self.spilled_ever = self.loaded_ever = 0
         self._segments = segments
         self._spill_limit = spill_limit
         self._idle: OrderedDict[ObjectRecord, None] = OrderedDict()
-        """Objects that could be spilled, the longest unused first."""
+        """Objects that can be spilled, the least recently used first."""
         self._idle_bytes = 0
         self._moves: dict[int, _Move] = {}
         self.arriving = 0
-        """Bytes of the segments that peers on this host are writing: they will be idle soon."""
+        """Bytes of the segments that local peers are writing: these objects can be spilled soon."""
         self._leaving = 0
-        """Bytes that spilling is going to give back."""
+        """Bytes that the running spills will free."""
         self._tickets = 0
 
     def take(self, size: int) -> Segment | None:
-        """Room for an object, or None where there will be room when something has been spilled or written.
+        """Return a segment for an object, or None if a spill or a local write will make room for it.
 
-        Raises StorageFullError where there is none.
+        Raises StorageFullError if no room can be made.
         """
         segment = self.pool.take(size)
         if segment is not None:
             return segment
-        # Below the limit it is the memory itself that was not there.
+        # Below the limit, the file system had no memory.
         lack = (self.pool.lack(size) or self._segments.capacity(size)) - self._leaving
         if lack > 0 and not (self._segments.spills and self._idle_bytes < lack <= self._idle_bytes + self.arriving):
             for record in self._victims(size, lack):
@@ -93,7 +91,7 @@ class Pager:
         self._move(record, segment, out=True)
 
     def load(self, record: ObjectRecord, segment: Segment) -> None:
-        """Begin to bring an object back, into a segment that was taken for it."""
+        """Begin to load an object into a segment that was allocated for it."""
         record.segment = segment
         self._move(record, segment, out=False)
 
@@ -107,7 +105,7 @@ class Pager:
         self._moves[record.ticket] = _Move(record, segment, out)
 
     def finished(self, now: float) -> tuple[list[ObjectRecord], list[tuple[ObjectRecord, Moved]], str]:
-        """Objects that are here again, those that are not and why, and why something could not be spilled, if so."""
+        """Process finished moves; returns loaded objects, failed loads, and the error of a failed spill or ""."""
         loaded, failed, failure = list[ObjectRecord](), list[tuple[ObjectRecord, Moved]](), ""
         for moved in self._segments.finished():
             move = self._moves.pop(moved.ticket)
@@ -124,47 +122,47 @@ class Pager:
         record = move.record
         self._leaving -= self.pool.cost(move.segment)
         if error or record.freed or record.pins:
-            self._forget(record)
+            self._forget_spilled(record)
             if not record.pins:
-                self._rest(record, now)
+                self._release(record, now)
             return
         self.spilled_ever += record.size
-        record.segment, record.here = None, False
+        record.segment, record.in_memory = None, False
         self.pool.give(move.segment, now)
 
     def _loaded(self, move: _Move, moved: Moved, now: float) -> bool:
         record = move.record
         if record.freed or not moved.full:
-            self._forget(record)
+            self._forget_spilled(record)
         if record.freed or moved.error:
             record.segment = None
             self.pool.give(move.segment, now)
             return False
         self.loaded_ever += record.size
-        record.here = True
+        record.in_memory = True
         self.add(record)
         return True
 
-    def _forget(self, record: ObjectRecord) -> None:
+    def _forget_spilled(self, record: ObjectRecord) -> None:
         self._segments.forget(record.ticket)
         self.spilled -= 1
         self.spilled_bytes -= record.size
         record.ticket = 0
 
     def add(self, record: ObjectRecord) -> None:
-        """An object is in memory, and nobody uses it."""
+        """Add an object in memory that has no pins."""
         assert record.segment is not None
         self._idle[record] = None
         self._idle_bytes += self.pool.cost(record.segment)
 
     def touch(self, record: ObjectRecord) -> None:
-        """An object was used."""
+        """Record a use of an object."""
         if record in self._idle:
             self._idle.move_to_end(record)
 
     def pin(self, record: ObjectRecord) -> None:
-        """An object that is here stays until it is unpinned as often."""
-        assert record.segment is not None and record.here
+        """Pin an object in memory; each pin needs one `unpin`."""
+        assert record.segment is not None and record.in_memory
         if record in self._idle:
             self._leave_idle(record)
         record.pins += 1
@@ -172,28 +170,28 @@ class Pager:
             self.pinned_bytes += record.segment.capacity
 
     def unpin(self, record: ObjectRecord, now: float) -> None:
-        """One pin is given back."""
+        """Release one pin."""
         assert record.segment is not None
         record.pins -= 1
         if not record.pins:
             self.pinned_bytes -= record.segment.capacity
             if not record.ticket:
-                self._rest(record, now)
+                self._release(record, now)
 
     def drop(self, record: ObjectRecord, now: float) -> None:
-        """An object is not needed any more, but by those who have pinned it."""
+        """Free an object once its pins are released and its move has ended."""
         record.freed = True
         if record in self._idle:
             self._leave_idle(record)
         if record.ticket in self._moves:
             return
         if record.ticket:
-            self._forget(record)
+            self._forget_spilled(record)
         elif not record.pins:
-            self._rest(record, now)
+            self._release(record, now)
 
-    def _rest(self, record: ObjectRecord, now: float) -> None:
-        """Nobody uses an object in memory."""
+    def _release(self, record: ObjectRecord, now: float) -> None:
+        """Make an unpinned object idle, or free its segment if it was deleted."""
         if not record.freed:
             self.add(record)
         elif (segment := record.segment) is not None:
@@ -207,11 +205,11 @@ class Pager:
 
     @property
     def moving(self) -> bool:
-        """Whether something is on its way to disk, so that there will be room."""
+        """Whether spills are running that will make room."""
         return bool(self._leaving)
 
     def check(self, objects: list[ObjectRecord], pinned: set[ObjectRecord], writing: list[Segment]) -> None:
-        """Assert the invariants: `objects` have names, `pinned` have readers."""
+        """Assert the invariants; `objects` are the known ones, `pinned` those with pins."""
         self.pool.check()
         moving = {move.record for move in self._moves.values()}
         known = {*objects, *pinned, *moving}
@@ -221,12 +219,12 @@ class Pager:
         on_disk = [record.size for record in known if record.ticket]
         assert (self.spilled, self.spilled_bytes) == (len(on_disk), sum(on_disk))
         assert self._leaving == sum(self.pool.cost(move.segment) for move in self._moves.values() if move.out)
-        idle = {record for record in objects if record.here and not record.pins and record not in moving}
+        idle = {record for record in objects if record.in_memory and not record.pins and record not in moving}
         assert set(self._idle) == idle
         assert self._idle_bytes == sum(self.pool.cost(record.segment) for record in idle if record.segment)
         for record in known:
-            assert record.here or not record.pins
-            assert record.segment is not None if record.here or record in moving else record.ticket
-            assert record.ticket == 0 or record in moving or not record.here
+            assert record.in_memory or not record.pins
+            assert record.segment is not None if record.in_memory or record in moving else record.ticket
+            assert record.ticket == 0 or record in moving or not record.in_memory
         assert pinned == {record for record in known if record.pins}
         assert self.pinned_bytes == sum(record.segment.capacity for record in pinned if record.segment)

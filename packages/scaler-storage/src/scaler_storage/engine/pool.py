@@ -1,7 +1,7 @@
-"""SegmentPool: segments within a limit, and the freed ones that are used again. Pure, no IO.
+"""SegmentPool: allocates segments within a memory limit and recycles freed ones. No IO but through Segments.
 
-Freed segments wait for the next object of their class, at most a quarter of the limit of them and RECYCLE_SECONDS
-long, and are given up first when memory is needed.
+Freed segments are kept for RECYCLE_SECONDS for the next object of their size class, up to a quarter of the limit. They
+are freed first when memory is needed.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from scaler_protocol.errors import StorageFullError
 from scaler_storage.engine.segments import Segment, Segments
 
 OVERHEAD_BYTES = 1024
-"""What an object costs beside its bytes, so that a flood of empty ones meets the limit too."""
+"""Bytes an object is charged beside its content, so that many empty objects reach the limit, too."""
 RECYCLE_SECONDS = 30.0
 _RECYCLABLE_SHARE = 4
 
 
 class SegmentPool:
-    """Takes segments, and gives them back."""
+    """Allocates and recycles segments."""
 
     def __init__(self, segments: Segments, limit: int) -> None:
         self._segments = segments
         self.limit = limit
         self.trouble = ""
-        """Why there was no memory below the limit when it was needed last."""
+        """The error of the last allocation that failed below the limit."""
         self.used = 0
-        """Bytes of the segments that are taken, with their overhead."""
+        """Bytes of the segments in use, with their overhead."""
         self.recyclable = 0
-        """Bytes of those that wait."""
-        self._waiting: OrderedDict[Segment, float] = OrderedDict()
-        """When each was freed, the longest ago first."""
+        """Bytes of the freed segments that are kept."""
+        self._kept: OrderedDict[Segment, float] = OrderedDict()
+        """When each kept segment was freed, the earliest first."""
         self._by_capacity: dict[int, list[Segment]] = {}
 
     @staticmethod
     def cost(segment: Segment) -> int:
-        """What a segment takes of the limit."""
+        """The bytes a segment is charged."""
         return segment.capacity + OVERHEAD_BYTES
 
     def lack(self, size: int) -> int:
@@ -43,17 +43,17 @@ class SegmentPool:
         return max(0, self.used + self._segments.capacity(size) + OVERHEAD_BYTES - self.limit)
 
     def take(self, size: int) -> Segment | None:
-        """A segment for `size` bytes, or None where that needs others to be given back first."""
+        """Return a segment for `size` bytes, or None if others must be freed first."""
         capacity = self._segments.capacity(size)
         if self.lack(size):
             return None
         waiting = self._by_capacity.get(capacity)
         if waiting:
             segment = waiting[-1]
-            self._take_out(segment)
+            self._remove(segment)
         else:
-            while self._waiting and self.used + self.recyclable + capacity + OVERHEAD_BYTES > self.limit:
-                self._give_up()
+            while self._kept and self.used + self.recyclable + capacity + OVERHEAD_BYTES > self.limit:
+                self._free_oldest()
             allocated = self._allocate(size)
             if allocated is None:
                 return None
@@ -67,43 +67,43 @@ class SegmentPool:
                 return self._segments.allocate(size)
             except StorageFullError as full:
                 self.trouble = str(full)
-                if not self._waiting:
+                if not self._kept:
                     return None
-                self._give_up()
+                self._free_oldest()
 
-    def forget_waiting(self) -> None:
-        """The files of those that wait are gone."""
-        while self._waiting:
-            self._give_up()
+    def forget_kept(self) -> None:
+        """Forget the kept segments: their files were removed."""
+        while self._kept:
+            self._free_oldest()
 
     def give(self, segment: Segment, now: float) -> None:
-        """A segment is not needed any more."""
+        """Recycle or free a segment."""
         self.used -= self.cost(segment)
-        if segment.lent or not segment.name or segment.capacity > self.limit // _RECYCLABLE_SHARE:
+        if segment.retired or not segment.name or segment.capacity > self.limit // _RECYCLABLE_SHARE:
             self._segments.free(segment)
             return
-        self._waiting[segment] = now
+        self._kept[segment] = now
         self._by_capacity.setdefault(segment.capacity, []).append(segment)
         self.recyclable += segment.capacity
         while self.recyclable > self.limit // _RECYCLABLE_SHARE:
-            self._give_up()
+            self._free_oldest()
 
     def trim(self, now: float) -> None:
-        """Give up what has waited for too long."""
+        """Free segments that were kept for too long."""
         while (due := self.due()) is not None and due <= now:
-            self._give_up()
+            self._free_oldest()
 
     def due(self) -> float | None:
-        """When there is something to trim."""
-        return next(iter(self._waiting.values())) + RECYCLE_SECONDS if self._waiting else None
+        """When `trim` has something to do, or None."""
+        return next(iter(self._kept.values())) + RECYCLE_SECONDS if self._kept else None
 
-    def _give_up(self) -> None:
-        segment = next(iter(self._waiting))
-        self._take_out(segment)
+    def _free_oldest(self) -> None:
+        segment = next(iter(self._kept))
+        self._remove(segment)
         self._segments.free(segment)
 
-    def _take_out(self, segment: Segment) -> None:
-        del self._waiting[segment]
+    def _remove(self, segment: Segment) -> None:
+        del self._kept[segment]
         same = self._by_capacity[segment.capacity]
         same.remove(segment)
         if not same:
@@ -112,7 +112,7 @@ class SegmentPool:
 
     def check(self) -> None:
         """Assert the invariants."""
-        assert self.recyclable == sum(segment.capacity for segment in self._waiting)
+        assert self.recyclable == sum(segment.capacity for segment in self._kept)
         assert self.used >= 0 and self.used + self.recyclable <= self.limit
-        assert set(self._waiting) == {segment for same in self._by_capacity.values() for segment in same}
-        assert not any(segment.lent for segment in self._waiting)
+        assert set(self._kept) == {segment for same in self._by_capacity.values() for segment in same}
+        assert not any(segment.retired for segment in self._kept)

@@ -1,4 +1,4 @@
-"""Reading: how the bytes of objects reach those who ask. No IO. scaler_storage.engine.engine explains the theory."""
+"""Reading: parts and mappings of objects. scaler_storage.engine.engine explains the theory."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from scaler_protocol.storage import (
     ObjectPart,
     UnpinObjects,
 )
-from scaler_storage.engine.holding import Holding
 from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord
+from scaler_storage.engine.remote_objects import RemoteObjects
 from scaler_storage.engine.segments import Moved
-from scaler_storage.engine.state import StorageState, proven
+from scaler_storage.engine.state import StorageState, require_local
 
 _GONE = (errno.ENOENT, errno.EIO)
-"""What says that bytes are lost; whatever else is wrong may pass."""
+"""Errors after which the bytes are lost; all others may be temporary."""
 
 
 class Reading:
-    """Parts for peers elsewhere, mappings for those on this host."""
+    """Answers remote peers with parts, and local peers with pinned mappings."""
 
-    def __init__(self, state: StorageState, holding: Holding, first_pin: int) -> None:
-        self._state, self._holding = state, holding
+    def __init__(self, state: StorageState, holding: RemoteObjects, first_pin: int) -> None:
+        self._state, self._remote = state, holding
         self._next_pin = first_pin
         self._expected: dict[bytes, list[tuple[bytes, GetObject | MapObject]]] = {}
-        """Who wants what may be put or announced once more."""
+        """Reads of objects that peers of an earlier server may put again."""
         self.pins: dict[int, tuple[bytes, ObjectRecord]] = {}
-        """Who has which object pinned."""
+        """Peer and object of each pin."""
 
     def get(self, peer: bytes, event: GetObject) -> None:
-        """Answer with what one part holds of the bytes, now or when they are in memory; with none if none is wanted."""
+        """Answer with bytes of one part, once the object is in memory; with a limit of 0, whether it exists."""
         record = self._state.find(event.object)
         self._count(record, first=not event.offset and event.limit > 0)
         if record is None:
@@ -47,22 +47,22 @@ class Reading:
         elif not event.limit:
             self._state.pager.touch(record)
             self._state.send(peer, _part(event, record, b""))
-        elif not record.here:
+        elif not record.in_memory:
             self._wait(peer, event, record)
         else:
             self._answer_part(peer, event, record)
 
     def list(self, peer: bytes, event: ListObjects) -> None:
         """Answer with the ids of a session."""
-        shelf = self._state.shelves.get(self._state.peers[peer].session)
-        self._state.send(peer, ObjectList(sorted(shelf.objects) if shelf is not None else (), event.request))
+        entry = self._state.sessions.get(self._state.peers[peer].session)
+        self._state.send(peer, ObjectList(sorted(entry.objects) if entry is not None else (), event.request))
 
     def map(self, peer: bytes, event: MapObject) -> None:
-        """Pin an object for a peer on this host and say where it is, now or when it is in memory."""
+        """Pin an object for a local peer and answer with its segment, once it is in memory."""
         try:
-            proven(self._state.peers[peer], event)
+            require_local(self._state.peers[peer], event)
         except ObjectRefusedError as refusal:
-            self._state.missing(peer, event, refusal)
+            self._state.answer_missing(peer, event, refusal)
             return
         record = self._state.find(event.object)
         if record is not None and record.size != event.size:
@@ -70,25 +70,25 @@ class Reading:
         self._count(record, first=True)
         if record is None:
             self._miss(peer, event)
-        elif not record.here:
+        elif not record.in_memory:
             self._wait(peer, event, record)
         else:
             self._answer_mapping(peer, event, record)
 
     def _miss(self, peer: bytes, event: GetObject | MapObject) -> None:
-        """There is no such object; or not yet, as the server was started again a moment ago."""
+        """Answer "not found", or wait if peers of an earlier server may still put the object again."""
         if self._state.now < self._state.return_until:
             self._expected.setdefault(event.object, []).append((peer, event))
         else:
             self._state.unknown += 1
-            self._state.missing(peer, event)
+            self._state.answer_missing(peer, event)
 
     def added(self, name: bytes) -> None:
-        """Answer who has expected an object."""
+        """Answer the reads that waited for an object to be put again."""
         self._answer_again(self._expected.pop(name, ()))
 
     def expect_no_more(self) -> None:
-        """Who still is expected to come back does not, after a while."""
+        """Answer reads whose objects were not put again in time."""
         if self._expected and self._state.now >= self._state.return_until:
             expected, self._expected = self._expected, {}
             for waiting in expected.values():
@@ -104,12 +104,12 @@ class Reading:
                 self.get(peer, event)
 
     def due(self) -> float | None:
-        """When nobody is expected any more."""
+        """When `expect_no_more` has something to do, or None."""
         return self._state.return_until if self._expected else None
 
     def _count(self, record: ObjectRecord | None, *, first: bool) -> None:
         if record is not None and first:
-            self._state.hits += record.here
+            self._state.hits += record.in_memory
             self._state.misses += record.ticket > 0
 
     def _answer_part(self, peer: bytes, event: GetObject, record: ObjectRecord) -> None:
@@ -120,10 +120,10 @@ class Reading:
         except OSError as error:
             if error.errno in _GONE:
                 self._lose(event.object, str(error))
-                self._state.missing(peer, event)
+                self._state.answer_missing(peer, event)
                 return
             why = ObjectRefusedError(f"object {event.object.hex()} can not be read: {error}")
-            self._state.missing(peer, event, why)
+            self._state.answer_missing(peer, event, why)
             return
         self._state.pager.touch(record)
         self._state.send(peer, _part(event, record, part))
@@ -132,7 +132,7 @@ class Reading:
         assert record.segment is not None
         if not record.segment.name:
             why = f"object {event.object.hex()} of {record.size:,} bytes is too small to be mapped"
-            self._state.missing(peer, event, ObjectRefusedError(why))
+            self._state.answer_missing(peer, event, ObjectRefusedError(why))
             return
         self._state.pager.pin(record)
         pin, self._next_pin = self._next_pin, self._next_pin + 1
@@ -143,16 +143,16 @@ class Reading:
     def _wait(self, peer: bytes, event: GetObject | MapObject, record: ObjectRecord) -> None:
         record.waiting.append((peer, event))
         if record.host:
-            if not record.asked:
-                self._holding.ask(event.object, record)
+            if not record.fetching_from:
+                self._remote.fetch(event.object, record)
         elif len(record.waiting) == 1:
             self.load(peer, LoadObject(event.object))
 
     def load(self, peer: bytes, event: LoadObject) -> None:
-        """Bring an object back that somebody waits for, when there is room."""
+        """Load a spilled object for its readers, or queue for room."""
         state = self._state
         record = state.objects.get(event.object)
-        if record is None or not record.waiting or record.here or record.segment is not None:
+        if record is None or not record.waiting or record.in_memory or record.segment is not None:
             return
         try:
             segment = state.room(peer, event, record.size)
@@ -163,26 +163,26 @@ class Reading:
                 state.pager.load(record, segment)
 
     def refuse(self, event: LoadObject, why: ObjectRefusedError) -> None:
-        """There is no room for an object that somebody waits for."""
+        """Answer the readers of a spilled object for which there is no room."""
         if (record := self._state.objects.get(event.object)) is not None:
             self._read_from_disk(record, type(why)(f"object {event.object.hex()}: {why}"))
 
     def _read_from_disk(self, record: ObjectRecord, why: ObjectRefusedError) -> None:
-        """An object can not come into memory: parts of it are read from disk; who wants to map it hears why."""
+        """Answer reads of parts from disk and mappings with the error `why`: the object can not be loaded."""
         waiting, record.waiting = record.waiting, []
         for peer, event in waiting:
             if isinstance(event, MapObject) or not record.ticket:
-                self._state.missing(peer, event, why)
+                self._state.answer_missing(peer, event, why)
                 continue
             try:
                 part = self._state.segments.read_spilled(record.ticket, event.offset, _length(event, record))
             except OSError as error:
-                self._state.missing(peer, event, ObjectRefusedError(f"{why}; on disk: {error}"))
+                self._state.answer_missing(peer, event, ObjectRefusedError(f"{why}; on disk: {error}"))
             else:
                 self._state.send(peer, _part(event, record, part))
 
     def loaded(self, record: ObjectRecord) -> None:
-        """Answer everybody who waited for an object."""
+        """Answer the readers of an object that is now in memory."""
         waiting, record.waiting = record.waiting, []
         for peer, event in waiting:
             if peer not in self._state.peers:
@@ -193,11 +193,11 @@ class Reading:
                 self._answer_part(peer, event, record)
 
     def failed(self, record: ObjectRecord, moved: Moved) -> None:
-        """An object could not be brought back: for now, or it is lost."""
+        """Answer the readers of an object whose load failed: no room now, or the object is lost."""
         if moved.full:
             self._read_from_disk(record, StorageFullError(moved.error))
             return
-        for name in self._state.shelves[record.session].objects:
+        for name in self._state.sessions[record.session].objects:
             if self._state.objects[name] is record:
                 self._lose(name, moved.error)
                 return
@@ -207,22 +207,22 @@ class Reading:
         self._state.free(name)
 
     def unpin(self, peer: bytes, event: UnpinObjects) -> None:
-        """Take pins back."""
+        """Release pins of a peer; segments that it has lent are retired."""
         own = self._state.peers[peer].pins
         for pin in own.intersection(event.lent):
-            _lend(self.pins[pin][1])
+            _retire(self.pins[pin][1])
         for pin in own.intersection((*event.pins, *event.lent)):
             own.discard(pin)
-            self._give_back(pin)
+            self._release(pin)
 
     def leave(self, record: PeerRecord) -> None:
-        """End the pins of a peer that is gone, but perhaps not what it has mapped."""
+        """Release the pins of a lost peer; it may still use its mappings, so their segments are retired."""
         for pin in record.pins:
-            _lend(self.pins[pin][1])
-            self._give_back(pin)
+            _retire(self.pins[pin][1])
+            self._release(pin)
         record.pins.clear()
 
-    def _give_back(self, pin: int) -> None:
+    def _release(self, pin: int) -> None:
         _, record = self.pins.pop(pin)
         self._state.pager.unpin(record, self._state.now)
 
@@ -233,9 +233,9 @@ def _length(event: GetObject, record: ObjectRecord) -> int:
 
 def _part(event: GetObject, record: ObjectRecord, part: bytes | memoryview) -> ObjectPart:
     parts = Payloads.cut(part, [len(part)])
-    return ObjectPart(event.object, True, record.size, event.offset, parts, event.request, edition=record.edition)
+    return ObjectPart(event.object, True, record.size, event.offset, parts, event.request, edition=record.version)
 
 
-def _lend(record: ObjectRecord) -> None:
+def _retire(record: ObjectRecord) -> None:
     assert record.segment is not None
-    record.segment.lent = True
+    record.segment.retired = True

@@ -1,4 +1,4 @@
-"""Rows of the storage's core."""
+"""The records in the tables of StorageEngine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class PeerRecord:
     role: int
     session: int
     local: bool = False
-    """Whether it has proven to be on this host."""
+    """Whether it has proven that it is on this host."""
     host: bytes = b""
-    """The other host that it speaks for, if any."""
+    """The remote host whose objects it serves; empty: none."""
     uploads: set[bytes] = field(default_factory=set)
     pins: set[int] = field(default_factory=set)
 
@@ -29,52 +29,52 @@ class ObjectRecord:
     session: int
     size: int
     segment: Segment | None
-    edition: int = 0
-    here: bool = True
-    """Whether its segment holds its bytes."""
+    version: int = 0
+    in_memory: bool = True
+    """Whether its segment has its bytes."""
     ticket: int = 0
-    """Of its copy on disk, or on the way there or back; 0: none."""
+    """Of its copy on disk, also while it is spilled or loaded; 0: none."""
     pins: int = 0
     host: bytes = b""
-    """The one that holds it, where its bytes are nowhere else."""
-    asked: bytes = b""
-    """The peer that is to bring it from there."""
+    """The remote host with the only copy; empty: this server has the bytes."""
+    fetching_from: bytes = b""
+    """The replica server that was asked to put it here; empty: none."""
     freed: bool = False
-    """Whether it has no name any more, only readers."""
+    """Whether it was deleted and exists only for its pins or a move in progress."""
     waiting: list[tuple[bytes, GetObject | MapObject]] = field(default_factory=list)
-    """Who wants it and waits for it to be here."""
+    """Reads that wait until it is in memory."""
 
 
 @dataclass(slots=True)
 class UploadRecord:
-    """An object that one peer is writing, part by part or, where it was `allocated`, by itself."""
+    """An object that one peer is writing: in parts, or into an `allocated` segment."""
 
     session: int
     size: int
     segment: Segment
     missing: int
     allocated: bool = False
-    edition: int = 0
-    """Of the held object that is being brought; 0: a new writing."""
+    version: int = 0
+    """Of the remote object that is being fetched; 0: a new object."""
     parts: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
-class ShelfRecord:
-    """What belongs to a session, and the clients that it ends with."""
+class SessionObjects:
+    """The objects of a session and the peers that own it; it ends with the last owner."""
 
     owners: set[bytes] = field(default_factory=set)
     key: bytes | None = None
-    """What its owners have in common; None while it has had none."""
+    """The secret that all owners present; None before the first owner."""
     objects: set[bytes] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadObject:
-    """Somebody waits for an object that is on disk."""
+    """A spilled object is to be loaded for a reader."""
 
     object: bytes
 
 
 RoomEvent = PutObject | AllocateObject | LoadObject
-"""What may have to wait for room."""
+"""Requests that may wait for room."""

@@ -1,7 +1,7 @@
-"""Segments: the memory that objects stand in, and the disk they may be moved to. The contract, and one without files.
+"""Segments: the engine's port for bytes in memory and on disk, and an implementation in process memory for tests.
 
-Segments come in size classes, so that one that is freed fits the next object of about that size: its memory is there
-already, which makes writing it several times faster. Pure, no IO.
+Capacities are size classes, so that a freed segment fits the next object of about the same size. Its pages are already
+allocated, which makes writing several times faster. No IO here.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _CLASSES_PER_DOUBLING = 16
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Room for one object; `name` is its file, which peers on this host may map, or empty: then `content` has it."""
+    """Memory for one object: the file `name`, which local peers may map, or, if that is empty, `content`."""
 
     capacity: int
     name: str = ""
     content: bytes | memoryview = b""
-    lent: bool = False
-    """Whether somebody whom nobody knows may still read or write it: then it is never used again."""
+    retired: bool = False
+    """Whether an unknown process may still read or write it, so that it must never be reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """An object is on disk, or back in memory, or could not get there: `error` says why.
+    """The end of a spill or a load; `error` is empty if it succeeded.
 
-    `full`: there was no room for it, and it is where it was.
+    `full`: there was no room, and the object is where it was.
     """
 
     ticket: int
@@ -41,32 +41,32 @@ class Moved:
 
 
 class Segments(Protocol):
-    """Where the bytes are. What moves to and from disk does so meanwhile, and is found `finished` later."""
+    """Allocates, reads and writes segments. Spills and loads run in the background and appear in `finished`."""
 
     directory: str
-    """Where peers find the files of segments; empty where there are none."""
+    """The directory of the segment files; empty if there are no files."""
     token: bytes
-    """What only those can know who can read `directory`."""
+    """A secret that only processes with access to `directory` can read."""
     spills: bool
-    """Whether there is a disk to move objects to."""
+    """Whether there is a disk to spill to."""
 
     def capacity(self, size: int) -> int:
-        """What a segment for `size` bytes has."""
+        """The capacity, in bytes, of a segment for `size` bytes."""
 
     def allocate(self, size: int) -> Segment:
-        """A new segment for `size` bytes; raises StorageFullError where the memory is not there.
+        """Create a segment for `size` bytes; raises StorageFullError if there is no memory.
 
-        What else goes wrong is an ObjectRefusedError that says what.
+        Raises ObjectRefusedError with the reason for any other failure.
         """
 
     def write(self, segment: Segment, offset: int, part: bytes | memoryview) -> None:
-        """Put bytes where they belong; raises as `allocate` does."""
+        """Write bytes at `offset`; raises as `allocate` does."""
 
     def read(self, segment: Segment, offset: int, length: int) -> bytes | memoryview:
-        """Bytes of a segment; raises OSError: ENOENT or EIO where it is gone."""
+        """Read bytes; raises OSError, with ENOENT or EIO if the segment is lost."""
 
     def free(self, segment: Segment) -> None:
-        """Give the memory back; whoever has mapped it may go on reading."""
+        """Free the memory; existing mappings stay valid."""
 
     def spill(self, ticket: int, segment: Segment, size: int) -> None:
         """Begin to write the first `size` bytes to disk, as `ticket`."""
@@ -75,28 +75,28 @@ class Segments(Protocol):
         """Begin to read into the segment what was spilled as `ticket`."""
 
     def forget(self, ticket: int) -> None:
-        """Free the disk of what was spilled, entirely or in part."""
+        """Delete the spilled bytes, complete or not."""
 
     def finished(self) -> list[Moved]:
-        """What is over since the last time."""
+        """Return the spills and loads that ended since the last call."""
 
     def read_spilled(self, ticket: int, offset: int, length: int) -> bytes | memoryview:
-        """Bytes of what was spilled, without bringing it back; raises OSError."""
+        """Read spilled bytes from disk; raises OSError."""
 
     def restored(self) -> bool:
-        """Whether `directory` was removed by somebody else: it is there again, and all segments with names are gone."""
+        """Whether another program removed `directory`: it is recreated, and all segments with names are lost."""
 
     def unlocked(self, lives: Iterable[str]) -> set[str]:
-        """Which of these lives are locked by nobody: their processes have ended. A file that is gone proves nothing."""
+        """Return the `lives` whose locks are free: their processes are dead. A missing file proves nothing."""
 
     def forget_life(self, life: str) -> None:
-        """A life has ended, and nobody asks for it again."""
+        """Remove the lock file of a dead process."""
 
 
 def size_class(size: int, shared_bytes: int = SHARED_BYTES) -> int:
-    """The capacity of the segment for an object of `size` bytes: at most a sixteenth more, in pages.
+    """The capacity of the segment for an object of `size` bytes: whole pages, at most 1/16 more than `size`.
 
-    Exactly the size where the object is too small to be shared: that is nobody's memory but the server's.
+    Exactly `size` if the object is too small to be shared, because it is then private memory of the server.
     """
     if size < shared_bytes:
         return size
@@ -105,33 +105,33 @@ def size_class(size: int, shared_bytes: int = SHARED_BYTES) -> int:
 
 
 class MemorySegments:
-    """Segments without files; nothing moves until `work` is called."""
+    """Segments without files; spills and loads run when `work` is called."""
 
     def __init__(self, *, shared_bytes: int = SHARED_BYTES, directory: str = "", spills: bool = False) -> None:
         self.directory, self.token, self.spills = directory, b"token", spills
         self.room: int | None = None
-        """Bytes that can still be allocated, if not any number."""
+        """Bytes that can still be allocated; None: no limit."""
         self.disk: dict[int, bytes] = {}
         self.disk_error = ""
-        """Why nothing can be written to disk, if so."""
+        """The error of each spill; empty: they succeed."""
         self.memory_error = ""
-        """Why nothing can be brought back, if so."""
+        """The error of each load; empty: they succeed."""
         self.removed = False
-        """Whether somebody has removed the directory."""
+        """Whether the directory was removed."""
         self.live: dict[Segment, bytearray] = {}
         self.dead: set[str] = set()
-        """Lives of peers that have ended."""
+        """Lock files of dead processes."""
         self._shared_bytes = shared_bytes
         self._jobs: list[tuple[int, Segment, int, bool]] = []
         self._finished: list[Moved] = []
         self._numbers = 0
 
     def capacity(self, size: int) -> int:
-        """As the contract says."""
+        """See Segments."""
         return size_class(size, self._shared_bytes)
 
     def allocate(self, size: int) -> Segment:
-        """As the contract says."""
+        """See Segments."""
         capacity = self.capacity(size)
         if self.room is not None:
             if capacity > self.room:
@@ -144,43 +144,43 @@ class MemorySegments:
         return segment
 
     def write(self, segment: Segment, offset: int, part: bytes | memoryview) -> None:
-        """As the contract says."""
+        """See Segments."""
         assert offset + len(part) <= segment.capacity
         self.live[segment][offset : offset + len(part)] = part
 
     def read(self, segment: Segment, offset: int, length: int) -> bytes:
-        """As the contract says."""
+        """See Segments."""
         return bytes(self.live[segment][offset : offset + length])
 
     def free(self, segment: Segment) -> None:
-        """As the contract says."""
+        """See Segments."""
         del self.live[segment]
         if self.room is not None:
             self.room += segment.capacity
 
     def spill(self, ticket: int, segment: Segment, size: int) -> None:
-        """As the contract says."""
+        """See Segments."""
         self._jobs.append((ticket, segment, size, True))
 
     def load(self, ticket: int, segment: Segment, size: int) -> None:
-        """As the contract says."""
+        """See Segments."""
         self._jobs.append((ticket, segment, size, False))
 
     def forget(self, ticket: int) -> None:
-        """As the contract says."""
+        """See Segments."""
         self.disk.pop(ticket, None)
 
     def read_spilled(self, ticket: int, offset: int, length: int) -> bytes:
-        """As the contract says."""
+        """See Segments."""
         return self.disk[ticket][offset : offset + length]
 
     def restored(self) -> bool:
-        """As the contract says."""
+        """See Segments."""
         removed, self.removed = self.removed, False
         return removed
 
     def work(self) -> None:
-        """Move what is to be moved."""
+        """Run the pending spills and loads."""
         for ticket, segment, size, out in self._jobs:
             error = self.disk_error if out else self.memory_error
             full = bool(error)
@@ -194,14 +194,14 @@ class MemorySegments:
         self._jobs.clear()
 
     def finished(self) -> list[Moved]:
-        """As the contract says."""
+        """See Segments."""
         finished, self._finished = self._finished, []
         return finished
 
     def unlocked(self, lives: Iterable[str]) -> set[str]:
-        """As the contract says."""
+        """See Segments."""
         return self.dead.intersection(lives)
 
     def forget_life(self, life: str) -> None:
-        """As the contract says."""
+        """See Segments."""
         self.dead.discard(life)

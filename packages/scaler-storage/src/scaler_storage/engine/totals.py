@@ -1,4 +1,4 @@
-"""Totals: how much there is of everything, for those who watch. Pure, no IO."""
+"""Totals: the counters of StorageStatus. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from scaler_storage.engine.state import StorageState
 
 _BIGGEST = 10
 _MOST = 2**64 - 1
-"""That a status can hold: nobody sees the bytes that others say they hold."""
+"""The largest value of a status field: the sizes that remote hosts report are not verified."""
 _BIGGEST_AMONG = 20_000
-"""Objects, the newest ones, that the biggest are looked for among: nobody waits long for whoever wants to know."""
+"""How many of the newest objects are searched for the biggest, to bound the time of a status request."""
 
 
 def status_of(state: StorageState) -> StorageStatus:
-    """The totals of this moment."""
+    """The current totals."""
     pager = state.pager
     newest = islice(reversed(state.objects.items()), _BIGGEST_AMONG)
     biggest = nlargest(_BIGGEST, newest, key=lambda item: item[1].size)
     return StorageStatus(
         objects=len(state.objects),
         writing=len(state.uploads),
-        sessions=len(state.shelves),
+        sessions=len(state.sessions),
         peers=len(state.peers),
         bytes=pager.pool.used,
         memory_limit=pager.pool.limit,
@@ -43,9 +43,9 @@ def status_of(state: StorageState) -> StorageStatus:
         biggest_names=[blake2b(name, digest_size=8).hexdigest() for name, _ in biggest],
         biggest_sessions=[record.session for _, record in biggest],
         biggest_sizes=[record.size for _, record in biggest],
-        biggest_in_memory=[record.here for _, record in biggest],
+        biggest_in_memory=[record.in_memory for _, record in biggest],
         biggest_held=[bool(record.host) for _, record in biggest],
-        hosts=len(state.voices),
+        hosts=len(state.replica_servers),
         held=state.held,
         held_bytes=min(state.held_bytes, _MOST),
         brought_ever=state.brought_ever,

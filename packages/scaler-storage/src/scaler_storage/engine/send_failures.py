@@ -1,7 +1,7 @@
-"""Unsent: what becomes of a message that could not be written, so that nobody waits for it. Pure, no IO.
+"""Send failures: what replaces a message that could not be encoded or written, so that no peer waits for it.
 
-Who waits for an answer gets one without content, which says that the true one is lost, as with a connection: the server
-has done what was asked, and who asks again finds it so.
+A peer that waits for an answer gets an error without content, as if its connection had been lost: the request was
+executed, and the peer repeats it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from scaler_storage.engine.state import StorageState
 from scaler_storage.engine.writing import Writing
 
 AGAIN_SECONDS: Final = 1.0
-"""After which an answer is tried again for which there was, say, no memory."""
+"""Delay, in seconds, before an answer without content is sent again."""
 _LOST: Final = StorageLostError("the object storage server could not write its answer; its log says why")
 _ERROR: Final = describe(_LOST).decode()
 
 
-class Unsent:
-    """Ends what a message was about."""
+class SendFailures:
+    """Undoes or answers the requests behind messages that were not sent."""
 
     def __init__(self, state: StorageState, writing: Writing, reading: Reading) -> None:
         self._state, self._writing, self._reading = state, writing, reading
-        self._owed: deque[tuple[float, bytes, Message]] = deque()
-        """Answers to be sent, when and to whom, the earliest first."""
+        self._pending: deque[tuple[float, bytes, Message]] = deque()
+        """Answers to send again, as (time, peer, answer), the earliest first."""
         self._handlers: dict[type[Any], Callable[[bytes, Any], Message | None]] = {
             ObjectStored: lambda peer, unsent: ObjectStored(unsent.object, unsent.request, _ERROR),
             ObjectAllocated: self._allocated,
@@ -50,25 +50,25 @@ class Unsent:
         }
 
     def failed(self, peer: bytes, unsent: Message) -> None:
-        """A peer will never have this message; whoever else is not told asks again by himself."""
+        """Replace a message that a peer will not receive; peers repeat all other requests on their own."""
         handler = self._handlers.get(type(unsent))
         if handler is None or peer not in self._state.peers:
             return
         answer = handler(peer, unsent)
         if answer == unsent:
-            self._owed.append((self._state.now + AGAIN_SECONDS, peer, answer))
+            self._pending.append((self._state.now + AGAIN_SECONDS, peer, answer))
         elif answer is not None:
             self._state.send(peer, answer)
 
-    def look(self) -> None:
-        """Try again what even without content could not be written."""
-        while self._owed and self._owed[0][0] <= self._state.now:
-            _, peer, answer = self._owed.popleft()
+    def resend(self) -> None:
+        """Send due answers again."""
+        while self._pending and self._pending[0][0] <= self._state.now:
+            _, peer, answer = self._pending.popleft()
             self._state.send(peer, answer)
 
     def due(self) -> float | None:
-        """When to look again."""
-        return self._owed[0][0] if self._owed else None
+        """When `resend` has something to do, or None."""
+        return self._pending[0][0] if self._pending else None
 
     def _allocated(self, peer: bytes, unsent: ObjectAllocated) -> Message:
         if unsent.segment:
@@ -82,11 +82,11 @@ class Unsent:
 
     def _bring(self, peer: bytes, unsent: BringObject) -> None:
         record = self._state.objects.get(unsent.object)
-        if record is not None and record.asked == peer:
-            record.asked = b""
+        if record is not None and record.fetching_from == peer:
+            record.fetching_from = b""
             self._state.refuse_readers(record, _LOST)
 
     def _drop(self, peer: bytes, unsent: DropObjects) -> None:
-        """The host hears when it says that it holds them."""
-        for name, session, edition in zip(unsent.objects, unsent.sessions, unsent.editions, strict=True):
-            self._state.miss(name, session, edition)
+        """Tell the host when it announces these objects."""
+        for name, session, version in zip(unsent.objects, unsent.sessions, unsent.editions, strict=True):
+            self._state.add_undelivered_drop(name, session, version)

@@ -34,9 +34,9 @@ from scaler_protocol.storage import (
     SpeakForHost,
 )
 from scaler_storage.engine import reading, writing
-from scaler_storage.engine.engine import RETURN_SECONDS, StorageCore
-from scaler_storage.engine.holding import ASKING_SECONDS
+from scaler_storage.engine.engine import RETURN_SECONDS, StorageEngine
 from scaler_storage.engine.pool import OVERHEAD_BYTES
+from scaler_storage.engine.remote_objects import FETCH_START_SECONDS
 from scaler_storage.engine.segments import MemorySegments
 
 PART, SIZE = 4, 7
@@ -63,7 +63,7 @@ class Server:
     """A core, and what it says to whom."""
 
     def __init__(self, memory_limit: int = 100_000, shared_bytes: int = SIZE) -> None:
-        self.core = StorageCore(9, MemorySegments(shared_bytes=shared_bytes, directory="/segments"), memory_limit)
+        self.core = StorageEngine(9, MemorySegments(shared_bytes=shared_bytes, directory="/segments"), memory_limit)
         self.now = 0.0
         self.join(CLIENT)
         self.join(WORKER)
@@ -153,14 +153,14 @@ def test_who_does_not_begin_is_not_waited_for() -> None:
     server.join(b"1" * 16)
     server.hold(NAMES[0], 77)
     [(first, wanted)] = server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
-    assert server.core.due() == ASKING_SECONDS and server.later(ASKING_SECONDS) == []  # there is nobody else
+    assert server.core.due() == FETCH_START_SECONDS and server.later(FETCH_START_SECONDS) == []  # there is nobody else
     server.join(b"2" * 16)
-    [(second, again)] = server.later(ASKING_SECONDS)
+    [(second, again)] = server.later(FETCH_START_SECONDS)
     assert (first, second) == (b"1" * 16, b"2" * 16) and again == wanted
     server.tell(second, PutObject(NAMES[0], SIZE, Payloads([b"abcd"]), 0, 1, 6, 77))
-    assert server.later(10 * ASKING_SECONDS) == []
+    assert server.later(10 * FETCH_START_SECONDS) == []
     said = server.tell(second, PutObject(NAMES[0], SIZE, Payloads([b"efg"]), PART, 1, 6, 77))
-    assert CLIENT in dict(said) and server.later(ASKING_SECONDS) == [] and server.core.due() is None
+    assert CLIENT in dict(said) and server.later(FETCH_START_SECONDS) == [] and server.core.due() is None
     assert [
         each.error for _, each in server.put(first, NAMES[0], b"abcdefg", 77) if isinstance(each, ObjectStored)
     ] == [
@@ -182,7 +182,7 @@ def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again
     assert [type(message) for _, message in said] == [ObjectPart, BringObject, ObjectStored]
     said = server.put(WORKER, NAMES[1], b"abcdefg")
     assert [each.found for peer, each in said if isinstance(each, ObjectPart)] == [True, True]
-    assert server.core.due() == ASKING_SECONDS == RETURN_SECONDS
+    assert server.core.due() == FETCH_START_SECONDS == RETURN_SECONDS
     said = server.later(RETURN_SECONDS)
     assert [(peer, each.found) for peer, each in said if isinstance(each, ObjectPart)] == [(CLIENT, False)] * 2
     again = PeerJoined(Hello(Role.AGENT, late, 2, peer_incarnation=8), False)
@@ -205,7 +205,7 @@ def test_hosts_are_told_once_in_a_turn_what_is_deleted() -> None:
     assert isinstance(dropped, DropObjects) and list(dropped.objects) == NAMES[2:]
     assert "session 1 has ended" in str(refusal(server.hold(NAMES[0], 4)))
     [(_, late)] = server.put(voice, NAMES[2], b"abcdefg", 3)[:1]
-    assert "not held in this edition" in str(refusal(late)) or "has ended" in str(refusal(late))
+    assert "has another version" in str(refusal(late)) or "has ended" in str(refusal(late))
     assert server.core.status().objects == 0
 
 
@@ -225,7 +225,7 @@ def test_what_is_deleted_while_its_host_is_out_of_reach_is_not_held_when_that_co
     assert server.hold(NAMES[0], 9).edition == 9, "but it may be made anew"
     server.tell(voice, PeerLost("the network is down"))
     server.tell(CLIENT, PeerLost("gone"))
-    assert not server.core._state.missed
+    assert not server.core._state.undelivered_drops
     server.join(voice)
     assert "session 1 has ended" in str(refusal(server.hold(NAMES[2], 3)))
 
@@ -246,12 +246,12 @@ def test_no_room_for_what_is_wanted_fails_who_wants_it_and_nothing_else() -> Non
 def test_only_agents_speak_for_hosts_and_only_hosts_with_agents_hold() -> None:
     server = Server()
     for peer, host in ((CLIENT, HOSTS[0]), (WORKER, b"short")):
-        with pytest.raises(ProtocolError, match="speaks for a host"):
+        with pytest.raises(ProtocolError, match="can not serve a host"):
             server.tell(peer, SpeakForHost(host))
     assert isinstance(refusal(server.hold(NAMES[0], 77)), ObjectRefusedError)
     server.join(b"1" * 16)
-    assert "nobody speaks" in str(refusal(server.hold(NAMES[0], 77, HOSTS[1])))
-    with pytest.raises(ProtocolError, match="speaks for a host"):
+    assert "no replica server" in str(refusal(server.hold(NAMES[0], 77, HOSTS[1])))
+    with pytest.raises(ProtocolError, match="can not serve a host"):
         server.tell(b"1" * 16, SpeakForHost(HOSTS[1]))
     assert "another" not in server.hold(NAMES[0], 77).error
     [(_, answer)] = server.tell(CLIENT, HoldObject(NAMES[1], SIZE, 2, 5, HOSTS[0]))
@@ -294,10 +294,10 @@ class HoldingModel(RuleBasedStateMachine):
         make_parts_small(self.patch)
         self.server = Server(shared_bytes=SIZE + 1)
         self.things: dict[bytes, Thing] = {}
-        self.voices: set[bytes] = set()
+        self.replica_servers: set[bytes] = set()
         self.readers: dict[bytes, int] = dict.fromkeys(NAMES, 0)
         """How many wait for each."""
-        self.asked: dict[bytes, bytes] = {}
+        self.fetching_from: dict[bytes, bytes] = {}
         """Who is to bring each of those."""
         self.editions = 0
         self.missed: set[tuple[bytes, int]] = set()
@@ -307,7 +307,7 @@ class HoldingModel(RuleBasedStateMachine):
         self.patch.undo()
 
     def spoken(self, host: bytes) -> set[bytes]:
-        return {voice for voice in self.voices if VOICES[voice] == host}
+        return {voice for voice in self.replica_servers if VOICES[voice] == host}
 
     def see(self, said: Sequence[tuple[bytes, Message]], before: dict[bytes, Thing]) -> list[Message]:
         """What is said to whom fits the model as it is by now; returns the answers to writers."""
@@ -324,9 +324,9 @@ class HoldingModel(RuleBasedStateMachine):
             elif isinstance(message, BringObject):
                 thing = self.things[message.object]
                 assert peer in self.spoken(thing.host) and message.edition == thing.edition
-                self.asked[message.object] = peer
+                self.fetching_from[message.object] = peer
             elif isinstance(message, DropObjects):
-                assert peer in self.voices
+                assert peer in self.replica_servers
                 dropped.update(zip(message.objects, message.editions, strict=True))
             else:
                 answers.append(message)
@@ -350,15 +350,15 @@ class HoldingModel(RuleBasedStateMachine):
 
     @rule(voice=st.sampled_from(sorted(VOICES)))
     def speak(self, voice: bytes) -> None:
-        if voice not in self.voices:
+        if voice not in self.replica_servers:
             self.server.join(voice)
-            self.voices.add(voice)
+            self.replica_servers.add(voice)
 
-    @precondition(lambda self: self.voices)
+    @precondition(lambda self: self.replica_servers)
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
-        voice = data.draw(st.sampled_from(sorted(self.voices)))
-        self.voices.discard(voice)
+        voice = data.draw(st.sampled_from(sorted(self.replica_servers)))
+        self.replica_servers.discard(voice)
         self.see(self.server.tell(voice, PeerLost("killed")), {})
 
     @precondition(lambda self: self.missed)
@@ -391,18 +391,18 @@ class HoldingModel(RuleBasedStateMachine):
 
     @rule()
     def wait(self) -> None:
-        before = dict(self.asked)
-        self.see(self.server.later(ASKING_SECONDS), {})
+        before = dict(self.fetching_from)
+        self.see(self.server.later(FETCH_START_SECONDS), {})
         for name, count in self.readers.items():
             if count:
                 others = self.spoken(self.things[name].host) - {before[name]}
-                assert self.asked[name] in (others or {before[name]})
+                assert self.fetching_from[name] in (others or {before[name]})
 
     @rule(name=st.sampled_from(NAMES), late=st.booleans(), data=st.data())
     def give(self, name: bytes, late: bool, data: st.DataObject) -> None:
         """A host puts what it holds, asked or not, or what it does not hold any more."""
         thing = self.things.get(name)
-        writer = data.draw(st.sampled_from([WORKER, *sorted(self.voices)]))
+        writer = data.draw(st.sampled_from([WORKER, *sorted(self.replica_servers)]))
         edition = thing.edition if thing is not None and not late else 1_000_000
         if thing is not None and not late:
             thing.host = b""
@@ -437,7 +437,7 @@ class HoldingModel(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), data=st.data(), late=st.booleans())
     def miss(self, name: bytes, data: st.DataObject, late: bool) -> None:
         """Files are gone from a host."""
-        thing, voice = self.things.get(name), data.draw(st.sampled_from([WORKER, *sorted(self.voices)]))
+        thing, voice = self.things.get(name), data.draw(st.sampled_from([WORKER, *sorted(self.replica_servers)]))
         edition = thing.edition if thing is not None and not late else 1_000_000
         if thing is not None and not late and thing.host and VOICES.get(voice) == thing.host:
             del self.things[name]
@@ -450,10 +450,10 @@ class HoldingModel(RuleBasedStateMachine):
         held = [thing for thing in self.things.values() if thing.host]
         assert (status.objects, status.held, status.held_bytes) == (len(self.things), len(held), SIZE * len(held))
         assert status.bytes == (SIZE + OVERHEAD_BYTES) * (len(self.things) - len(held))
-        assert status.hosts == len({VOICES[voice] for voice in self.voices})
+        assert status.hosts == len({VOICES[voice] for voice in self.replica_servers})
         for name, count in self.readers.items():
             thing = self.things.get(name)
-            assert not count or (thing is not None and self.asked[name] in self.spoken(thing.host))
+            assert not count or (thing is not None and self.fetching_from[name] in self.spoken(thing.host))
 
 
 TestHoldingModel = HoldingModel.TestCase
