@@ -375,7 +375,7 @@ def test_one_object_is_freed_and_others_are_not(
 
 def test_an_object_that_is_gone(client: Client, storage: WatchedStorage) -> None:
     reference = client.send_object(b"gone" * BIG)
-    client._io.storage.free(reference.placed())
+    client._io.storage.free(reference.payload())
     wait_until(lambda: storage.objects == 0, "the object is deleted")
     with pytest.raises(ObjectNotFoundError):
         client.submit(size_of, reference).result(SECONDS)

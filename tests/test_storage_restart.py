@@ -89,7 +89,7 @@ def test_what_is_held_is_put_again_and_what_is_lost_is_named(client: Client, res
     assert [future.result(SECONDS) for future in copies] == [BIG] * 5
     assert [future.result(SECONDS) for future in lists] == [BIG] * 3
     assert taker.result(SECONDS) == BIG
-    for future, gone in ((named, lost.placed()), (unfetched, unfetched._outcome)):
+    for future, gone in ((named, lost.payload()), (unfetched, unfetched._outcome)):
         with pytest.raises(ObjectNotFoundError, match=gone[:16].hex()):
             future.result(SECONDS)
     assert client.map(weigh, [array, sent]) == [array.sum(), sent.sum()]

@@ -261,7 +261,7 @@ def test_what_has_to_be_iterable_is_named_by_its_place(client: Client) -> None:
         client.submit_verbose(double, (), {1: 2})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="keys is 5, which is not iterable"):
         client.get({}, 5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"keys holds \[1\], which is no key: unhashable"):
+    with pytest.raises(TypeError, match=r"keys contains \[1\], which is no key: unhashable"):
         client.get({}, [[1]])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="graph is 5, not a mapping"):
         client.get(5, ["a"])  # type: ignore[arg-type]

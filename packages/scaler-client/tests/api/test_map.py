@@ -45,7 +45,7 @@ class AbsentServer:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AbsentServer]:
-    monkeypatch.setattr(map, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(map, "RETRY_SECONDS", 0.0)
     yield AbsentServer()
 
 
@@ -55,7 +55,7 @@ def block_of(server: AbsentServer, status: int, *outcomes: object) -> CallBlock:
     storage = ClientStorage(door, 5)
     block = CallBlock(1, GROUP, [b"call"] * len(outcomes), lambda: None)
     for task, outcome in enumerate(outcomes, 1):
-        placed = storage.place(pickle.dumps(outcome))
+        placed = storage.store(pickle.dumps(outcome))
         assert type(placed) is StoredPayload
         block.take(task, status, placed)
     return block

@@ -19,7 +19,7 @@ from scaler_client.calls.arguments import ArgumentCache
 from scaler_client.calls.encoding import PickledCalls
 from scaler_client.core.records import CallBlock, CallGroup
 from scaler_client.objects import rebuild
-from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredObject, StoredPayload, kept_bytes
+from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredObject, StoredPayload, object_bytes
 from scaler_client.objects.rebuild import weak_source
 from scaler_client.payloads import pickles
 from scaler_io.objects.segments import Copying, copies
@@ -51,7 +51,7 @@ class FakeStorage:
         self.others: AbstractContextManager[object] = nullcontext()
         """What other threads do while an object is put."""
 
-    def place(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
+    def store(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
         if self.full:
             raise StorageFullError
         reference = len(self.puts).to_bytes(16, "big") + len(payload).to_bytes(8, "little")
@@ -270,11 +270,11 @@ def test_sources_give_what_is_alive_and_as_it_was(
     assert source.payload() is not None
     del array, value
     assert source.payload() is None
-    sent = arguments.place(pickles.dump(Model()), partial(weak_source, model := Model(), pickles.dump))
-    assert type(sent) is StoredPayload and sent.kept.source is not None
-    assert sent.kept.source.payload() == sent.kept.fetch()
+    sent = arguments.store(pickles.dump(Model()), partial(weak_source, model := Model(), pickles.dump))
+    assert type(sent) is StoredPayload and sent.object.source is not None
+    assert sent.object.source.payload() == sent.object.fetch()
     del model
-    assert sent.kept.source.payload() is None
+    assert sent.object.source.payload() is None
 
 
 def test_small_arguments_stay_in_their_calls(writer: PickledCalls, storage: FakeStorage) -> None:
@@ -350,7 +350,7 @@ def test_rows_hold_back_by_what_they_name(writer: PickledCalls, storage: FakeSto
     array = np.arange(BIG)
     calls, needs = writer.write_rows([(array,), (array,), (1,), (b"a" * BIG,)])
     assert sorted(needs) == [0, 1, 3] and len(storage.puts) == 2
-    assert kept_bytes(needs.values()) == sum(storage.puts)
+    assert object_bytes(needs.values()) == sum(storage.puts)
     block = CallBlock(
         1, CallGroup(Group(b"f"), (), pickles.load, pickle.dumps), list(map(bytes, calls)), gc.enable, needs
     )

@@ -43,7 +43,7 @@ class Nowhere:
 
     losses = 0
 
-    def place(self, payload: Payload, *, soon: bool = False, copying: object = None) -> bytes:
+    def store(self, payload: Payload, *, soon: bool = False, copying: object = None) -> bytes:
         return bytes(payload)
 
 
@@ -252,13 +252,13 @@ def test_a_group_is_of_the_function_that_its_caller_found(known: Callees, monkey
     scope: dict[str, Any] = {"__name__": "__main__", "n": 1}
     exec("def f(): return n", scope)
     before = known.find(scope["f"])
-    place = known._place
+    place = known._store
 
     def other_thread(written: Any) -> bytes:
         known.group(before)
         return place(written)
 
-    monkeypatch.setattr(known, "_place", other_thread)
+    monkeypatch.setattr(known, "_store", other_thread)
     scope["n"] = 2
     after = known.find(scope["f"])
     assert known.group(after).wire.function == after.body.id == known.group(known.find(scope["f"])).wire.function
@@ -304,7 +304,7 @@ def test_another_parent_is_another_group() -> None:
 
 
 def test_what_can_not_be_called() -> None:
-    with pytest.raises(TypeError, match="can not be"):
+    with pytest.raises(TypeError, match="must be callable"):
         callees().find("text")  # type: ignore[arg-type]
 
 

@@ -77,10 +77,10 @@ def test_both_ways_plan_the_same(case: tuple[Needs, list[int]], data: st.DataObj
     found: list[object] = []
     for least in (1, sys.maxsize):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ordering, "ALGEBRA_CALLS", least)
+            patch.setattr(ordering, "GRAPHBLAS_CALLS", least)
             try:
                 planned = plan(graph, keys)
-                found.append((planned.keys, planned.needs, planned.takers, planned.places))
+                found.append((planned.keys, planned.needs, planned.consumers, planned.positions))
             except CycleError as error:
                 found.append(error.args)
     assert found[0] == found[1]
@@ -103,7 +103,7 @@ def test_algebra_is_chosen_by_size_and_shape(monkeypatch: pytest.MonkeyPatch) ->
 
     algebraic: Callable[[Needs], list[int] | None] = algebra.graphblas_heights
     monkeypatch.setattr(algebra, "graphblas_heights", counted)
-    monkeypatch.setattr(ordering, "ALGEBRA_CALLS", 20_000)
+    monkeypatch.setattr(ordering, "GRAPHBLAS_CALLS", 20_000)
     broad: Needs = wide(40_000, 2_000)
     narrow: Needs = [[], *([call] for call in range(29_999))]
     for needs, found in ((wide(10_000, 2_000), []), (broad, [True]), (narrow, [False])):

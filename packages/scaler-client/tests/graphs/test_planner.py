@@ -63,7 +63,7 @@ def run(found: GraphPlan) -> dict[Hashable, Any]:
         assert all(need < len(results) for need in needs), "a call comes after what it needs"
         results.append(function(*[filled(argument, needs) for argument in arguments]))
     values = {key: node.value for key, node in found.data.items()}
-    return {**values, **{key: results[place] for key, place in found.places.items()}}
+    return {**values, **{key: results[place] for key, place in found.positions.items()}}
 
 
 def gather(*values: Any) -> Any:
@@ -108,14 +108,14 @@ def test_a_plan_gives_what_the_rules_say(case: tuple[Graph, list[Any]]) -> None:
     graph, keys = case
     found, known = plan(graph, keys), dict[Hashable, Any]()
     assert run(found) == {key: evaluate(graph, key, known) for key in keys}
-    takers = [0] * len(found.keys)
+    consumers = [0] * len(found.keys)
     for needs in found.needs:
         assert len(set(needs)) == len(needs)
         for need in needs:
-            takers[need] += 1
-    assert found.takers == takers
-    requested = set(found.places.values())
-    assert all(count or at in requested for at, count in enumerate(takers)), "nothing is planned for nobody"
+            consumers[need] += 1
+    assert found.consumers == consumers
+    requested = set(found.positions.values())
+    assert all(count or at in requested for at, count in enumerate(consumers)), "nothing is planned for nobody"
 
 
 def test_the_order_is_depth_first() -> None:
@@ -151,10 +151,10 @@ def test_a_cycle_is_named() -> None:
     ("graph", "keys", "error", "text"),
     [
         ({"total": 1}, ["totl"], KeyError, "the nearest key is 'total'"),
-        ({"total": 1, "x": (gather, "totl")}, ["x"], KeyError, "'x' takes 'totl'.*nearest key is 'total'"),
+        ({"total": 1, "x": (gather, "totl")}, ["x"], KeyError, "'x' refers to 'totl'.*nearest key is 'total'"),
         ({"x": (gather, [{"deep": "nowhere"}])}, ["x"], KeyError, "node of its own"),
-        ({"x": (gather, (gather, "nowhere"))}, ["x"], KeyError, "'x' takes 'nowhere'"),
-        ({"x": 1}, ["x", "x"], KeyError, "asked for twice"),
+        ({"x": (gather, (gather, "nowhere"))}, ["x"], KeyError, "'x' refers to 'nowhere'"),
+        ({"x": 1}, ["x", "x"], KeyError, "requested twice"),
         ({"x": 1}, "x", TypeError, r"such as \['x'\]"),
     ],
 )
@@ -177,11 +177,11 @@ def test_a_path_leads_to_the_node_that_failed() -> None:
     places = {key: at for at, key in enumerate(found.keys)}
     everything = range(len(found.keys))
     for failed in ([places["a"]], [places["a"], places["d"]], everything):
-        assert found.path(places["d"], found.ways(failed)) == ["d", "c", "b", "a"], (
+        assert found.path(places["d"], found.failure_causes(failed)) == ["d", "c", "b", "a"], (
             "those that share its fate are no end"
         )
-    assert found.path(places["d"], found.ways([])) == ["d"]
-    assert found.path(places["b"], found.ways([places["d"]])) == ["b"]
+    assert found.path(places["d"], found.failure_causes([])) == ["d"]
+    assert found.path(places["b"], found.failure_causes([places["d"]])) == ["b"]
 
 
 class Handler(NamedTuple):

@@ -140,7 +140,7 @@ def storage(shelf: Shelf) -> ClientStorage:
 
 
 def stored(storage: ClientStorage, content: bytes = BIG) -> StoredPayload:
-    placed = storage.place(content)
+    placed = storage.store(content)
     assert type(placed) is StoredPayload
     return placed
 
@@ -153,7 +153,7 @@ def told(future: ScalerFuture[Any], status: int, payload: bytes) -> None:
 
 
 def test_small_payloads_stay_where_they_are(storage: ClientStorage, shelf: Shelf) -> None:
-    assert storage.place(bytes(INLINE_LIMIT)) == bytes(INLINE_LIMIT) and not shelf.objects
+    assert storage.store(bytes(INLINE_LIMIT)) == bytes(INLINE_LIMIT) and not shelf.objects
     assert true_size(b"abc") == 3 and fetched(b"abc") == b"abc"
 
 
@@ -179,21 +179,21 @@ def test_results_are_read_ahead_in_the_order_in_which_they_came(storage: ClientS
 
 
 def test_what_stands_for_objects_is_found(storage: ClientStorage) -> None:
-    placed = list(map(storage.place, [b"small", BIG, b"small", BIG + b"!"]))
+    placed = list(map(storage.store, [b"small", BIG, b"small", BIG + b"!"]))
     assert stored_positions(placed) == [1, 3] and list(map(fetched, placed)) == [b"small", BIG, b"small", BIG + b"!"]
     assert stored_positions([b"a", b"b"]) == ()
 
 
 def test_a_pickle_with_buffers_is_put_as_it_lies(storage: ClientStorage, shelf: Shelf) -> None:
     written = pickles.dump({"big": PickleBuffer(BIG), "small": PickleBuffer(b"small")})
-    placed = storage.place(written)
+    placed = storage.store(written)
     assert true_size(placed) == len(written) and list(shelf.objects.values()) == [bytes(written)]
     assert pickles.load(fetched(placed)) == {"big": BIG, "small": b"small"}
 
 
 def test_what_nobody_knows_is_deleted_and_what_somebody_knows_is_not(storage: ClientStorage, shelf: Shelf) -> None:
     known = stored(storage)
-    storage.discard(known.kept.reference[:16])
+    storage.discard(known.object.reference[:16])
     storage.discard(b"?" * 16)
     assert shelf.deleted == [b"?" * 16]
 
@@ -202,7 +202,7 @@ def test_after_the_end_nothing_is_done_and_nothing_is_broken(storage: ClientStor
     known = stored(storage)
     storage.refuse(ClientForkedError())
     with pytest.raises(ClientForkedError):
-        known.kept.fetch()
+        known.object.fetch()
     storage.discard(b"?" * 16)
     del known
     assert not shelf.deleted and len(shelf.objects) == 1
@@ -210,26 +210,26 @@ def test_after_the_end_nothing_is_done_and_nothing_is_broken(storage: ClientStor
 
 def test_without_a_server_everything_travels_inline() -> None:
     nowhere = ClientStorage(StorageDoor(str, lambda address: pytest.fail("not here")), 5)
-    assert nowhere.place(BIG) is BIG
-    assert pickles.load(nowhere.place(pickles.dump(BIG))) == BIG
+    assert nowhere.store(BIG) is BIG
+    assert pickles.load(nowhere.store(pickles.dump(BIG))) == BIG
     with pytest.raises(StorageLostError, match="names no"):
         nowhere.fetch(Reference(b"o" * 16, 1).pack())
 
 
 def test_a_call_is_sent_when_storage_has_what_it_names(storage: ClientStorage, shelf: Shelf) -> None:
     core = connected()
-    placed = storage.place(BIG, soon=True)
-    assert type(placed) is StoredPayload and placed.kept.pending and not shelf.objects
+    placed = storage.store(BIG, soon=True)
+    assert type(placed) is StoredPayload and placed.object.pending and not shelf.objects
     futures: list[ScalerFuture[Any]] = [ScalerFuture(DESK, 1, GROUP, b"small"), ScalerFuture(DESK, 2, GROUP, placed)]
-    futures.append(ScalerFuture(DESK, 3, GROUP, b"names it", [placed.kept]))
+    futures.append(ScalerFuture(DESK, 3, GROUP, b"names it", [placed.object]))
     core.submit(futures)
     assert [list(message.tasks) for message in sent(core)] == [[1]]
     told: list[object] = []
-    placed.kept.add_put_callback(told.append)
+    placed.object.add_put_callback(told.append)
     assert not sent(core) and not told
     shelf.arrive()
     assert told == [None] and [list(message.tasks) for message in sent(core)] == [[2, 3]]
-    wait_until_put(placed.kept)
+    wait_until_put(placed.object)
     assert fetched(placed) == BIG
 
 
@@ -239,10 +239,10 @@ def test_a_put_that_is_refused(storage: ClientStorage, shelf: Shelf) -> None:
     assert first is not None and arguments.store_argument(BIG) == first
     shelf.arrive(StorageFullError())
     with pytest.raises(StorageFullError):
-        wait_until_put(first.kept)
+        wait_until_put(first.object)
     told: list[object] = []
-    first.kept.add_put_callback(told.append)
-    assert told == [first.kept.error] and storage.losses == 0
+    first.object.add_put_callback(told.append)
+    assert told == [first.object.error] and storage.losses == 0
     second = arguments.store_argument(BIG)  # it is tried again
     assert second is not None and second != first
     shelf.arrive(StorageLostError())
@@ -250,16 +250,16 @@ def test_a_put_that_is_refused(storage: ClientStorage, shelf: Shelf) -> None:
 
 
 def test_what_is_big_or_too_much_is_waited_for(storage: ClientStorage, shelf: Shelf) -> None:
-    storage.place(bytes(ASYNC_PUT_BYTES + 1), soon=True)
+    storage.store(bytes(ASYNC_PUT_BYTES + 1), soon=True)
     assert not shelf.on_the_way
     for _ in range(AHEAD_BYTES // ASYNC_PUT_BYTES + 1):
-        storage.place(bytes(ASYNC_PUT_BYTES), soon=True)
+        storage.store(bytes(ASYNC_PUT_BYTES), soon=True)
     count = len(shelf.on_the_way)
-    placed = storage.place(BIG, soon=True)
-    assert type(placed) is StoredPayload and not placed.kept.pending and len(shelf.on_the_way) == count
+    placed = storage.store(BIG, soon=True)
+    assert type(placed) is StoredPayload and not placed.object.pending and len(shelf.on_the_way) == count
     for _ in range(count):
         shelf.arrive()
-    storage.place(BIG, soon=True)
+    storage.store(BIG, soon=True)
     assert len(shelf.on_the_way) == 1
 
 
@@ -434,7 +434,7 @@ def test_a_connection_that_can_not_be_made_now_costs_no_result(
             futures[0].result()
         assert isinstance(futures[0].exception(), OSError)
     assert [future.result() for future in futures] == [BIG] * 3
-    assert caplog.text.count("can not be connected to") == 1
+    assert caplog.text.count("cannot connect to object storage") == 1
 
 
 def test_a_reference_that_can_not_be_adopted_fails_its_call_only(storage: ClientStorage, shelf: Shelf) -> None:
@@ -503,7 +503,7 @@ class FakeWorker:
 
 def references(storage: ClientStorage, dump: Callable[[Any], bytes], load: Any) -> tuple[SentObjects, Any]:
     objects = SentObjects()
-    return objects, ObjectReference(b"", len(BIG), objects.add(storage.place(dump(BIG))), load)
+    return objects, ObjectReference(b"", len(BIG), objects.add(storage.store(dump(BIG))), load)
 
 
 def test_references_are_loaded_where_the_call_is_run(
@@ -528,17 +528,17 @@ def test_references_are_loaded_where_the_call_is_run(
 
 
 def test_references_among_parts(storage: ClientStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = PartCalls(DESK, DefaultSerializer, storage.place)
+    writer = PartCalls(DESK, DefaultSerializer, storage.store)
     _, reference = references(storage, writer.dump, writer.load)
     call, needs = writer.write((1, reference), {"key": reference})
     assert len(call) < 1000 and len(needs) == 1
     monkeypatch.setattr(task_context, "_runtime", FakeWorker(storage))
     assert read_parts(bytes(call), writer.load) == ((1, BIG), {"key": BIG})
-    assert reference.placed() and reference.value() == BIG
+    assert reference.payload() and reference.value() == BIG
 
 
 def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientStorage, shelf: Shelf) -> None:
-    callees = Callees(PickledCalls(DESK, ArgumentCache(DESK, storage)), stream_output=False, place=storage.place)
+    callees = Callees(PickledCalls(DESK, ArgumentCache(DESK, storage)), stream_output=False, store=storage.store)
     table = BIG
 
     def big() -> int:
@@ -611,26 +611,26 @@ def test_without_storage_it_ends_as_it_had() -> None:
 
 
 def test_what_a_new_server_lacks_is_put_there(storage: ClientStorage, shelf: Shelf) -> None:
-    storage.mend()
+    storage.restore()
     array = np.arange(BIG_COUNT)
     arguments = ArgumentCache(DESK, storage)
     made = arguments.store_argument(array)
-    copied, gone = storage.place(BIG), storage.place(bytes(ASYNC_PUT_BYTES + 1))
+    copied, gone = storage.store(BIG), storage.store(bytes(ASYNC_PUT_BYTES + 1))
     assert made is not None
     kept = dict(shelf.objects)
     assert len(kept) == 3 and type(gone) is StoredPayload
-    storage.mend()
+    storage.restore()
     assert shelf.objects == kept
     shelf.server, shelf.objects = 2, {}
-    storage.mend()
+    storage.restore()
     assert shelf.objects == {name: content for name, content in kept.items() if name != gone[:16]}
     del copied
     shelf.server, shelf.objects = 3, {}
-    storage.mend()
+    storage.restore()
     assert list(shelf.objects) == [made[:16]]
     array[0] = 1
     shelf.server, shelf.objects = 4, {}
-    storage.mend()
+    storage.restore()
     assert not shelf.objects
 
 

@@ -148,7 +148,7 @@ def test_what_a_repair_of_storage_raises_ends_its_tasks(client: Client, cluster:
     def raise_it() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    io.storage.mend = raise_it  # type: ignore[method-assign]
+    io.storage.restore = raise_it  # type: ignore[method-assign]
     io._core.give_up = lambda tasks: given_up.set()  # type: ignore[method-assign]
     io.restore_objects([1])
     assert given_up.wait(SECONDS)

@@ -1,1 +1,1 @@
-"""The public classes: Client, SchedulerClusterCombo, executor. Only the front door imports this room."""
+"""The public classes: Client, SchedulerClusterCombo and the executor. Only `scaler` and `dask` import this package."""

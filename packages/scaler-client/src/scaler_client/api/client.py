@@ -97,14 +97,14 @@ class Client:
     def _prepare(self, serializer: Serializer | type[Serializer], stream_output: bool | str) -> None:
         # The clients inside a process's tasks share one connection, which lasts as long as the process.
         self._owner: FutureOwner = ClientLife(self._io) if self._inside is None else self._io
-        place = self._io.storage.place
+        place = self._io.storage.store
         self._arguments = ArgumentCache(self._owner, self._io.storage)
         self._objects = SentObjects()
         default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
         self._writer: CallWriter = (
             PickledCalls(self._owner, self._arguments) if default else PartCalls(self._owner, serializer, place)
         )
-        self._callees = Callees(self._writer, stream_output=stream_output, place=place)
+        self._callees = Callees(self._writer, stream_output=stream_output, store=place)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class Client:
             check("name", name, NAME)
         dump = self._writer.dump_object
         payload = dump(obj)
-        sent = self._objects.add(self._arguments.place(payload, partial(weak_source, obj, dump)))
+        sent = self._objects.add(self._arguments.store(payload, partial(weak_source, obj, dump)))
         label = name if name is not None else f"object {sent.object_id.hex()[:8]}"
         label = label.encode() if isinstance(label, str) else label
         return ObjectReference(label, len(payload), sent, self._writer.load)
@@ -342,7 +342,7 @@ class Client:
         io = self._io
         try:
             call, needs = self._writer.write(args, kwargs, reserialized)
-            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.place(call, soon=True)
+            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.store(call, soon=True)
         except FailedArgumentError as failed:
             future: ScalerFuture[Any] = ScalerFuture(self._owner, io.next_task(), group, b"")
             future.end_like(failed.argument)

@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 
 class ClientExecutor(concurrent.futures.Executor):
-    """Calls go to the client's cluster; `map` yields in order, as results come. `shutdown` leaves the client open."""
+    """Runs calls on the cluster of a client: `map` yields in order as results arrive, `shutdown` keeps the client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._lock = threading.RLock()  # finalizers that submit may come in the middle of a submission
-        self._futures: WeakSet[ScalerFuture[Any]] = WeakSet()  # the client keeps them until they are done
+        self._lock = threading.RLock()  # reentrant: a finalizer may submit during a submission
+        self._futures: WeakSet[ScalerFuture[Any]] = WeakSet()  # the client keeps futures alive until they are done
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]:
-        """A call; raises RuntimeError after `shutdown`."""
+        """Submit a call; raises RuntimeError after `shutdown`, and what `Client.submit` raises."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -34,7 +34,7 @@ class ClientExecutor(concurrent.futures.Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; wait for those under way, or cancel them."""
+        """Refuse further calls; wait for unfinished ones, or cancel them."""
         with self._lock:
             self._closed = True
             futures = [future for future in self._futures if not future.done()]

@@ -1,4 +1,4 @@
-"""Many calls of one function: handed over in blocks while they are still being written, gathered in order."""
+"""Many calls of one function: submitted in blocks while later ones are serialized, collected in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaler_client.calls.encoding import CallWriter, FailedArgumentError
 from scaler_client.core.records import CallBlock, CallGroup, Dependency
 from scaler_client.futures.results import load_failure, refuse
 from scaler_client.futures.waiters import Bell
-from scaler_client.objects.handles import fetched, kept_bytes, pending_puts, stored_positions
+from scaler_client.objects.handles import fetched, object_bytes, pending_puts, stored_positions
 from scaler_client.objects.store import wait_until_put
 from scaler_client.payloads.pickles import load_with
 from scaler_client.payloads.signatures import CallCheck
@@ -27,18 +27,16 @@ _NO_KEYWORDS: Final[dict[str, Any]] = {}
 FIRST_TASKS = 16
 BLOCK_TASKS = 4096
 BLOCK_BYTES = 16 * 1024 * 1024
-"""How many calls are written at once: as many as the last ones let expect to fit into BLOCK_BYTES."""
-AHEAD_BYTES = 128 * 1024 * 1024
-"""Bytes of calls without results after which no more are written for the time being."""
-
-
-AGAIN_SECONDS = 0.1
-"""How often a storage server that is away is asked for a result."""
+"""Calls and bytes of a block at most; the first block has FIRST_TASKS calls, which give an estimate of their size."""
+INFLIGHT_LIMIT_BYTES = 128 * 1024 * 1024
+"""Bytes of calls in flight above which submission waits."""
+RETRY_SECONDS = 0.1
+"""Interval of the attempts to fetch a result from a storage server that is unreachable."""
 
 
 @dataclass(slots=True)
 class _Written:
-    """Calls that can be sent, their needs by position, and how many bytes both have."""
+    """A block: serialized calls, their dependencies by position, and the bytes of both."""
 
     calls: list[bytes]
     needs: dict[int, Sequence[Dependency]]
@@ -46,18 +44,18 @@ class _Written:
 
 
 class MapSubmission:
-    """The blocks of one map."""
+    """The calls of one `map` or `starmap`."""
 
     def __init__(
-        self, io: IoThread, writer: CallWriter, group: CallGroup, check: CallCheck, patience_seconds: float
+        self, io: IoThread, writer: CallWriter, group: CallGroup, check: CallCheck, timeout_seconds: float
     ) -> None:
         self._io, self._writer, self._group, self._check = io, writer, group, check
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._blocks: list[CallBlock] = []
         self._changed = Bell()
 
     def progress(self) -> tuple[int, int]:
-        """How many calls of how many have ended."""
+        """The number of calls that have ended, and of all calls so far."""
         blocks = self._blocks[:]
         total = sum(len(block.calls) for block in blocks)
         return total - sum(block.missing for block in blocks), total
@@ -65,7 +63,7 @@ class MapSubmission:
     def run(
         self, rows: Iterable[tuple[Any, ...]], reserialized: set[int] | None = None, *, prefetchable: bool = False
     ) -> list[Any]:
-        """The results of all rows; where one fails, or the thread is interrupted, the others are cancelled.
+        """The results of all rows; if one fails, or the thread is interrupted, the others are cancelled.
 
         Each row is serialized before the next is drawn, because an iterator may yield one object again and again,
         changed in place; rows that are `prefetchable` are drawn and serialized in blocks.
@@ -76,11 +74,11 @@ class MapSubmission:
             while written := write(islice(rows, count), reserialized):
                 count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(written.calls) // (written.size or 1)))
                 self._submit(written.calls, written.needs)
-                self._hold_back()
+                self._limit_inflight()
             results: list[Any] = []
             for block in self._blocks:
                 self._await(block)
-                results += _load(block, self._patience_seconds)
+                results += _load(block, self._timeout_seconds)
             return results
         except FailedArgumentError as failed:
             self._cancel()
@@ -97,10 +95,10 @@ class MapSubmission:
         for arity in set(map(len, chunk)):
             self._check.check(*(None,) * arity)
         calls, needs = self._writer.write_rows(chunk, reserialized)
-        size = sum(map(len, calls)) + kept_bytes(needs.values())
+        size = sum(map(len, calls)) + object_bytes(needs.values())
         if max(map(len, calls)) <= INLINE_LIMIT:
             return _Written(list(map(bytes, calls)), needs, size)
-        return _Written(list(map(self._place, calls)), needs, size)
+        return _Written(list(map(self._store, calls)), needs, size)
 
     def _write_one_by_one(self, rows: Iterable[tuple[Any, ...]], reserialized: set[int] | None) -> _Written | None:
         written, write, arities = _Written([], {}, 0), self._writer.write, set[int]()
@@ -110,19 +108,19 @@ class MapSubmission:
                 arities.add(len(row))
             call, needs = write(row, _NO_KEYWORDS, reserialized)
             written.size += len(call)
-            written.calls.append(call if type(call) is bytes and len(call) <= INLINE_LIMIT else self._place(call))
+            written.calls.append(call if type(call) is bytes and len(call) <= INLINE_LIMIT else self._store(call))
             if needs:
                 written.needs[position] = needs
-        written.size += kept_bytes(written.needs.values())
+        written.size += object_bytes(written.needs.values())
         return written if written.calls else None
 
-    def _place(self, call: Payload) -> bytes:
-        """What stands for a call, or its bytes: from here on nothing that its arguments become is seen."""
-        return self._io.storage.place(call, soon=True)
+    def _store(self, call: Payload) -> bytes:
+        """The handle or the bytes of a call: arguments may be modified after this."""
+        return self._io.storage.store(call, soon=True)
 
     def _submit(self, calls: list[bytes], needs: Mapping[int, Sequence[Dependency]]) -> None:
-        for kept in pending_puts(chain.from_iterable(needs.values()), *(calls if stored_positions(calls) else ())):
-            wait_until_put(kept)
+        for stored in pending_puts(chain.from_iterable(needs.values()), *(calls if stored_positions(calls) else ())):
+            wait_until_put(stored)
         for at, end in _pieces(calls):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}
@@ -130,20 +128,20 @@ class MapSubmission:
             self._blocks.append(block)
             self._io.mailbox.put(block)
 
-    def _hold_back(self) -> None:
-        """Wait while too much is under way already."""
+    def _limit_inflight(self) -> None:
+        """Back-pressure: wait while more than INFLIGHT_LIMIT_BYTES are in flight."""
         for block in self._blocks:
-            if sum(each.argument_bytes * each.missing for each in self._blocks) <= AHEAD_BYTES:
+            if sum(each.argument_bytes * each.missing for each in self._blocks) <= INFLIGHT_LIMIT_BYTES:
                 return
             self._await(block)
 
     def _await(self, block: CallBlock) -> None:
-        """Wait for all of a block; raises the first failure of any."""
+        """Wait for the end of a block; raises the first failure of any block."""
         while True:
             self._changed.hush()
             for each in self._blocks:
                 if each.failures:
-                    _raise_first(each, self._patience_seconds)
+                    _raise_first(each, self._timeout_seconds)
             if not block.missing:
                 return
             with self._io.waiting:
@@ -156,7 +154,7 @@ class MapSubmission:
 
 
 def _pieces(calls: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Ranges of calls that fit into one message each."""
+    """Split calls into ranges that fit into one message each."""
     if sum(map(len, calls)) <= MESSAGE_LIMIT:
         yield 0, len(calls)
         return
@@ -169,22 +167,22 @@ def _pieces(calls: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     yield at, len(calls)
 
 
-def _load(block: CallBlock, patience_seconds: float) -> list[Any]:
+def _load(block: CallBlock, timeout_seconds: float) -> list[Any]:
     load, results = block.group.load, block.results
     block.results = []
     if stored_positions(results):
-        return _load_stored(load, results, patience_seconds)
+        return _load_stored(load, results, timeout_seconds)
     try:
         return [load(payload) for payload in results]
     except BaseException as problem:
         refuse("a result", problem)
 
 
-def _load_stored(load: Callable[[bytes], Any], results: list[bytes], patience_seconds: float) -> list[Any]:
-    """As results are loaded their objects go, one by one."""
+def _load_stored(load: Callable[[bytes], Any], results: list[bytes], timeout_seconds: float) -> list[Any]:
+    """Load results one by one; the object of each is deleted once it is loaded."""
     values: list[Any] = []
     for position, payload in enumerate(results):
-        content = _fetched(payload, patience_seconds)
+        content = _fetched(payload, timeout_seconds)
         results[position] = payload = b""
         try:
             values.append(load_with(load, content))
@@ -193,24 +191,24 @@ def _load_stored(load: Callable[[bytes], Any], results: list[bytes], patience_se
     return values
 
 
-def _fetched(payload: bytes, patience_seconds: float) -> Buffer:
-    """The payload proper. A storage server that is away is waited for: unlike a future a map can not be asked again."""
-    until = time.monotonic() + patience_seconds
+def _fetched(payload: bytes, timeout_seconds: float) -> Buffer:
+    """The payload itself. Waits for an unreachable storage server: a map, unlike a future, cannot be asked again."""
+    deadline = time.monotonic() + timeout_seconds
     while True:
         try:
             return fetched(payload)
         except StorageLostError:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 raise
-            time.sleep(AGAIN_SECONDS)
+            time.sleep(RETRY_SECONDS)
 
 
-def _raise_first(block: CallBlock, patience_seconds: float) -> None:
+def _raise_first(block: CallBlock, timeout_seconds: float) -> None:
     _, status, payload = min(block.failures)
     if status == Status.CANCELLED:
         raise CancelledError
-    error, traceback = load_failure(status, _fetched(payload, patience_seconds))
+    error, traceback = load_failure(status, _fetched(payload, timeout_seconds))
     try:
         raise error.with_traceback(traceback)
     finally:
-        del error, traceback  # which lead here
+        del error, traceback  # break the cycle through this frame

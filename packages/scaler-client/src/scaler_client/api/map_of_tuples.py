@@ -1,4 +1,4 @@
-"""`map` over tuples. In the 1.x line a tuple was the arguments of one call; now it is one argument."""
+"""`map` over tuples: in the 1.x line a tuple held the arguments of a call, now it is one argument."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from scaler_client.payloads.signatures import CallCheck
 _ADVICE: Final = "map() passes each item as one argument; for tuples of arguments use starmap()"
 
 Run = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
-"""Runs a call for each of these rows of arguments."""
+"""Runs one call for each row of arguments."""
 
 
 def is_old_form(items: Iterable[Any]) -> TypeGuard[Sequence[tuple[Any]]]:
-    """Whether it is a list or tuple of 1-tuples: how arguments were given to `map` in the 1.x line."""
+    """Whether these are the arguments of `map` in the form of the 1.x line: a list or tuple of 1-tuples."""
     return (
         isinstance(items, list | tuple) and bool(items) and all(type(row) is tuple and len(row) == 1 for row in items)
     )
 
 
 def run_old_form(run: Run, run_rest: Run, check: CallCheck, rows: Sequence[tuple[Any]]) -> list[Any]:
-    """The results for 1-tuples as items. All are unpacked where the first call raises TypeError unless it is unpacked.
+    """The results of a `map` over 1-tuples, which are unpacked if the first call raises TypeError with its tuple only.
 
-    Either way there is a FutureWarning for the caller of `map`. The first item is run twice at most.
+    Warns the caller of `map` with a FutureWarning in any case. The first item is run at most twice.
     """
     _refuse_tuples(check)
     try:
@@ -34,7 +34,7 @@ def run_old_form(run: Run, run_rest: Run, check: CallCheck, rows: Sequence[tuple
         try:
             found = run(rows[:1])
         except TypeError:
-            raise error from None  # it has nothing to do with tuples
+            raise error from None  # unpacking the tuple does not help
         rest: Iterable[tuple[Any, ...]] = rows[1:]
         done = "unpacked, as calls with tuples fail"
     else:
@@ -45,7 +45,7 @@ def run_old_form(run: Run, run_rest: Run, check: CallCheck, rows: Sequence[tuple
 
 
 def run_items(run: Run, check: CallCheck, items: Iterator[Any]) -> list[Any]:
-    """The results of a `map` over one iterable; a TypeError for calls that do not take a tuple says what does."""
+    """The results of a `map` over one iterable; a TypeError of calls with tuples recommends `starmap`."""
     first = list(islice(items, 1))
     rows = zip(chain(first, items), strict=False)
     if not first or type(first[0]) is not tuple:
@@ -56,11 +56,11 @@ def run_items(run: Run, check: CallCheck, items: Iterator[Any]) -> list[Any]:
     except TypeError as error:
         if check.known or type(error) is not TypeError:
             raise
-        raise TypeError(f"{error}; {_ADVICE}") from error  # nobody knew what the function takes
+        raise TypeError(f"{error}; {_ADVICE}") from error  # the signature was unknown before the call
 
 
 def _refuse_tuples(check: CallCheck) -> None:
-    """Raise the TypeError of calls that do not take one argument, before anything is run."""
+    """Raise TypeError before anything is run if the function does not take one argument."""
     try:
         check.check(None)
     except TypeError as error:

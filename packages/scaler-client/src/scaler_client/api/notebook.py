@@ -1,4 +1,4 @@
-"""What notebooks show of a client or a local cluster: a small table."""
+"""The representation of clients and local clusters in notebooks: a small HTML table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaler_protocol.addresses import Address
 
 
 def html_table(title: str, rows: Mapping[str, str]) -> str:
-    """A table of names and values as HTML; neither is trusted to be any."""
+    """A table of names and values as HTML, escaped."""
     lines = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
         for name, value in rows.items()
@@ -18,5 +18,5 @@ def html_table(title: str, rows: Mapping[str, str]) -> str:
 
 
 def monitor_of(scheduler: str) -> str:
-    """Where the monitor of a scheduler is, unless it was told otherwise."""
+    """The default monitor address of a scheduler."""
     return str(Address.parse(scheduler).beside(2))

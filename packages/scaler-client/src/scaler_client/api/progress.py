@@ -1,4 +1,4 @@
-"""A bar that shows how far a `map` or a graph is: tqdm's, in terminals on stderr, in notebooks as a widget or text."""
+"""The progress bar of `map` and `get`: tqdm's, on standard error in terminals, a widget or text in notebooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REFRESH_SECONDS = 0.1
 
 
 class ProgressBar:
-    """Shown from `with` to its end; `count` says how many of how many are done. Raises ImportError without tqdm."""
+    """Shown during a `with` block; `count` returns the done calls and all calls. Raises ImportError without tqdm."""
 
     def __init__(self, count: Callable[[], tuple[int, int]]) -> None:
         try:
@@ -21,7 +21,7 @@ class ProgressBar:
             raise ImportError("progress=True needs tqdm: pip install scaler[progress]") from error
         self._count = count
         self._ended = threading.Event()
-        # Where standard error is no terminal, and this no notebook, nobody would see it move.
+        # disable=None shows the bar only if standard error is a terminal.
         self._bar: Any = tqdm(total=0, disable=False if "ipykernel" in sys.modules else None)
         self._thread = threading.Thread(target=self._run, name="scaler-progress", daemon=True)
 
@@ -44,8 +44,8 @@ class ProgressBar:
             return
         done, total = self._count()
         if total != bar.total:
-            begun = bar.start_t
-            bar.reset(total)  # a widget takes it from nowhere else
-            bar.start_t = begun
+            started = bar.start_t
+            bar.reset(total)  # the only way to set the total of a widget
+            bar.start_t = started
         bar.n = done
         bar.refresh()

@@ -1,1 +1,1 @@
-"""Calls as bytes: functions, arguments and the options of a task. Knows no connection."""
+"""Calls as bytes: how functions and arguments are serialized, and the options of a task. Knows no connection."""

@@ -1,19 +1,19 @@
-"""Big arguments as objects of their own: the same one is written and put once. Pure, but for where objects are put.
+"""Large arguments as objects of their own: an argument that several calls share is put once. Pure, but for its storage.
 
-Theory. An argument that no message takes is named by the calls it is given to. It is looked at whenever it is given, as
-it may have been changed in place, and known again
+Theory. An argument above INLINE_LIMIT is put into object storage, and calls refer to that object. Each time it is given
+it is compared with what was put, because it may have been modified in place:
 
-- by identity and a checksum of its pickle, which is nearly three times faster than a hash that nobody can forge, as
-  long as it lives and a weak reference tells when that ends;
-- by identity alone where it can not change (bytes, text), though nothing tells when it ends: it is kept here as long as
-  a call needs its object;
-- by its content otherwise, as long as anything keeps the object of an equal one.
+- A mutable value with weak references is recognized by its identity and the checksum of its pickle, which is nearly
+  three times as fast as a cryptographic hash. Its entry is removed by the weak reference.
+- An immutable value (bytes, str) is recognized by its identity alone. It has no weak references, so the entry keeps it
+  alive, as long as a call refers to its object.
+- Any other value is recognized by a hash of its content, as long as anything refers to an object with equal content.
 
-While an object is put other threads may change its buffers. It is known by what was stored: the checksum of the copies
-that were written, and by its content only where that checksum is the one of the bytes that were hashed.
+Other threads may modify the buffers of an object while it is put. An object is therefore known by what was stored: by
+the checksum of the bytes that were written, and by its content only if that checksum is the one of the hashed bytes.
 
-What depends on other tasks or names other objects is no object of its own: it belongs to its call. Once objects were
-lost nothing is known any more.
+An argument that depends on tasks, or that refers to other objects, is serialized into its call. All entries are
+dropped when objects have been lost.
 """
 
 from __future__ import annotations
@@ -43,51 +43,51 @@ if TYPE_CHECKING:
     from scaler_io.objects.segments import Copying
 
 
-class _Living(NamedTuple):
-    """An argument that can be changed."""
+class _MutableEntry(NamedTuple):
+    """A mutable argument that was put."""
 
     value: weakref.ref[Any]
     checksum: bytes
-    placed: StoredPayload
+    handle: StoredPayload
 
 
 class ArgumentStorage(Protocol):
-    """Where objects are put."""
+    """The object storage in which arguments are put."""
 
     losses: int
     """How often objects were found to be lost."""
 
-    def place(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
-        """What stands for a payload that is too big to travel, or its bytes; raises ScalerError.
+    def store(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
+        """Put a payload above INLINE_LIMIT and return its handle, or return its bytes; raises ScalerError.
 
-        With `copying`, what it copies is stored.
+        With `copying` the copies that it makes are stored.
         """
 
 
 class ArgumentCache:
-    """The arguments of one client that are objects. For any thread: of two that come at once each may put its own."""
+    """The arguments of one client that are objects. Thread-safe; two threads that race may both put an argument."""
 
     def __init__(self, owner: FutureOwner, storage: ArgumentStorage) -> None:
         self._owner, self._storage = owner, storage
         self._losses = storage.losses
-        self._living: dict[int, _Living] = {}
-        self._texts: dict[int, tuple[Any, weakref.ref[StoredObject]]] = {}
+        self._mutable: dict[int, _MutableEntry] = {}
+        self._immutable: dict[int, tuple[Any, weakref.ref[StoredObject]]] = {}
         self._by_content: weakref.WeakValueDictionary[bytes, StoredObject] = weakref.WeakValueDictionary()
 
     def knows(self, value: Any) -> bool:
-        """Whether an argument is, or was, an object already, or is sure to be one."""
-        return pickles.is_long(value) or self._find_living(value) is not None
+        """Whether an argument was put before, or is certainly large enough to be put."""
+        return pickles.is_long(value) or self._find_mutable(value) is not None
 
     def store_argument(self, value: Any, reserialized: set[int] | None = None) -> StoredPayload | None:
-        """The object of an argument; None for what is small, or part of its call. Raises ScalerError.
+        """The handle of an argument; None if it is small, or belongs into its call. Raises ScalerError.
 
-        Where there is a set of the ids of those that were reserialized all others are, too.
+        With `reserialized`, the ids of arguments that were put again already, any other argument is put again.
         """
         if type(value) in pickles.SCALARS or (type(value) in pickles.TEXTS and not pickles.is_long(value)):
             return None
-        self._look_for_losses()
+        self._drop_after_loss()
         renew = reserialized is not None and id(value) not in reserialized
-        found = None if renew else self._find_text(value)
+        found = None if renew else self._find_immutable(value)
         if found is not None:
             return found
         with Collector(self._owner) as collector:
@@ -96,34 +96,34 @@ class ArgumentCache:
             return None
         if reserialized is not None:
             reserialized.add(id(value))
-        return self._place(value, payload, renew=renew)
+        return self._store(value, payload, renew=renew)
 
-    def _place(self, value: Any, payload: Payload, *, renew: bool) -> StoredPayload | None:
-        """The object that the argument with this pickle is, or becomes; None where there is no storage."""
-        living = None if renew else self._find_living(value)
-        if living is not None and living.placed.kept.error is None and living.checksum == checksum(payload):
-            return living.placed
-        placed, found = self._put(payload, renew=renew, soon=True)
-        if type(placed) is not StoredPayload:
+    def _store(self, value: Any, payload: Payload, *, renew: bool) -> StoredPayload | None:
+        """The handle of the argument with this pickle, which is put if it is new; None without object storage."""
+        entry = None if renew else self._find_mutable(value)
+        if entry is not None and entry.handle.object.error is None and entry.checksum == checksum(payload):
+            return entry.handle
+        handle, found = self._put(payload, renew=renew, soon=True)
+        if type(handle) is not StoredPayload:
             return None
-        self._remember(value, found, placed)
-        return placed
+        self._remember(value, found, handle)
+        return handle
 
-    def place(self, payload: Payload, find_source: Callable[[bytes], RebuildSource | None]) -> bytes:
-        """What stands for a payload, or the payload; one that equals another's is not put again. Raises ScalerError.
+    def store(self, payload: Payload, find_source: Callable[[bytes], RebuildSource | None]) -> bytes:
+        """The handle of a payload, or its bytes; a payload with known content is not put again. Raises ScalerError.
 
-        `find_source` is told its checksum.
+        `find_source` makes the source for rebuilding from the checksum of the payload.
         """
         if len(payload) <= INLINE_LIMIT:
             return bytes(payload)
-        self._look_for_losses()
-        placed, found = self._put(payload, renew=False, soon=False)
-        if type(placed) is StoredPayload:
-            placed.kept.set_source(find_source(found))
-        return placed
+        self._drop_after_loss()
+        handle, found = self._put(payload, renew=False, soon=False)
+        if type(handle) is StoredPayload:
+            handle.object.set_source(find_source(found))
+        return handle
 
     def _put(self, payload: Payload, *, renew: bool, soon: bool) -> tuple[bytes, bytes]:
-        """What stands for a payload, and the checksum of what is stored: others may change its buffers meanwhile."""
+        """The handle of a payload, or its bytes, and the checksum of the bytes that were stored."""
         if len(payload) <= ASYNC_PUT_BYTES:
             payload = bytes(payload)
         key = content_key(payload)
@@ -132,45 +132,45 @@ class ArgumentCache:
         if known is not None and known.error is None:
             return StoredPayload.of(known), found
         copying = CheckedCopy() if isinstance(payload, BufferedPickle) else None
-        placed = self._storage.place(payload, soon=soon, copying=copying)
-        stored = found if copying is None else copying.checksum
-        if type(placed) is StoredPayload and stored == found:
-            self._by_content[key] = placed.kept
-        return placed, stored
+        handle = self._storage.store(payload, soon=soon, copying=copying)
+        stored_checksum = found if copying is None else copying.checksum
+        if type(handle) is StoredPayload and stored_checksum == found:
+            self._by_content[key] = handle.object
+        return handle, stored_checksum
 
     def clear(self) -> None:
-        """Forget all."""
-        for known in (self._living, self._texts, self._by_content):
+        """Forget all arguments."""
+        for known in (self._mutable, self._immutable, self._by_content):
             known.clear()
 
-    def _look_for_losses(self) -> None:
+    def _drop_after_loss(self) -> None:
         if self._losses != self._storage.losses:
             self._losses = self._storage.losses
             self.clear()
 
-    def _find_living(self, value: Any) -> _Living | None:
-        living = self._living.get(id(value))
-        return living if living is not None and living.value() is value else None
+    def _find_mutable(self, value: Any) -> _MutableEntry | None:
+        entry = self._mutable.get(id(value))
+        return entry if entry is not None and entry.value() is value else None
 
-    def _find_text(self, value: Any) -> StoredPayload | None:
-        if (text := self._texts.get(id(value))) is None or text[0] is not value:
+    def _find_immutable(self, value: Any) -> StoredPayload | None:
+        if (entry := self._immutable.get(id(value))) is None or entry[0] is not value:
             return None
-        kept = text[1]()
-        return StoredPayload.of(kept) if kept is not None and kept.error is None else None
+        stored = entry[1]()
+        return StoredPayload.of(stored) if stored is not None and stored.error is None else None
 
-    def _remember(self, value: Any, found: bytes, placed: StoredPayload) -> None:
-        key, kept = id(value), placed.kept
+    def _remember(self, value: Any, found: bytes, handle: StoredPayload) -> None:
+        key, stored = id(value), handle.object
         if type(value) in (bytes, str):
-            self._texts[key] = value, weakref.ref(kept, _forgetter(self._texts, key))
-            kept.set_source(strong_source(value, pickles.dump, found))
+            self._immutable[key] = value, weakref.ref(stored, _forgetter(self._immutable, key))
+            stored.set_source(strong_source(value, pickles.dump, found))
             return
-        kept.set_source(weak_source(value, pickles.dump, found))
-        with contextlib.suppress(TypeError):  # nobody would say when its id is free again
-            self._living[key] = _Living(weakref.ref(value, _forgetter(self._living, key)), found, placed)
+        stored.set_source(weak_source(value, pickles.dump, found))
+        with contextlib.suppress(TypeError):  # without a weak reference its id may be reused unnoticed
+            self._mutable[key] = _MutableEntry(weakref.ref(value, _forgetter(self._mutable, key)), found, handle)
 
 
 def _forgetter(entries: dict[int, Any], key: int) -> Callable[[Any], None]:
-    """Takes the entry out when what its reference refers to is gone."""
+    """A weakref callback that removes the entry of a collected object."""
 
     def forget(reference: Any) -> None:
         entry = entries.get(key)

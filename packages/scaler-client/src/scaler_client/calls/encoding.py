@@ -1,4 +1,4 @@
-"""Calls as bytes: functions known by their content, arguments as one pickle or as parts of a custom serializer."""
+"""Calls as bytes: functions identified by their content, arguments in one pickle or in parts of a custom serializer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaler_client.core.records import CallGroup, Dependency, FunctionBody
 from scaler_client.futures.argument_refs import Collector, collector
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
-from scaler_client.objects.handles import Place, StoredPayload
+from scaler_client.objects.handles import Store, StoredPayload
 from scaler_client.objects.rebuild import checksum, weak_source
 from scaler_client.parameters import output_mode
 from scaler_client.payloads import pickles
@@ -35,10 +35,10 @@ from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import Serializer, join_parts
 
 PLAIN: Final = pickles.SCALARS | {str, bytes}
-"""Types whose own instances plain pickle writes as cloudpickle would, several times faster."""
+"""Types whose instances pickle writes like cloudpickle does, several times faster; subclasses excluded."""
 _SCALARS: Final = pickles.SCALARS
 _SMALL = 16
-_NOTHING: Final[dict[str, Any]] = {}
+_NO_KEYWORDS: Final[dict[str, Any]] = {}
 _GROUPS_KEPT = 1024
 _CALLEES_KEPT = 4096
 
@@ -48,7 +48,7 @@ Written = TypeVar("Written", Payload, bytes | None)
 
 
 class FailedArgumentError(Exception):
-    """An argument is a future without a result: the call ends as that one did."""
+    """An argument is a failed or cancelled future: the call ends like that future."""
 
     def __init__(self, argument: ScalerFuture[Any]) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class FailedArgumentError(Exception):
 
 
 def is_plain(value: object) -> bool:
-    """Whether plain pickle will do: nothing in it is written by name, knows of cloudpickle, or is long."""
+    """Whether pickle suffices: a short scalar, text or bytes, or a small tuple of those."""
     kind = type(value)
     if kind in PLAIN:
         return not pickles.is_long(value)
@@ -64,23 +64,23 @@ def is_plain(value: object) -> bool:
 
 
 def _note_argument(error: Exception, name: int | str, value: object) -> None:
-    add_note(error, f"it was raised when argument {name} of the call was to be sent: {shown(value)}")
+    add_note(error, f"raised while argument {name} of the call was serialized: {shown(value)}")
 
 
-class _Named:
-    """Stands in a call for an argument that is an object."""
+class _StoredArgument:
+    """Replaces an argument in its call by the reference of its object."""
 
-    __slots__ = ("_placed",)
+    __slots__ = ("_handle",)
 
-    def __init__(self, placed: StoredPayload) -> None:
-        self._placed = placed
+    def __init__(self, handle: StoredPayload) -> None:
+        self._handle = handle
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load_object, (collector().keep(self._placed), pickles.load)
+        return load_object, (collector().keep(self._handle), pickles.load)
 
 
 class PickledCalls:
-    """Calls as one pickle of `(args, kwargs)`, in which big arguments are named."""
+    """Calls as one pickle of `(args, kwargs)`, in which large arguments are references of objects."""
 
     encoding = Encoding.PICKLE
     serializer: FunctionBody | None = None
@@ -91,15 +91,15 @@ class PickledCalls:
         self.owner, self._arguments = owner, arguments
 
     def dump(self, value: Any) -> bytes:
-        """The bytes of a function."""
+        """Serialize a function."""
         return DefaultSerializer.serialize(value)
 
     def write(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None = None
     ) -> tuple[Payload, Needs]:
-        """A call, and what it waits for or names; see ArgumentCache for `reserialized`.
+        """Serialize a call; returns its dependencies, too. See ArgumentCache for `reserialized`.
 
-        Raises FailedArgumentError, ValueError, TypeError, or a ScalerError where there is no place for an argument.
+        Raises FailedArgumentError, a ScalerError if an argument cannot be stored, or what serializing raises.
         """
         for value in args:
             kind = type(value)
@@ -109,7 +109,7 @@ class PickledCalls:
             if not kwargs or all(map(is_plain, kwargs.values())):
                 return pickle.dumps((args, kwargs), 5), ()
         try:
-            return self._write_others(args, kwargs, reserialized)
+            return self._write_with_cloudpickle(args, kwargs, reserialized)
         except (FailedArgumentError, ScalerError):
             raise
         except Exception as error:
@@ -120,7 +120,9 @@ class PickledCalls:
                     break
             raise
 
-    def _write_others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None) -> _Call:
+    def _write_with_cloudpickle(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None
+    ) -> _Call:
         values = (*args, *kwargs.values())
         if not any(map(self._arguments.knows, values)):
             call, needs = self._dump(pickles.dump_short, (args, kwargs))
@@ -128,8 +130,8 @@ class PickledCalls:
                 return call, needs
         named: dict[int, Any] = {}
         for value in values:
-            if (placed := self._arguments.store_argument(value, reserialized)) is not None:
-                named[id(value)] = _Named(placed)
+            if (handle := self._arguments.store_argument(value, reserialized)) is not None:
+                named[id(value)] = _StoredArgument(handle)
         args = tuple([named.get(id(value), value) for value in args])
         kwargs = {keyword: named.get(id(value), value) for keyword, value in kwargs.items()}
         return self._dump(pickles.dump, (args, kwargs))
@@ -152,24 +154,24 @@ class PickledCalls:
     def write_rows(
         self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
     ) -> tuple[Sequence[Payload], dict[int, Needs]]:
-        """Many calls without keywords at once; needs are by position."""
+        """Serialize many calls without keywords; the dependencies are by position."""
         kinds = set(map(type, chain.from_iterable(rows)))
         if kinds <= PLAIN and (kinds <= _SCALARS or not any(map(pickles.is_long, chain.from_iterable(rows)))):
             dumps = pickle.dumps
-            return [dumps((row, _NOTHING), 5) for row in rows], {}
+            return [dumps((row, _NO_KEYWORDS), 5) for row in rows], {}
         return write_each(self, rows, reserialized)
 
 
 class PartCalls:
-    """Calls of a custom serializer: each argument is a part."""
+    """Calls of a custom serializer: one part per argument."""
 
     encoding = Encoding.PARTS
 
-    def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer], place: Place = bytes) -> None:
+    def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer], store: Store = bytes) -> None:
         self.owner = owner
         self.load = serializer.deserialize
         self.dump = self.dump_object = serializer.serialize
-        body = place(DefaultSerializer.serialize(serializer))
+        body = store(DefaultSerializer.serialize(serializer))
         kind = serializer if isinstance(serializer, type) else type(serializer)
         self.serializer: FunctionBody | None = FunctionBody(
             function_id(body, stored=type(body) is StoredPayload), name_of(kind), body
@@ -178,7 +180,10 @@ class PartCalls:
     def write(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], reserialized: set[int] | None = None
     ) -> tuple[Payload, Needs]:
-        """A call, all written anew, and the futures it waits for; raises FailedArgumentError, ValueError, TypeError."""
+        """Serialize a call, and every argument of it again; returns its dependencies, too.
+
+        Raises FailedArgumentError, a ScalerError, or what the serializer raises.
+        """
         names: list[str] = []
         parts: list[bytes] = []
         with Collector(self.owner) as found:
@@ -197,16 +202,16 @@ class PartCalls:
     def write_rows(
         self, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
     ) -> tuple[Sequence[Payload], dict[int, Needs]]:
-        """Many calls without keywords at once; needs are by position."""
+        """Serialize many calls without keywords; the dependencies are by position."""
         return write_each(self, rows, reserialized)
 
     def _part(self, found: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
         if isinstance(value, ObjectReference):
-            placed = value.placed()
-            if value.load == self.load and type(placed) is StoredPayload:
-                return object_part(keyword, found.keep(placed))
+            handle = value.payload()
+            if value.load == self.load and type(handle) is StoredPayload:
+                return object_part(keyword, found.keep(handle))
             if value.load == self.load:
-                return keyword, placed
+                return keyword, handle
             value = value.value()
         elif isinstance(value, ScalerFuture):
             if not value.done() or value.is_stored_for(self.owner, self.load):
@@ -225,11 +230,11 @@ CallWriter = PickledCalls | PartCalls
 def write_each(
     writer: CallWriter, rows: Sequence[tuple[Any, ...]], reserialized: set[int] | None = None
 ) -> tuple[list[Payload], dict[int, Needs]]:
-    """Many calls, one by one."""
+    """Serialize many calls, one by one."""
     calls: list[Payload] = []
     needs: dict[int, Needs] = {}
     for position, row in enumerate(rows):
-        call, needed = writer.write(row, _NOTHING, reserialized)
+        call, needed = writer.write(row, _NO_KEYWORDS, reserialized)
         calls.append(call)
         if needed:
             needs[position] = needed
@@ -237,49 +242,49 @@ def write_each(
 
 
 def name_of(fn: object) -> str:
-    """A callable's module and qualified name, for people: as much of it as messages can hold."""
+    """The module and qualified name of a callable for display, shortened to the limit of messages."""
     named = fn if hasattr(fn, "__qualname__") else getattr(fn, "func", type(fn))
     name = f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', type(named).__qualname__)}"
     return shortened(name, NAME)
 
 
 class Callee:
-    """A function as it was when it was written. Nothing of it changes; one that changed is another Callee."""
+    """A function as it was when it was serialized. Immutable but for caches; a modified function is another Callee."""
 
-    __slots__ = ("body", "check", "content", "gone", "group", "unchanged")
+    __slots__ = ("body", "check", "content", "group", "reference", "unchanged")
 
     def __init__(self, check: CallCheck, unchanged: Unchanged, body: FunctionBody, content: bytes) -> None:
-        self.gone: weakref.ref[Any] | None = None
-        """Tells when the function is gone, where it will be known again."""
+        self.reference: weakref.ref[Any] | None = None
+        """A weak reference to the function, if it is cached."""
         self.check, self.unchanged = check, unchanged
         self.body = body
         self.content = content
-        """The id of its bytes, wherever they are."""
+        """The id of its bytes, also if they are in object storage."""
         self.group: CallGroup | None = None
-        """For calls without any options."""
+        """The group of calls without options."""
 
 
-def _never(fn: object) -> bool:
-    """Of a function that is written for every call."""
+def _always_changed(fn: object) -> bool:
+    """The check of a function that is serialized for every call."""
     return False
 
 
 class Callees:
-    """The functions of one client, written once, and again where their pickle would hold something else."""
+    """The functions of one client, serialized once, and again when their pickle would differ."""
 
-    def __init__(self, writer: CallWriter, *, stream_output: bool | str, place: Place = bytes) -> None:
+    def __init__(self, writer: CallWriter, *, stream_output: bool | str, store: Store = bytes) -> None:
         self.parent = 0
-        """The run that submits."""
+        """The run whose code submits, 0 outside of tasks."""
         self._writer = writer
         self._stream_output = output_mode(stream_output)
-        self._place = place
-        self._placed: weakref.WeakValueDictionary[bytes, FunctionBody] = weakref.WeakValueDictionary()
+        self._store = store
+        self._bodies: weakref.WeakValueDictionary[bytes, FunctionBody] = weakref.WeakValueDictionary()
         self._callees: dict[int, Callee] = {}
         self._by_value = frozenset(by_value_modules)
         self._groups: dict[object, CallGroup] = {}
 
     def find(self, fn: Callable[..., Any]) -> Callee:
-        """What is known of a callable; raises TypeError for what is none."""
+        """The Callee of a function; raises TypeError for an object that is not callable."""
         if (by_value_modules or self._by_value) and by_value_modules != self._by_value:
             self._by_value = frozenset(by_value_modules)
             self._callees.clear()
@@ -289,19 +294,18 @@ class Callees:
         return callee
 
     def write(self, fn: Callable[..., Any]) -> Callee:
-        """Write a callable, and know it again where something will tell when its pickle would hold something else.
+        """Serialize a function, and cache it if changes of its pickle can be detected.
 
-        Raises TypeError for what is none.
-        Other threads may use, and write, the same function meanwhile: each has the Callee that it found or made.
+        Raises TypeError for an object that is not callable. Threads may race: each uses the Callee it found or made.
         """
         if not callable(fn):
-            raise TypeError(f"the first argument is to be called, and {shown(fn)} can not be")
-        # Before it is written: what changes meanwhile is noticed the next time.
+            raise TypeError(f"the first argument must be callable, and {shown(fn)} is not")
+        # Before it is serialized, so that a change in between is detected the next time.
         check, unchanged = check_for(fn), watch(fn)
         try:
             written = self._writer.dump(fn)
         except Exception as error:
-            add_note(error, f"it was raised when the function was to be sent: {name_of(fn)}")
+            add_note(error, f"raised while the function was serialized: {name_of(fn)}")
             raise
         identity = function_id(written)
         known = self._callees.get(id(fn))
@@ -309,13 +313,13 @@ class Callees:
             body = known.body
         else:
             body = self._body(identity, name_of(fn), written, fn)
-        callee = Callee(check, unchanged or _never, body, identity)
-        if unchanged is None or not self._know(fn, callee):
+        callee = Callee(check, unchanged or _always_changed, body, identity)
+        if unchanged is None or not self._cache(fn, callee):
             self._callees.pop(id(fn), None)
         return callee
 
     def group(self, callee: Callee) -> CallGroup:
-        """The group of calls without any options."""
+        """The group of calls without options."""
         group = callee.group
         if group is None or group.parent != self.parent:
             group = callee.group = self.group_with(callee)
@@ -330,7 +334,7 @@ class Callees:
         retries: int = 0,
         timeout_seconds: float = 0.0,
     ) -> CallGroup:
-        """The group of calls that wish for this."""
+        """The group of calls with these options; equal options give the same group."""
         body, serializer = callee.body, self._writer.serializer
         key = (body.id, self.parent, capabilities, priority, retries, timeout_seconds)
         if key in self._groups:
@@ -350,7 +354,7 @@ class Callees:
         )
         bodies = (body, serializer) if serializer else (body,)
         group = CallGroup(wire, bodies, self._writer.load, self._writer.dump, self.parent)
-        if type(body.body) is not StoredPayload:  # which lives no longer than its function and its calls
+        if type(body.body) is not StoredPayload:  # a stored body must not outlive its function and its calls
             self._groups[key] = group
         return group
 
@@ -358,18 +362,18 @@ class Callees:
         """Forget all functions."""
         self._callees.clear()
         self._groups.clear()
-        self._placed.clear()
+        self._bodies.clear()
 
-    def _know(self, fn: Callable[..., Any], callee: Callee) -> bool:
-        """Know the function again as long as it lives; False where nobody would say when its id is free again."""
+    def _cache(self, fn: Callable[..., Any], callee: Callee) -> bool:
+        """Cache the function as long as it lives; False if it has no weak references, so that its id may be reused."""
         key, callees = id(fn), self._callees
 
-        def forget(gone: object) -> None:  # without a name for the callee, which would lead back to itself
-            if (known := callees.get(key)) is not None and known.gone is gone:
+        def forget(reference: object) -> None:  # must not refer to the callee: that would be a cycle
+            if (known := callees.get(key)) is not None and known.reference is reference:
                 del callees[key]
 
         try:
-            callee.gone = weakref.ref(fn, forget)
+            callee.reference = weakref.ref(fn, forget)
         except TypeError:
             return False
         if len(callees) >= _CALLEES_KEPT:
@@ -378,11 +382,11 @@ class Callees:
         return True
 
     def _body(self, identity: bytes, name: str, written: bytes, fn: Callable[..., Any]) -> FunctionBody:
-        body = self._placed.get(identity)
+        body = self._bodies.get(identity)
         if body is None:
-            placed = self._place(written)
-            if type(placed) is not StoredPayload:
+            handle = self._store(written)
+            if type(handle) is not StoredPayload:
                 return FunctionBody(identity, name, written)
-            placed.kept.set_source(weak_source(fn, self._writer.dump, checksum(written)))
-            body = self._placed[identity] = FunctionBody(function_id(placed, stored=True), name, placed)
+            handle.object.set_source(weak_source(fn, self._writer.dump, checksum(written)))
+            body = self._bodies[identity] = FunctionBody(function_id(handle, stored=True), name, handle)
         return body

@@ -1,4 +1,4 @@
-"""Objects sent once and named in many calls."""
+"""Objects that are sent once and referred to by many calls."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ T = TypeVar("T")
 
 
 class SentObject:
-    """What the references of one sent object share: with the last of them it goes, unless calls still need it."""
+    """One sent object, shared by all copies of its reference; it is deleted with the last one and the last call."""
 
-    __slots__ = ("__weakref__", "object_id", "placed")
+    __slots__ = ("__weakref__", "object_id", "payload")
 
-    def __init__(self, placed: bytes) -> None:
+    def __init__(self, payload: bytes) -> None:
         self.object_id = new_identity()
-        self.placed: bytes | None = placed
-        """Its bytes, or what stands for them: small objects travel with every call that names them."""
+        self.payload: bytes | None = payload
+        """Its handle, or the bytes of a small object, which travel with every call; None once it is released."""
 
 
 class SentObjects:
-    """The sent objects of a client, as far as anything refers to them."""
+    """The sent objects of a client that are still referred to."""
 
     def __init__(self) -> None:
         self._sent: WeakSet[SentObject] = WeakSet()
 
-    def add(self, placed: bytes) -> SentObject:
-        """One more, by its bytes or what stands for them."""
-        sent = SentObject(placed)
+    def add(self, payload: bytes) -> SentObject:
+        """A new object, by its handle or its bytes."""
+        sent = SentObject(payload)
         self._sent.add(sent)
         return sent
 
     def clear(self) -> None:
-        """Let all go."""
+        """Release all objects."""
         for sent in list(self._sent):
-            sent.placed = None
+            sent.payload = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +60,30 @@ class ObjectReference(Generic[T]):
 
     @property
     def object_id(self) -> bytes:
-        """What tells it from all others."""
+        """The identity of the object, 16 bytes."""
         return self.sent.object_id
 
     def value(self) -> T:
         """The object; raises ObjectNotFoundError where it was released or cleared, or other ScalerErrors."""
-        value: T = load_with(self.load, fetched(self.placed()))
+        value: T = load_with(self.load, fetched(self.payload()))
         return value
 
     def release(self) -> None:
         """Free the object: this reference, and every copy of it, is void from now on. Calls that have it keep it."""
-        self.sent.placed = None
+        self.sent.payload = None
 
-    def placed(self) -> bytes:
-        """The bytes of the object, or what stands for them; raises ObjectNotFoundError."""
-        placed = self.sent.placed
-        if placed is None:
+    def payload(self) -> bytes:
+        """The handle of the object, or its bytes if it is small; raises ObjectNotFoundError if it was released."""
+        payload = self.sent.payload
+        if payload is None:
             raise ObjectNotFoundError(f"object {self.object_id.hex()} was released or cleared")
-        return placed
+        return payload
 
     def __reduce__(self) -> tuple[Any, ...]:
-        found, placed = collector("an ObjectReference"), self.placed()  # only calls resolve it
-        if type(placed) is StoredPayload:
-            return load_object, (found.keep(placed), self.load)
-        return self.load, (placed,)
+        found, payload = (
+            collector("an ObjectReference"),
+            self.payload(),
+        )  # raises outside of a call, where nothing resolves it
+        if type(payload) is StoredPayload:
+            return load_object, (found.keep(payload), self.load)
+        return self.load, (payload,)

@@ -1,4 +1,4 @@
-"""How calls are to be run, beside what they call. Pure."""
+"""Task options: what `submit_verbose`, `map`, `starmap` and `get` take besides a function and arguments. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaler_protocol.limits import PRIORITY, RETRIES
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """How calls are to be run."""
+    """Validated options of calls."""
 
     capabilities: Capabilities
     reserialize: bool

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from scaler_client.objects.handles import kept_bytes, stored_positions, true_size
+from scaler_client.objects.handles import object_bytes, stored_positions, true_size
 from scaler_protocol.errors import ObjectNotFoundError, ScalerError, StorageLostError, describe, restore
 from scaler_protocol.messages import Done, Group, Status
 from scaler_protocol.objects import REFERENCE_BYTES
@@ -129,7 +129,7 @@ class CallBlock:
         self.weight = self.argument_bytes = -(-sum(map(len, self.calls)) // size)
         self.stored = bool(stored_positions(self.calls))
         if self.stored or self.needs:
-            self.argument_bytes = (sum(map(true_size, self.calls)) + kept_bytes(self.needs.values())) // size
+            self.argument_bytes = (sum(map(true_size, self.calls)) + object_bytes(self.needs.values())) // size
         self.missing = size
         self.results = [_MISSING] * size
 

@@ -103,8 +103,8 @@ class Collector:
 
     def keep(self, payload: StoredPayload) -> bytes:
         """The call names this object, which must outlive it; returns the reference."""
-        self.add(payload.kept)
-        return payload.kept.reference
+        self.add(payload.object)
+        return payload.object.reference
 
 
 def collector(what: str = "a ScalerFuture") -> Collector:

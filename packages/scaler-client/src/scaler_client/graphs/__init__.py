@@ -1,1 +1,1 @@
-"""Graphs of calls: planning, ordering, submission. Knows nothing of the public classes."""
+"""Graphs of calls: planning, ordering and submission. Knows nothing of the public classes."""

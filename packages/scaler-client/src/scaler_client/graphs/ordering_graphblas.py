@@ -1,8 +1,8 @@
 """Heights by sparse linear algebra: the extra `graphblas`. Pure.
 
-The calls that lack nothing are a sparse vector; its product with the matrix of who takes whose result says how many of
-their needs all others have got by it. Those that have got all are the next vector, one level higher. Every level is
-one product, so that wide graphs are done in few steps of compiled code, and narrow ones are better walked.
+Kahn's algorithm by levels: the calls that are ready form a sparse vector, and its product with the matrix of consumers
+counts for each consumer the dependencies that it satisfies. Consumers without missing dependencies are the next
+level. Each level is one product of compiled code, which suits wide graphs; narrow ones are searched faster in Python.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import graphblas  # type: ignore[import-untyped]
 import numpy
 
 NARROW: Final = 100
-"""Calls per level below which a product takes longer than a walk over the level; docs/graphs.md has the figures."""
+"""Calls per level below which a product is slower than the search in Python; docs/graphs.md has the figures."""
 _LEVELS: Final = 50
-"""Levels that may be narrow, before a graph is given up as such."""
+"""How many levels may be narrow before the graph is left to the search in Python."""
 
 
 def graphblas_heights(needs: Sequence[Sequence[int]], narrow: int = NARROW) -> list[int] | None:
-    """The height of every call; None where the graph is too narrow, or has a cycle, which a walk has to name."""
+    """The height of every call; None for a graph that is too narrow, or has a cycle, which the search can name."""
     size = len(needs)
-    lacking = numpy.fromiter(map(len, needs), numpy.int64, size)
+    missing = numpy.fromiter(map(len, needs), numpy.int64, size)
     starts = numpy.zeros(size + 1, numpy.uint64)
-    numpy.cumsum(lacking, out=starts[1:])
+    numpy.cumsum(missing, out=starts[1:])
     needed = numpy.fromiter(chain.from_iterable(needs), numpy.uint64, int(starts[-1]))
-    taken = graphblas.Matrix.from_csr(starts, needed, True, ncols=size, dtype=graphblas.dtypes.BOOL).T.new()
+    consumer_matrix = graphblas.Matrix.from_csr(starts, needed, True, ncols=size, dtype=graphblas.dtypes.BOOL).T.new()
     count = graphblas.semiring.plus_pair[graphblas.dtypes.INT64]
     found = numpy.zeros(size, numpy.int64)
     level = done = 0
-    ready = numpy.flatnonzero(lacking == 0)
+    ready = numpy.flatnonzero(missing == 0)
     while len(ready):
         found[ready] = level
         level, done = level + 1, done + len(ready)
         if done < (level - _LEVELS) * narrow:
             return None
         vector = graphblas.Vector.from_coo(ready, True, size=size, dtype=graphblas.dtypes.BOOL)
-        takers, got = vector.vxm(taken, count).new().to_coo(sort=False)
-        left = lacking[takers] - got
-        lacking[takers] = left
-        ready = takers[left == 0]
+        consumers, satisfied = vector.vxm(consumer_matrix, count).new().to_coo(sort=False)
+        remaining = missing[consumers] - satisfied
+        missing[consumers] = remaining
+        ready = consumers[remaining == 0]
     heights: list[int] = found.tolist()
     return heights if done == size else None

@@ -1,10 +1,10 @@
-"""Graphs: named calls that take each other's results. From a mapping to calls in order; pure, no IO.
+"""Plans graphs: from a mapping of named calls that consume each other's results to calls in order. Pure, no IO.
 
-A node is a call, `(callable, argument, …)`, or data, which is all else and is not searched. An argument that equals a
-key is that node. Lists, dicts (their values) and nested call tuples are searched, too; a nested call becomes a node
-without a name. A string that is no key is an error, and any other value a constant.
+A node is a call, `(callable, argument, …)`, or data, which is everything else and is not searched. An argument that
+equals a key refers to that node. Lists, the values of dicts and nested call tuples are searched; a nested call becomes
+a node without a key. A string that is no key is an error, and any other value is a constant.
 
-Calls are ordered (`scaler_client.graphs.ordering`) so that whoever runs them in this order holds few results at a time.
+Calls are ordered (`scaler_client.graphs.ordering`) so that few results are held at a time.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from scaler_client.graphs.ordering import depth_first, heights
 from scaler_client.task_context import load_nth_input
 
 _COMPARED = 10_000
-"""Keys among which the nearest one is looked for."""
-_LONGEST: Final = 200
-"""Characters of text and of keys that are compared, or shown in messages: what is longer may be a whole document."""
+"""Keys that are compared at most to suggest the nearest one."""
+_SHOWN_CHARACTERS: Final = 200
+"""Characters of a key that are compared, or shown in an error: a longer one may be a whole document."""
 _NOTHING: Final = object()
 _DATA: Final = -1
 _NO_KEY: Final = -2
-"""In the place of the number of a call, for a node that is data and for what is no node."""
-_NAMED = 10
-"""Keys that a path or a cycle spells out."""
+"""Instead of the number of a call: the node is data, or there is no such node."""
+_SHOWN_KEYS = 10
+"""Keys of a path or a cycle that an error shows."""
 
 
 _SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = _LONGEST
+_SHORT.maxstring = _SHORT.maxother = _SHOWN_CHARACTERS
 _shown = _SHORT.repr
 
 
 class NodeInput:
-    """Stands in the arguments of a call for the result of the need at this place."""
+    """Replaces an argument by the result of the dependency with this index."""
 
     __slots__ = ("at",)
 
@@ -51,7 +51,7 @@ class NodeInput:
 
 
 class DataNode:
-    """A node that is data, among the arguments of the calls that take it."""
+    """A data node, as an argument of the calls that consume it."""
 
     __slots__ = ("value",)
 
@@ -61,55 +61,55 @@ class DataNode:
 
 @dataclass(slots=True)
 class GraphPlan:
-    """What some keys of a graph need, and nothing else: calls as columns, in the order in which to run them."""
+    """The calls that the requested keys of a graph need, as columns, in the order in which to run them."""
 
     keys: list[Hashable] = field(default_factory=list)
     functions: list[Callable[..., Any]] = field(default_factory=list)
     arguments: list[tuple[Any, ...]] = field(default_factory=list)
-    """They hold NodeInputs and DataNodes."""
+    """With NodeInputs and DataNodes in the place of nodes."""
     needs: list[tuple[int, ...]] = field(default_factory=list)
-    """The places of the calls whose results each takes."""
-    takers: list[int] = field(default_factory=list)
-    """How many calls take the result of each."""
-    places: dict[Hashable, int] = field(default_factory=dict)
-    """Of the requested calls."""
+    """The positions of the dependencies of each call."""
+    consumers: list[int] = field(default_factory=list)
+    """The number of consumers of each call."""
+    positions: dict[Hashable, int] = field(default_factory=dict)
+    """The positions of the requested calls."""
     data: dict[Hashable, DataNode] = field(default_factory=dict)
-    """The requested nodes that are data."""
+    """The requested data nodes."""
     shapes: dict[int, tuple[NodeInput, ...]] = field(default_factory=dict)
-    """The arguments of calls that take so many nodes and nothing else; they share them."""
+    """Shared arguments of calls whose arguments are nodes only, by their number."""
 
-    def ways(self, failed: Container[int]) -> dict[int, int]:
-        """For each call that failed, or depends on one: which of its needs the failure came by, or itself."""
-        ways: dict[int, int] = {}
-        for place, needs in enumerate(self.needs):
+    def failure_causes(self, failed: Container[int]) -> dict[int, int]:
+        """For each call that failed or depends on a failed one: the dependency that caused it, or the call itself."""
+        causes: dict[int, int] = {}
+        for position, needs in enumerate(self.needs):
             for need in needs:
-                if need in ways:
-                    ways[place] = need
+                if need in causes:
+                    causes[position] = need
                     break
             else:
-                if place in failed:
-                    ways[place] = place
-        return ways
+                if position in failed:
+                    causes[position] = position
+        return causes
 
-    def path(self, place: int, ways: Mapping[int, int]) -> list[Hashable]:
-        """The keys on the way from a call to where its failure came from, itself first; or only itself."""
-        keys: dict[Hashable, None] = {self.keys[place]: None}
-        while (before := ways.get(place, place)) != place:
-            place = before
-            keys[self.keys[place]] = None
+    def path(self, position: int, causes: Mapping[int, int]) -> list[Hashable]:
+        """The keys of the path from a call to the failed call that caused its failure."""
+        keys: dict[Hashable, None] = {self.keys[position]: None}
+        while (before := causes.get(position, position)) != position:
+            position = before
+            keys[self.keys[position]] = None
         return list(keys)
 
 
 def is_call(node: object) -> bool:
-    """Whether a node is `(callable, argument, …)`; everything else, named tuples included, is data."""
+    """Whether a node is a call, `(callable, argument, …)`; everything else, named tuples included, is data."""
     return type(node) is tuple and len(node) > 0 and callable(node[0])
 
 
 def plan(graph: Mapping[Any, Any], keys: Iterable[Hashable]) -> GraphPlan:
-    """What the keys need, in order.
+    """The calls that the keys need, in order.
 
-    Raises KeyError for keys that are unknown or asked for twice and for strings among the arguments that are no keys,
-    TypeError for `keys` that is a string, graphlib.CycleError for a cycle.
+    Raises KeyError for a key that is unknown or requested twice and for a string argument that is no key, TypeError if
+    `keys` is a string, graphlib.CycleError for a cycle.
     """
     with gc_paused():
         return _Planner(graph).plan(keys)
@@ -117,7 +117,7 @@ def plan(graph: Mapping[Any, Any], keys: Iterable[Hashable]) -> GraphPlan:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Without the garbage collector, which would look at millions of nodes again and again, and find nothing."""
+    """Pause the garbage collector, which would traverse millions of nodes repeatedly without finding garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -128,7 +128,7 @@ def gc_paused() -> Iterator[None]:
 
 
 class _Numbers(dict[Hashable, int]):
-    """The number of each call of a graph, given when it is first looked up; _DATA and _NO_KEY for all else."""
+    """The number of each call of a graph, assigned at its first lookup; _DATA and _NO_KEY for other keys."""
 
     def __init__(self, graph: Mapping[Any, Any]) -> None:
         super().__init__()
@@ -139,7 +139,8 @@ class _Numbers(dict[Hashable, int]):
 
     def __missing__(self, key: Hashable) -> int:
         node = self._find(key, _NOTHING)
-        if type(node) is tuple and node and callable(node[0]):  # is_call, which takes as long as all else here
+        # is_call, inlined: calling it would double the time of this method.
+        if type(node) is tuple and node and callable(node[0]):
             self[key] = number = len(self.calls)
             self.names.append(key)
             self.calls.append(node)
@@ -151,14 +152,14 @@ class _Numbers(dict[Hashable, int]):
         return _DATA
 
     def add(self, key: Hashable, call: tuple[Any, ...]) -> int:
-        """One more call."""
+        """Number a nested call, under the key of the call that contains it."""
         self.names.append(key)
         self.calls.append(call)
         return len(self.calls) - 1
 
 
 class _Planner:
-    """Calls are numbered as they are come across, and read in that order: what nobody needs is never looked at."""
+    """Numbers calls as it reaches them and reads them in that order, so that unneeded nodes are never read."""
 
     def __init__(self, graph: Mapping[Any, Any]) -> None:
         self._graph = graph
@@ -176,9 +177,9 @@ class _Planner:
             try:
                 hash(key)
             except TypeError as error:
-                raise TypeError(f"keys holds {_shown(key)}, which is no key: {error}") from None
+                raise TypeError(f"keys contains {_shown(key)}, which is no key: {error}") from None
             if key in wanted:
-                raise KeyError(f"key {_shown(key)} is asked for twice")
+                raise KeyError(f"key {_shown(key)} is requested twice")
             wanted[key] = number = self._numbers[key]
             if number == _NO_KEY:
                 raise KeyError(f"key {_shown(key)} is not in the graph{self._nearest(key)}")
@@ -187,12 +188,12 @@ class _Planner:
         return self._ordered({key: number for key, number in wanted.items() if number >= 0}, data)
 
     def _read(self) -> None:
-        """Replace the needs among the arguments of all calls that are needed, which are found by it."""
+        """Replace nodes among the arguments of all needed calls; this reaches further calls."""
         look = self._numbers.__getitem__
-        for number, call in enumerate(self._numbers.calls):  # it grows meanwhile
+        for number, call in enumerate(self._numbers.calls):  # grows during the loop
             try:
                 found: Sequence[int] = tuple(map(look, call[1:]))
-            except TypeError:  # something can not be hashed
+            except TypeError:  # an argument is not hashable
                 found = (_NO_KEY,)
             size = len(found)
             if min(found, default=0) >= 0 and (size < 2 or len(set(found)) == size):
@@ -203,25 +204,25 @@ class _Planner:
                 found = tuple(needs)
             self._needs.append(found)
 
-    def _argument(self, taker: int, needs: dict[int, int], value: Any) -> Any:
+    def _argument(self, consumer: int, needs: dict[int, int], value: Any) -> Any:
         try:
             number = self._numbers[value]
-        except TypeError:  # it can not be hashed
+        except TypeError:  # not hashable
             number = _NO_KEY
         if number >= 0:
             return self._input(needs.setdefault(number, len(needs)))
         if number == _DATA:
             return self._numbers.data[value]
         if isinstance(value, str):
-            remedy = "; text that is no key goes into a node of its own"
-            where = f"node {_shown(self._numbers.names[taker])} takes {_shown(value)}"
+            remedy = "; put text that is no key into a node of its own"
+            where = f"node {_shown(self._numbers.names[consumer])} refers to {_shown(value)}"
             raise KeyError(f"{where}, which is not in the graph{self._nearest(value)}{remedy}")
         if type(value) is list:
-            return [self._argument(taker, needs, item) for item in value]
+            return [self._argument(consumer, needs, item) for item in value]
         if type(value) is dict:
-            return {name: self._argument(taker, needs, item) for name, item in value.items()}
+            return {name: self._argument(consumer, needs, item) for name, item in value.items()}
         if is_call(value):
-            return self._input(needs.setdefault(self._numbers.add(self._numbers.names[taker], value), len(needs)))
+            return self._input(needs.setdefault(self._numbers.add(self._numbers.names[consumer], value), len(needs)))
         return value
 
     def _shape(self, size: int) -> tuple[NodeInput, ...]:
@@ -241,39 +242,41 @@ class _Planner:
             keys = list(dict.fromkeys(self._numbers.names[number] for number in error.args[1]))
             cycle = [*keys, keys[0]]
             raise CycleError(f"the graph has a cycle: {format_path(cycle)}", cycle) from None
-        places = [0] * len(order)
-        for place, number in enumerate(order):
-            places[number] = place
-        place_of, calls = places.__getitem__, self._numbers.calls
+        positions = [0] * len(order)
+        for position, number in enumerate(order):
+            positions[number] = position
+        position_of, calls = positions.__getitem__, self._numbers.calls
         plan = GraphPlan(
             [self._numbers.names[number] for number in order],
             [calls[number][0] for number in order],
             [self._arguments[number] for number in order],
-            [tuple(map(place_of, needs[number])) for number in order],
+            [tuple(map(position_of, needs[number])) for number in order],
             [0] * len(order),
-            {key: places[number] for key, number in wanted.items()},
+            {key: positions[number] for key, number in wanted.items()},
             data,
             self._shapes,
         )
-        takers = plan.takers
+        consumers = plan.consumers
         for need in chain.from_iterable(plan.needs):
-            takers[need] += 1
+            consumers[need] += 1
         return plan
 
     def _nearest(self, key: Hashable) -> str:
         import difflib
 
-        if not isinstance(key, str) or len(key) > _LONGEST:
+        if not isinstance(key, str) or len(key) > _SHOWN_CHARACTERS:
             return ""
-        names = [name for name in islice(self._graph, _COMPARED) if isinstance(name, str) and len(name) <= _LONGEST]
+        names = [
+            name for name in islice(self._graph, _COMPARED) if isinstance(name, str) and len(name) <= _SHOWN_CHARACTERS
+        ]
         found = difflib.get_close_matches(key, names, 1)
         return f"; the nearest key is {found[0]!r}" if found else ""
 
 
 def format_path(keys: list[Hashable]) -> str:
-    """Keys one after the other, the middle of many left out."""
+    """A path as text, without the middle of a long one."""
     words = [_shown(key) for key in keys]
-    if len(words) > _NAMED:
-        half: Final = _NAMED // 2
+    if len(words) > _SHOWN_KEYS:
+        half: Final = _SHOWN_KEYS // 2
         words[half:-half] = [f"… {len(words) - 2 * half} more …"]
     return " → ".join(words)

@@ -1,4 +1,4 @@
-"""From a plan to the pieces of a graph: arguments as bytes, and who takes whose result."""
+"""Submits a planned graph piece by piece: serialized arguments, and the dependencies of each call."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import join_parts, split_parts
 
 PIECE_NODES: Final = 4096
-_BRIEF: Final = 256
-"""Plain values up to so many characters are written into each call that takes them."""
-_WRITTEN_AT_ONCE: Final = PLAIN | {NodeInput}
-_NOTHING: Final[dict[str, Any]] = {}
+_INLINE_CHARACTERS: Final = 256
+"""Characters of a text or bytes node up to which it is serialized into each of its consumers."""
+_PICKLED_DIRECTLY: Final = PLAIN | {NodeInput}
+_NO_KEYWORDS: Final[dict[str, Any]] = {}
 
 FindGroup = Callable[[Callable[..., Any], int], CallGroup]
-"""The group of calls of a function with so many arguments; raises TypeError where it does not take them."""
+"""The group of calls of a function with this number of arguments; raises TypeError if it does not accept them."""
 
 
 class WrittenData:
-    """A data node as bytes: written once, however many calls take it."""
+    """A serialized data node: serialized once for all its consumers."""
 
     __slots__ = ("load", "needs", "payload")
 
@@ -54,7 +54,7 @@ class WrittenData:
 
 
 class GraphSubmission:
-    """One graph on its way: nodes are written and handed over piece by piece."""
+    """One graph: calls are serialized and handed to the IO thread piece by piece."""
 
     def __init__(
         self,
@@ -73,46 +73,46 @@ class GraphSubmission:
         self._reserialized = reserialized
         self._data: dict[DataNode, Any] = {}
         self._shapes: dict[int, bytes] = {}
-        self._ways: tuple[int, dict[int, int]] = 0, {}
-        """How many failures were known when it was worked out, and by which way they came."""
+        self._causes: tuple[int, dict[int, int]] = 0, {}
+        """The number of failures when it was computed, and GraphPlan.failure_causes of them."""
         self.futures: dict[Hashable, ScalerFuture[Any]] = {}
-        """The requested calls."""
+        """The futures of the requested calls."""
 
     def submit(self) -> None:
-        """Write and hand over all of it; where that fails nothing of it is run any more."""
+        """Serialize and hand over all calls; if that raises, the graph is cancelled."""
         plan, owner = self._plan, self._writer.owner
         kinds = list(zip(map(id, plan.functions), map(len, plan.arguments), strict=True))
-        # Before anything is sent: functions that can not be called so.
+        # Refuse wrong numbers of arguments before anything is sent.
         named = dict(zip(kinds, plan.functions, strict=True))
         groups = {kind: self._find_group(function, kind[1]) for kind, function in named.items()}
         written = [groups[kind] for kind in kinds]
-        asked = {place: key for key, place in plan.places.items()}
+        asked = {position: key for key, position in plan.positions.items()}
         try:
-            for place, key in asked.items():
-                future = self.futures[key] = ScalerFuture(owner, self._first + place, written[place], b"")
+            for position, key in asked.items():
+                future = self.futures[key] = ScalerFuture(owner, self._first + position, written[position], b"")
                 self._graph.requested[future.task_id] = future
-                if plan.takers[place]:
+                if plan.consumers[position]:
                     self._graph.leases[future.task_id] = future.lease()
-            place = 0
+            position = 0
             with gc_paused():
-                while place < len(kinds):
-                    place = self._hand_over(place, written, asked)
+                while position < len(kinds):
+                    position = self._hand_over(position, written, asked)
         except BaseException:
             self.cancel()
             raise
 
     def cancel(self) -> None:
-        """Nothing of it is wanted any more."""
+        """Cancel all calls."""
         self._io.cancel(self._graph.tasks)
 
     def _hand_over(self, start: int, groups: list[CallGroup], asked: Mapping[int, Hashable]) -> int:
-        """Write and hand over one piece, from a place on; returns the place behind it."""
+        """Serialize and hand over one piece from a position on; returns the position after it."""
         first, plan = self._first, self._plan
         calls, others = self._write_some(start)
         end = start + len(calls)
         rows = plan.needs[start:end]
         futures: dict[int, ScalerFuture[Any]] = {}
-        for at in [place - start for place in range(start, end) if place in asked]:
+        for at in [position - start for position in range(start, end) if position in asked]:
             future = self.futures[asked[start + at]]
             needed = [self._graph.need(first + need) for need in rows[at]]
             future.call, future.needs = calls[at], [*needed, *others.get(at, ())]
@@ -128,8 +128,8 @@ class GraphSubmission:
             calls=calls,
             dependents=[at for at, row in enumerate(rows) for _ in row],
             needs=[first + need for row in rows for need in row],
-            consumers=plan.takers[start:end],
-            intermediate=[place - start for place in range(start, end) if place not in asked],
+            consumers=plan.consumers[start:end],
+            intermediate=[position - start for position in range(start, end) if position not in asked],
             others=others,
             requested=futures,
         )
@@ -139,7 +139,7 @@ class GraphSubmission:
     # --- arguments --------------------------------------------------------------------------------------------------
 
     def _write_some(self, start: int) -> tuple[list[bytes], dict[int, Sequence[Dependency]]]:
-        """As many calls as a message takes, from a place on; and by position what they take besides nodes."""
+        """Serialize as many calls as one message holds; returns their dependencies on other tasks and objects, too."""
         calls: list[bytes] = []
         others: dict[int, Sequence[Dependency]] = {}
         size, shapes, written = 0, self._plan.shapes, self._shapes
@@ -157,40 +157,40 @@ class GraphSubmission:
                 break
         return calls, others
 
-    def _write(self, place: int) -> tuple[bytes, Sequence[Dependency]]:
+    def _write(self, position: int) -> tuple[bytes, Sequence[Dependency]]:
         try:
             written: Payload
             if isinstance(self._writer, PartCalls):
-                written, found = self._write_parts(self._writer, place)
+                written, found = self._write_parts(self._writer, position)
             else:
-                written, found = self._write_whole(self._writer, self._plan.arguments[place])
-            for kept in pending_puts(found):
-                wait_until_put(kept)
-            return self._placed(written), found
-        except FailedArgumentError as failed:  # the scheduler is told when it asks, and the node ends so
+                written, found = self._write_whole(self._writer, self._plan.arguments[position])
+            for stored in pending_puts(found):
+                wait_until_put(stored)
+            return self._store(written), found
+        except FailedArgumentError as failed:  # the scheduler asks for this input, and the node ends like it
             return b"", [failed.argument.lease()]
         except Exception as error:
-            add_note(error, f"it was raised when node {shown(self._plan.keys[place])} of the graph was to be sent")
+            add_note(error, f"raised while node {shown(self._plan.keys[position])} of the graph was serialized")
             raise
 
-    def _placed(self, payload: Payload) -> bytes:
-        """The bytes, or what stands for them where they are too big to travel."""
+    def _store(self, payload: Payload) -> bytes:
+        """The bytes, or the handle of an object if they exceed INLINE_LIMIT."""
         short = type(payload) is bytes and len(payload) <= INLINE_LIMIT
-        return payload if short else self._io.storage.place(payload)  # type: ignore[return-value]
+        return payload if short else self._io.storage.store(payload)  # type: ignore[return-value]
 
     def _write_whole(self, writer: PickledCalls, arguments: tuple[Any, ...]) -> tuple[Payload, Sequence[Dependency]]:
         kinds = set(map(type, arguments))
         if arguments is self._plan.shapes.get(len(arguments)):
-            written = self._shapes[len(arguments)] = pickle.dumps((arguments, _NOTHING), 5)
+            written = self._shapes[len(arguments)] = pickle.dumps((arguments, _NO_KEYWORDS), 5)
             return written, ()
-        if not kinds <= _WRITTEN_AT_ONCE:
+        if not kinds <= _PICKLED_DIRECTLY:
             arguments = tuple([self._replaced(value) for value in arguments])
-            if not set(map(type, arguments)) <= _WRITTEN_AT_ONCE:
-                return writer.write(arguments, _NOTHING, self._reserialized)
-        return pickle.dumps((arguments, _NOTHING), 5), ()
+            if not set(map(type, arguments)) <= _PICKLED_DIRECTLY:
+                return writer.write(arguments, _NO_KEYWORDS, self._reserialized)
+        return pickle.dumps((arguments, _NO_KEYWORDS), 5), ()
 
     def _replaced(self, value: Any) -> Any:
-        """An argument with what stands for the data nodes in it."""
+        """An argument with the values of its data nodes."""
         kind = type(value)
         if kind is DataNode:
             return self._written(value)
@@ -204,7 +204,7 @@ class GraphSubmission:
         found = self._data.get(node)
         if found is None:
             value = node.value
-            whole = type(value) in PLAIN and (not isinstance(value, str | bytes) or len(value) <= _BRIEF)
+            whole = type(value) in PLAIN and (not isinstance(value, str | bytes) or len(value) <= _INLINE_CHARACTERS)
             if not whole and not isinstance(value, ScalerFuture | ObjectReference):
                 value = self._dumped(value)
             found = self._data[node] = (value,)
@@ -214,27 +214,27 @@ class GraphSubmission:
         with Collector(self._writer.owner) as collected:
             payload = self._writer.dump_object(value)
         if collected.failed is not None:
-            return value  # whoever writes it into a call finds out
-        return WrittenData(self._placed(payload), self._writer.load, collected.found)
+            return value  # serializing it into a call raises FailedArgumentError
+        return WrittenData(self._store(payload), self._writer.load, collected.found)
 
-    def _write_parts(self, writer: PartCalls, place: int) -> tuple[bytes, Sequence[Dependency]]:
+    def _write_parts(self, writer: PartCalls, position: int) -> tuple[bytes, Sequence[Dependency]]:
         names: list[str] = []
         parts: list[bytes] = []
         found: list[Dependency] = []
-        for argument in self._plan.arguments[place]:
+        for argument in self._plan.arguments[position]:
             value = self._written(argument) if type(argument) is DataNode else argument
             if type(value) is NodeInput:
-                name, part = future_part("", self._first + self._plan.needs[place][value.at])
+                name, part = future_part("", self._first + self._plan.needs[position][value.at])
             elif type(value) is WrittenData and type(value.payload) is StoredPayload:
                 name, part = object_part("", value.payload)
-                found.append(value.payload.kept)
+                found.append(value.payload.object)
             elif type(value) is WrittenData:
                 name, part = "", value.payload
             else:
                 if type(value) in (list, dict) and _holds_nodes(value):
-                    problem = "with a serializer of one's own only whole arguments may be nodes"
-                    raise TypeError(f"node {self._plan.keys[place]!r}: {problem}")
-                payload, needs = writer.write((value,), _NOTHING)
+                    problem = "with a custom serializer only whole arguments may be nodes"
+                    raise TypeError(f"node {self._plan.keys[position]!r}: {problem}")
+                payload, needs = writer.write((value,), _NO_KEYWORDS)
                 found += needs
                 assert isinstance(payload, bytes), "parts are joined"
                 ((name, part),) = split_parts(payload)
@@ -243,7 +243,7 @@ class GraphSubmission:
         return join_parts(names, parts), found
 
     def progress(self) -> tuple[int, int]:
-        """How many calls of how many have a value."""
+        """The number of calls that have ended, and of all calls."""
         size = len(self._graph.tasks)
         if not self._graph.requested:
             return size, size
@@ -252,7 +252,7 @@ class GraphSubmission:
     # --- results ----------------------------------------------------------------------------------------------------
 
     def results(self, value_of: Callable[[Any], Any], keys: Sequence[Hashable]) -> dict[Hashable, Any]:
-        """The requested values, once all are there. The first failure is raised, and the rest cancelled."""
+        """Wait for the requested values. Raises the first failure and cancels the rest."""
         try:
             wait(self.futures.values(), return_when=FIRST_EXCEPTION)
             for future in self.futures.values():
@@ -268,7 +268,7 @@ class GraphSubmission:
         return future.result() if future is not None else value_of(self._plan.data[key].value)
 
     def all_futures(self, value_of: Callable[[Any], Any], keys: Sequence[Hashable]) -> dict[Hashable, Any]:
-        """A future per requested node; data is done already."""
+        """A future for each requested node; that of data is done."""
         owner, group = self._writer.owner, CallGroup(Group(b""), (), self._writer.load, self._writer.dump)
         futures: dict[Hashable, Any] = {}
         for key in keys:
@@ -279,10 +279,10 @@ class GraphSubmission:
         return futures
 
     def _describe(self, task: int, failed: set[int]) -> str:
-        if len(failed) > self._ways[0]:  # one pass over the graph for all that look at their failures
+        if len(failed) > self._causes[0]:  # one pass over the graph serves all failures so far
             known = failed.copy()
-            self._ways = len(known), self._plan.ways({other - self._first for other in known})
-        path = self._plan.path(task - self._first, self._ways[1])
+            self._causes = len(known), self._plan.failure_causes({other - self._first for other in known})
+        path = self._plan.path(task - self._first, self._causes[1])
         return f"in a graph: {format_path(path)}" if len(path) > 1 else f"in a graph: node {path[0]!r}"
 
 

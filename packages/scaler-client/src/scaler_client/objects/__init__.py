@@ -1,1 +1,4 @@
-"""Stored objects as a client sees them: handles, the store, rebuilding lost ones. Knows no future and no call."""
+"""Objects in object storage as a client sees them: handles, the store, and how lost objects are rebuilt.
+
+Knows no future and no call.
+"""

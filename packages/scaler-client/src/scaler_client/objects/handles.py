@@ -1,10 +1,10 @@
-"""Payloads in object storage: what stands for them in this process. Pure, no IO.
+"""Handles of objects in object storage. Pure, no IO.
 
-Theory. An object lives as long as anything here refers to it. Everything that does holds a StoredPayload (or the
-StoredObject itself): a call until its outcome is in, a future until somebody has loaded its result, the calls that take
-that result until theirs are in, `send_object` until it is cleared. All StoredPayloads of one object share one
-StoredObject, and with that the object is deleted. What nobody takes up (the outcome of a cancelled call) is
-deleted at once in the same way.
+Theory. An object lives as long as this process refers to it by a StoredPayload, or by the StoredObject itself. A call
+refers to its objects until its outcome has arrived, a future to its result until the result is loaded, the consumers of
+a result until their own outcomes have arrived, and an ObjectReference until it is released. All StoredPayloads of one
+object share one StoredObject; when that is collected, the object is deleted. A result without any reference, such as
+that of a cancelled call, is deleted as soon as it arrives.
 """
 
 from __future__ import annotations
@@ -21,124 +21,127 @@ from scaler_protocol.errors import ScalerError
 from scaler_protocol.objects import Reference
 
 ASYNC_PUT_BYTES: Final = 256 * 1024
-"""Objects up to this are copied when they are put. Bigger ones are waited for: what follows may not be sent before."""
+"""Objects up to this size are copied and put asynchronously; the caller waits until a bigger one is stored."""
 
 
 class ObjectBackend(Protocol):
-    """Where objects are."""
+    """Where the bytes of objects are kept."""
 
     def fetch(self, reference: bytes, timeout: float = ...) -> Buffer:
-        """The bytes of an object; raises ScalerError, OSError, or TimeoutError after so many seconds."""
+        """The bytes of an object; raises ScalerError, OSError, or TimeoutError after `timeout` seconds."""
 
     def free(self, reference: bytes) -> None:
-        """Nobody needs the object any more. Never blocks."""
+        """Delete an object. Never blocks."""
 
 
-Place = Callable[[Payload], bytes]
-"""What stands for a payload: its bytes, or where it is too big to travel a StoredPayload; raises ScalerError."""
+Store = Callable[[Payload], bytes]
+"""Stores a payload above INLINE_LIMIT and returns its handle, or returns the bytes; raises ScalerError."""
 
 
 class StoredObject:
-    """One object that is ours; it is deleted with this. Among the needs of a call it is only kept, not waited for."""
+    """An object that this client owns: it is deleted when this is collected.
 
-    __slots__ = ("__weakref__", "_home", "_tell", "error", "pending", "reference", "source")
+    As a dependency of a call it is kept alive, and never waited for.
+    """
+
+    __slots__ = ("__weakref__", "_backend", "_put_callbacks", "error", "pending", "reference", "source")
 
     task_id = 0
 
-    def __init__(self, home: ObjectBackend, reference: bytes, *, pending: bool = False) -> None:
-        self._home, self.reference = home, reference
+    def __init__(self, backend: ObjectBackend, reference: bytes, *, pending: bool = False) -> None:
+        self._backend, self.reference = backend, reference
         self.pending = pending
-        """Whether storage has not said that it has it: no call that names it may be sent before."""
+        """Whether storage has not confirmed it yet: calls that refer to it are sent after that."""
         self.error: ScalerError | None = None
-        """Why it was refused."""
+        """Why storage has refused it."""
         self.source: RebuildSource | None = None
-        """What it is made of once more if its server loses it."""
-        self._tell: list[Callable[[ScalerError | None], object]] = []
+        """How to rebuild it if the server loses it."""
+        self._put_callbacks: list[Callable[[ScalerError | None], object]] = []
         # Not __del__: while that runs, other threads still get the object from weak references, as in ArgumentCache.
-        weakref.finalize(self, _free, home, reference).atexit = False
+        weakref.finalize(self, _free, backend, reference).atexit = False
 
     def set_source(self, source: RebuildSource | None) -> None:
-        """It can be made of this, too."""
+        """Rebuild it from this, unless there is a source that is still alive."""
         if self.source is None or not self.source.alive:
             self.source = source
 
     def finish_put(self, error: ScalerError | None) -> None:
-        """Storage has it, or has refused it."""
+        """Record that storage has confirmed the object, or refused it with this error."""
         self.error, self.pending = error, error is not None
-        self._tell_all()
+        self._run_put_callbacks()
 
     def add_put_callback(self, tell: Callable[[ScalerError | None], object]) -> None:
-        """Call this, at once where it is known: it may be called by any thread, and twice."""
-        self._tell.append(tell)
+        """Call `tell` once storage has confirmed or refused it, or at once; from any thread, and possibly twice."""
+        self._put_callbacks.append(tell)
         if not self.pending or self.error is not None:
-            self._tell_all()
+            self._run_put_callbacks()
 
-    def _tell_all(self) -> None:
-        waiting, self._tell = self._tell, []
-        for tell in waiting:
+    def _run_put_callbacks(self) -> None:
+        callbacks, self._put_callbacks = self._put_callbacks, []
+        for tell in callbacks:
             tell(self.error)
 
     def outcome(self) -> tuple[int, bytes] | None:
-        """Nobody asks: it is no task."""
+        """None: an object is no task and has no outcome."""
         return None
 
     @property
     def size(self) -> int:
-        """Bytes of the object."""
+        """Size of the object in bytes."""
         return Reference.unpack(self.reference).size
 
     def fetch(self, timeout: float = math.inf) -> Buffer:
-        """The bytes; raises ScalerError, OSError, or TimeoutError after so many seconds."""
-        return self._home.fetch(self.reference, timeout)
+        """The bytes; raises ScalerError, OSError, or TimeoutError after `timeout` seconds."""
+        return self._backend.fetch(self.reference, timeout)
 
 
-def _free(home: ObjectBackend, reference: bytes) -> None:
-    with contextlib.suppress(Exception):  # the connection may be gone
-        home.free(reference)
+def _free(backend: ObjectBackend, reference: bytes) -> None:
+    with contextlib.suppress(Exception):  # the connection may be closed
+        backend.free(reference)
 
 
 class StoredPayload(bytes):
-    """A packed reference where a payload is expected: what travels, and what keeps the object."""
+    """The handle of an object: a packed reference in the place of a payload, which also keeps the object alive."""
 
-    kept: StoredObject
+    object: StoredObject
 
     @classmethod
-    def of(cls, kept: StoredObject) -> StoredPayload:
-        """What stands for an object."""
-        payload = cls(kept.reference)
-        payload.kept = kept
-        return payload
+    def of(cls, stored: StoredObject) -> StoredPayload:
+        """The handle of an object."""
+        handle = cls(stored.reference)
+        handle.object = stored
+        return handle
 
     @property
     def size(self) -> int:
-        """Bytes of the object."""
-        return self.kept.size
+        """Size of the object in bytes."""
+        return self.object.size
 
 
 def stored_positions(payloads: Sequence[bytes]) -> Sequence[int]:
-    """Which of these stand for objects."""
+    """The positions of the handles among payloads."""
     if StoredPayload not in set(map(type, payloads)):
         return ()
     return [position for position, payload in enumerate(payloads) if type(payload) is StoredPayload]
 
 
 def pending_puts(needs: Iterable[object], *payloads: bytes) -> list[StoredObject]:
-    """What calls name that storage has not said it has."""
-    named = [payload.kept for payload in payloads if type(payload) is StoredPayload]
+    """The objects among payloads and dependencies that storage has not confirmed."""
+    named = [payload.object for payload in payloads if type(payload) is StoredPayload]
     found = dict.fromkeys([*named, *(need for need in needs if isinstance(need, StoredObject))])
-    return [kept for kept in found if kept.pending]
+    return [stored for stored in found if stored.pending]
 
 
 def fetched(payload: bytes, timeout: float = math.inf) -> Buffer:
-    """The payload proper. Where it is in object storage: raises what StoredObject.fetch raises."""
-    return payload.kept.fetch(timeout) if type(payload) is StoredPayload else payload
+    """The payload itself, fetched if it is a handle; raises what StoredObject.fetch raises."""
+    return payload.object.fetch(timeout) if type(payload) is StoredPayload else payload
 
 
-def kept_bytes(needs: Iterable[Sequence[object]]) -> int:
-    """Bytes of the objects among what calls need, each counted once."""
-    return sum(kept.size for kept in {need for found in needs for need in found if isinstance(need, StoredObject)})
+def object_bytes(needs: Iterable[Sequence[object]]) -> int:
+    """Total bytes of the objects among the dependencies of calls, each counted once."""
+    return sum(stored.size for stored in {need for found in needs for need in found if isinstance(need, StoredObject)})
 
 
 def true_size(payload: bytes) -> int:
-    """Bytes of the payload proper."""
+    """Bytes of the payload itself: of the object for a handle."""
     return payload.size if type(payload) is StoredPayload else len(payload)

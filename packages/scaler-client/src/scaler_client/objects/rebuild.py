@@ -1,7 +1,7 @@
-"""Sources: what objects are made of once more where their server was started again and has lost them.
+"""Rebuilding: the values from which objects are put again after a restarted server has lost them.
 
-A source holds nothing that would not be held without it: a value goes when its owner drops it, and one that was changed
-since its object was put is none any more.
+A source keeps nothing alive by itself: a value is collected when its owner drops it, and a value that was modified
+after its object was put is not used.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from scaler_protocol.buffers import BufferedPickle, Payload
 
 CHECKSUM_BYTES: Final = 16
 _STEP_BYTES: Final = 256 * 1024
-"""What stays in a core's own cache between two hashes."""
+"""Bytes that stay in the cache of a CPU core between the two hashes."""
 
 
 def pieces(payload: Payload) -> tuple[Any, ...]:
-    """The buffers that a payload is written as, one behind the other."""
+    """The buffers of a payload, in order."""
     return tuple(payload.pieces) if isinstance(payload, BufferedPickle) else (payload,)
 
 
 def checksum(payload: Payload) -> bytes:
-    """Tells a payload from what it was before as fast as memory can be read: an XXH3, of CHECKSUM_BYTES.
+    """The XXH3 of a payload, CHECKSUM_BYTES long: detects modification at the speed of memory.
 
-    Not for those who want two payloads to look the same.
+    Not secure against deliberate collisions.
     """
     found = xxh3_128()
     for piece in pieces(payload):
@@ -37,10 +37,7 @@ def checksum(payload: Payload) -> bytes:
 
 
 def content_key(payload: Payload) -> bytes:
-    """What equal payloads, and only those, have in common: their checksum, and a BLAKE3 of 32 bytes.
-
-    Memory is read once for both.
-    """
+    """Identifies a payload by its content: its checksum, then a BLAKE3 of 32 bytes. Memory is read once for both."""
     quick, strong = xxh3_128(), blake3()
     for piece in pieces(payload):
         view = memoryview(piece).cast("B")
@@ -52,29 +49,29 @@ def content_key(payload: Payload) -> bytes:
 
 
 class CheckedCopy:
-    """A `Copying` that knows the checksum of what was stored, whatever happens to the buffers."""
+    """A `Copying` that computes the checksum of what is stored, even if the buffers change meanwhile."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """The object is written from its beginning (again)."""
+        """Begin at the first byte of the object, for the first time or again."""
         self._found = xxh3_128()
 
     def copy(self, piece: memoryview) -> bytes:
-        """The next bytes of the object, as they are written."""
+        """Copy the next bytes of the object."""
         copied = bytes(piece)
         self._found.update(copied)
         return copied
 
     @property
     def checksum(self) -> bytes:
-        """Of all that was copied."""
+        """The checksum of all bytes that were copied."""
         return self._found.digest()
 
 
 class RebuildSource:
-    """A value, or the way to find it; `dump` writes it, and the pickle that was stored had this `checksum`."""
+    """How to find a value, how to serialize it (`dump`), and the checksum of the payload that was stored."""
 
     __slots__ = ("_checksum", "_dump", "_find")
 
@@ -83,20 +80,20 @@ class RebuildSource:
 
     @property
     def alive(self) -> bool:
-        """Whether the value is still there."""
+        """Whether the value still exists."""
         return self._find() is not None
 
     def payload(self) -> bytes | None:
-        """The bytes of the object, None where they can not be had any more. Raises what writing the value raises."""
+        """The bytes of the object; None if the value is gone or modified. Raises what serializing the value raises."""
         value = self._find()
         if value is None:
             return None
-        payload = bytes(self._dump(value))  # a copy, as the value's owner may be about to change it
+        payload = bytes(self._dump(value))  # a copy, because the owner of the value may modify it
         return payload if checksum(payload) == self._checksum else None
 
 
 def weak_source(value: Any, dump: Callable[[Any], Payload], checksum: bytes) -> RebuildSource | None:
-    """A source as long as the value lives; None where nobody can tell that."""
+    """A source that refers to the value weakly; None if the value has no weak references."""
     try:
         return RebuildSource(weakref.ref(value), dump, checksum)
     except TypeError:
@@ -104,5 +101,5 @@ def weak_source(value: Any, dump: Callable[[Any], Payload], checksum: bytes) -> 
 
 
 def strong_source(value: Any, dump: Callable[[Any], Payload], checksum: bytes) -> RebuildSource:
-    """A source that keeps the value."""
+    """A source that keeps the value alive."""
     return RebuildSource(lambda: value, dump, checksum)

@@ -171,7 +171,7 @@ class IoThread:
 
         def run() -> None:
             try:
-                self.storage.mend()
+                self.storage.restore()
             except ClientQuitError:
                 return
             except Exception as error:
