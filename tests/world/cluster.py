@@ -100,7 +100,7 @@ class SchedulerLife:
             assert agent.load < 1e-6
         recovery = core._recovery
         assert not (recovery._wanted or recovery._running or recovery._finished or recovery._adopted)
-        assert not any(function.held for function in core.state.functions.latest())
+        assert not any(function.waiting_tasks for function in core.state.functions.latest())
         assert not any(task.state == HELD for task in core.state.suspects)
 
 

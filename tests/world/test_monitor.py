@@ -13,7 +13,7 @@ from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.monitoring import TaskStep
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
-from scaler_scheduler.core.snapshot import ProcessFigures, census
+from scaler_scheduler.core.snapshot import ProcessStats, census
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
 from world.callers import WorldFuture
@@ -43,14 +43,14 @@ class WorldMonitor:
         """The scheduler begins anew, as its shell does."""
         state = self._world.scheduler.core.state
         self._publish(census(state, self._figures(), self._world.now, snapshot=True))
-        state.chronicle.now = self._world.now
+        state.event_log.now = self._world.now
         sessions = state.sessions.values()
         tasks = [task for session in sessions for task in session.tasks.values()]
-        state.chronicle.begin(state.agents.values(), tasks)
+        state.event_log.start(state.agents.values(), tasks)
 
-    def _figures(self) -> ProcessFigures:
+    def _figures(self) -> ProcessStats:
         hub = self._world.scheduler.hub
-        return ProcessFigures("ipc:///world", 0.0, self._world.now, 0.0, 0, hub.sent, hub.received, hub.round_trip)
+        return ProcessStats("ipc:///world", 0.0, self._world.now, 0.0, 0, hub.sent, hub.received, hub.round_trip)
 
     def _publish(self, message: Message) -> None:
         self._number += 1
@@ -58,13 +58,13 @@ class WorldMonitor:
 
     def lose(self) -> None:
         """What has happened since the last look never arrives."""
-        self._world.scheduler.core.state.chronicle.take(0.0)
+        self._world.scheduler.core.state.event_log.take(0.0)
         self._number += 1
 
     def look(self) -> None:
         """Hear all, twice, should there be a gap; then compare."""
         for _ in range(2):
-            events = self._world.scheduler.core.state.chronicle.take(0.0)
+            events = self._world.scheduler.core.state.event_log.take(0.0)
             if events is not None:
                 self._publish(events)
             self._publish(census(self._world.scheduler.core.state, self._figures(), self._world.now))
@@ -131,9 +131,9 @@ def test_nothing_is_kept_where_nobody_listens() -> None:
     world = World()
     world.client.submit(*plans(100))
     world.finish(1.0)
-    chronicle = world.scheduler.core.state.chronicle
-    assert not chronicle.listening and chronicle.take(0.0) is None
-    assert chronicle.ended[Status.VALUE] == 100
+    event_log = world.scheduler.core.state.event_log
+    assert not event_log.listening and event_log.take(0.0) is None
+    assert event_log.ended[Status.VALUE] == 100
 
 
 class Moves:

@@ -22,7 +22,7 @@ from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
-from scaler_scheduler.core.snapshot import ProcessFigures, census
+from scaler_scheduler.core.snapshot import ProcessStats, census
 from scaler_scheduler.core.state import SchedulerState
 
 M = TypeVar("M")
@@ -36,13 +36,13 @@ class TinyMonitor:
     def __init__(self, state: SchedulerState) -> None:
         self.steps: dict[int, int] = {}
         self._state = state
-        state.chronicle.begin((), ())
+        state.event_log.start((), ())
 
     def look(self, now: float) -> None:
         """Hear what has happened; it is what the tables hold, and the figures can be written."""
         state = self._state
-        encode(census(state, ProcessFigures("ipc:///test", 0.0, now, 0.0, 0), now))
-        if (events := state.chronicle.take(0.0)) is not None:
+        encode(census(state, ProcessStats("ipc:///test", 0.0, now, 0.0, 0), now))
+        if (events := state.event_log.take(0.0)) is not None:
             written = decode([bytes(frame) for frame in encode(events)])
             assert isinstance(written, TaskEvents)
             ids = iter(memoryview(written.tasks).cast("Q"))

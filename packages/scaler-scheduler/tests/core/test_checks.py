@@ -23,8 +23,8 @@ from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.functions import RECORDS_LIMIT
 from scaler_scheduler.core.intake import GROUPS_LIMIT
-from scaler_scheduler.core.queue import WaitingRoom
-from scaler_scheduler.core.records import Offer
+from scaler_scheduler.core.queue import TaskQueue
+from scaler_scheduler.core.records import WorkerClass
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -56,8 +56,8 @@ def submit(*tasks: int, needs: dict[int, int] | None = None, body: bytes = b"bod
 
 
 def totals(driver: SchedulerDriver) -> tuple[int, ...]:
-    chronicle = driver.core.state.chronicle
-    return chronicle.submitted, *chronicle.ended
+    event_log = driver.core.state.event_log
+    return event_log.submitted, *event_log.ended
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,9 @@ def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None
     assert len(state.functions) <= RECORDS_LIMIT + 1
     assert len(state.agents[agent].functions) <= HELD_FUNCTIONS
     assert len(state.sessions[ord("c")].groups) < RECORDS_LIMIT
-    assert sum(map(len, driver.core._dispatch._rooms.values())) < 100, "void entries of agents with room pile up"
+    assert sum(map(len, driver.core._dispatch._agents_with_room.values())) < 100, (
+        "void entries of agents with room pile up"
+    )
 
 
 def test_lanes_go_with_their_groups(driver: SchedulerDriver) -> None:
@@ -289,16 +291,16 @@ def test_what_one_client_has_costs_no_other(driver: SchedulerDriver, act: str) -
 
 
 def test_a_decision_does_not_look_at_every_priority(make_driver: type[SchedulerDriver]) -> None:
-    costs, offer = [], Offer((), None)
+    costs, offer = [], WorkerClass((), None)
     for count in (50, 5000):
         driver = make_driver()
         tasks = list(range(FIRST + 1, FIRST + 1 + count))
         groups = [Group(FUNCTION, priority=number) for number in range(count)]
         driver.feed(driver.client(b"c"), replace(submit(*tasks), groups=groups, task_groups=list(range(count))))
         room, taken = driver.core.state.waiting, list[int]()
-        room.add_offer(offer)
+        room.add_class(offer)
 
-        def decide(room: WaitingRoom = room, taken: list[int] = taken) -> None:
+        def decide(room: TaskQueue = room, taken: list[int] = taken) -> None:
             for _ in range(20):
                 taken.extend(task.id for task in room.take(offer, lambda lane: 1, 100.0))
 
@@ -388,7 +390,7 @@ def test_a_task_that_is_submitted_again_counts_for_nothing(driver: SchedulerDriv
     for graph in range(20):
         driver.feed(client, replace(submit(FIRST + 1), graph=graph and FIRST + graph, graph_size=2**63))
     assert [function.submitted for function in state.functions.latest()] == [1]
-    assert not state.sessions[ord("c")].graphs and state.chronicle.submitted == 1
+    assert not state.sessions[ord("c")].graphs and state.event_log.submitted == 1
     driver.feed(client, submit(FIRST + 1, FIRST + 2))
     assert [function.submitted for function in state.functions.latest()] == [2]
 

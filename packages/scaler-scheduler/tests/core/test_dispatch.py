@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scaler_io.links.events import PeerLost
-from scaler_scheduler.core.queue import TOLD
+from scaler_scheduler.core.queue import REPORTED_LIMIT
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -48,10 +48,10 @@ def test_it_is_said_when_tasks_wait_already(driver: SchedulerDriver) -> None:
 
 def test_it_is_said_to_everybody_but_not_without_end(driver: SchedulerDriver) -> None:
     client, _ = driver.client(), driver.agent(b"plain")
-    for number in range(3 * TOLD):
+    for number in range(3 * REPORTED_LIMIT):
         driver.submit(client, capability_names=(f"c{number}",), capability_values=(-1,))
-    assert len(warnings(driver)) == TOLD
+    assert len(warnings(driver)) == REPORTED_LIMIT
     driver.feed(client, PeerLost("left"))
-    assert not driver.core.state.waiting._told
+    assert not driver.core.state.waiting._reported
     driver.submit(driver.client(b"other"), **GPU)
     assert len(warnings(driver)) == 1

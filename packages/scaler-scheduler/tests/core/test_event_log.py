@@ -1,4 +1,4 @@
-"""The chronicle: what monitors are told of tasks."""
+"""The event_log: what monitors are told of tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, 
 from scaler_protocol.objects import Reference
 from scaler_protocol.operations import Drain
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.snapshot import ProcessFigures, census
+from scaler_scheduler.core.snapshot import ProcessStats, census
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -30,9 +30,9 @@ def driver(make_driver: type[SchedulerDriver]) -> SchedulerDriver:
 
 
 def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: SchedulerDriver) -> None:
-    chronicle, state = driver.core.state.chronicle, driver.core.state
-    chronicle._numbers = count(LAST)
-    chronicle.begin([], [])
+    event_log, state = driver.core.state.event_log, driver.core.state
+    event_log._numbers = count(LAST)
+    event_log.start([], [])
     client = driver.client()
     agents = [driver.agent(name, workers=2) for name in (b"one", b"two")]
     first = first_task(client[0]) + 1000
@@ -45,7 +45,7 @@ def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: Scheduler
             functions=(function_id(body),), names=("f",), bodies=Payloads([body]),
         ),
     )  # fmt: skip
-    told = chronicle.take(0.0)
+    told = event_log.take(0.0)
     assert told is not None
     events = decode([bytes(frame) for frame in encode(told)])
     assert isinstance(events, TaskEvents)
@@ -53,7 +53,7 @@ def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: Scheduler
     batches = list(PACKED_BATCH.iter_unpack(events.batches))
     assert {subject for step, subject, *_ in batches if step == TaskStep.ASSIGNED} <= set(numbers)
     assert {subject for step, subject, *_ in batches if step == TaskStep.WAITING} == set(events.group_numbers)
-    figures = ProcessFigures("", 0.0, 0.0, 0.0, 0)
+    figures = ProcessStats("", 0.0, 0.0, 0.0, 0)
     status = decode([bytes(frame) for frame in encode(census(state, figures, driver.now))])
     assert isinstance(status, MonitorStatus)
     assert list(status.agents) == numbers and set(status.worker_agents) <= set(numbers)
@@ -64,7 +64,7 @@ def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: Scheduler
 
 
 def test_tasks_of_which_none_waits_for_another_run_while_somebody_listens(driver: SchedulerDriver) -> None:
-    driver.core.state.chronicle.begin([], [])
+    driver.core.state.event_log.start([], [])
     client, agent = driver.client(), driver.agent()
     task, body = first_task(client[0]) + 1, b"body"
     driver.feed(
@@ -75,7 +75,7 @@ def test_tasks_of_which_none_waits_for_another_run_while_somebody_listens(driver
         ),
     )  # fmt: skip
     assert driver.runs(agent).keys() == {task}
-    told = driver.core.state.chronicle.take(0.0)
+    told = driver.core.state.event_log.take(0.0)
     assert told is not None
     steps = [step for step, *_ in PACKED_BATCH.iter_unpack(told.batches)]
     assert steps == [TaskStep.WAITING, TaskStep.ASSIGNED]

@@ -62,7 +62,7 @@ def places(driver: SchedulerDriver) -> dict[str, Any]:
         "_records": core._intake,
         "_graph": core._intake,
         "_enter": core._intake,
-        "enter": core._outcomes,
+        "enter": core._completion,
         "queue": core.state,
         "add": core.state.waiting,
         "check_eligible": core._dispatch,
@@ -92,8 +92,8 @@ def test_a_submit_that_can_not_be_taken_fails_as_a_whole(
     driver.feed(client, Release([earlier]))
     session = driver.core.state.sessions[client[0]]
     assert not session.tasks and not session.graphs
-    chronicle = driver.core.state.chronicle
-    assert chronicle.submitted == sum(chronicle.ended)
+    event_log = driver.core.state.event_log
+    assert event_log.submitted == sum(event_log.ended)
     (task,) = driver.submit(client)
     driver.done(agent, driver.runs(agent))
     assert list(driver.outcomes(client)) == [earlier, task]

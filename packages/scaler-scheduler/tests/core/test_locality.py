@@ -203,7 +203,7 @@ def test_tasks_without_inputs_are_not_looked_at(driver: SchedulerDriver, monkeyp
         raise AssertionError("it costs something")
 
     client, x, y = driver.client(), driver.agent(b"x"), driver.agent(b"y")
-    monkeypatch.setattr(Locality, "_held", fail)
+    monkeypatch.setattr(Locality, "_bytes_by_host", fail)
     submit(driver, client, 1, [[]] * 10)
     finish(driver, x, driver.runs(x))
     finish(driver, y, driver.runs(y))  # now there are big results
@@ -240,11 +240,11 @@ def test_no_task_is_lost_and_no_worker_idle(make_driver: type[SchedulerDriver], 
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locality, "PLACES_LIMIT", 3)
+    monkeypatch.setattr(locality, "OBJECTS_LIMIT", 3)
     places = Locality()
     for number in range(5):
-        places.made(Reference(bytes([number]) * 16, LOCAL_BYTES).pack(), "x")
-    assert len(places._places) == 3
+        places.add_location(Reference(bytes([number]) * 16, LOCAL_BYTES).pack(), "x")
+    assert len(places._hosts_by_object) == 3
     for number in range(40):
-        places.made(Reference(bytes([4]) * 16, LOCAL_BYTES).pack(), f"host {number}")
-    assert len(places._places[bytes([4]) * 16]) == 16
+        places.add_location(Reference(bytes([4]) * 16, LOCAL_BYTES).pack(), f"host {number}")
+    assert len(places._hosts_by_object[bytes([4]) * 16]) == 16

@@ -41,7 +41,7 @@ def test_any_task_can_be_cancelled_and_its_owner_is_told(operated: SchedulerDriv
     assert [message.runs for message in operated.take(agent, Withdraw)] == [(runs[running],)]
     operated.done(agent, runs, Status.CANCELLED, b"")
     assert operated.outcomes(client) == {} and operated.runs(agent).keys() == {kept}
-    assert operated.core.state.chronicle.not_found == 1
+    assert operated.core.state.event_log.not_found == 1
 
 
 def test_what_depends_on_a_cancelled_task_shares_its_fate(operated: SchedulerDriver) -> None:
@@ -87,9 +87,9 @@ def test_nobody_else_may(operated: SchedulerDriver) -> None:
 
 def test_what_monitors_are_told_can_be_written_whatever_clients_say(operated: SchedulerDriver) -> None:
     """JSON may spell texts that UTF-8 can not write."""
-    chronicle = operated.core.state.chronicle
-    chronicle.begin([], [])
+    event_log = operated.core.state.event_log
+    event_log.start([], [])
     failed = b'{"error": "DeserializeError", "message": "a \\udc80", "details": {}}'
-    chronicle.fault(1, Status.FAILED, failed, stored=False)
-    told = chronicle.take(0.0)
+    event_log.add_error(1, Status.FAILED, failed, stored=False)
+    told = event_log.take(0.0)
     assert told is not None and list(told.texts) == ["a \\udc80"] and encode(told)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from scaler_protocol.messages import AgentStatus
 from scaler_scheduler.core.event_log import TEXTS
-from scaler_scheduler.core.snapshot import ProcessFigures, census
+from scaler_scheduler.core.snapshot import ProcessStats, census
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
 
-FIGURES = ProcessFigures("ipc:///test", 0.0, 0.0, 0.0, 0)
+FIGURES = ProcessStats("ipc:///test", 0.0, 0.0, 0.0, 0)
 
 
 def report(count: int, deaths: int = 0) -> AgentStatus:
@@ -32,7 +32,7 @@ def test_an_agent_with_many_workers_is_not_told_of_at_the_cost_of_others(driver:
 
 def test_deaths_are_told_of_as_far_as_anybody_could_read_them(make_driver: type[SchedulerDriver]) -> None:
     driver = make_driver()
-    driver.core.state.chronicle.begin([], [])
+    driver.core.state.event_log.start([], [])
     driver.feed(driver.agent(), report(1, deaths=5 * TEXTS))
-    events = driver.core.state.chronicle.take(0.0)
+    events = driver.core.state.event_log.take(0.0)
     assert events is not None and len(events.texts) == TEXTS

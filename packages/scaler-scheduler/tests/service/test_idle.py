@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from scaler_scheduler.core.event_log import Chronicle
+from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.service.idle import WORTH_BYTES, WORTH_TASKS, give_back_when_idle
 
 SECONDS = 20.0
 
 
-async def rest(chronicle: Chronicle, given: asyncio.Event) -> list[int]:
+async def rest(event_log: EventLog, given: asyncio.Event) -> list[int]:
     """How many tasks had been submitted each time that memory was given back."""
     times: list[int] = []
 
     def give_back() -> None:
-        times.append(chronicle.submitted)
+        times.append(event_log.submitted)
         given.set()
 
-    idling = asyncio.ensure_future(give_back_when_idle(chronicle, 0.01, give_back))
+    idling = asyncio.ensure_future(give_back_when_idle(event_log, 0.01, give_back))
     for _ in range(2):
-        chronicle.submitted += WORTH_TASKS
+        event_log.submitted += WORTH_TASKS
         await asyncio.wait_for(given.wait(), SECONDS)
         given.clear()
     idling.cancel()
@@ -32,7 +32,7 @@ async def rest(chronicle: Chronicle, given: asyncio.Event) -> list[int]:
 
 def test_memory_is_given_back_once_for_each_burst() -> None:
     async def main() -> list[int]:
-        return await rest(Chronicle(), asyncio.Event())
+        return await rest(EventLog(), asyncio.Event())
 
     assert asyncio.run(main()) == [WORTH_TASKS, 2 * WORTH_TASKS]
 
@@ -47,7 +47,7 @@ def test_memory_that_peers_without_tasks_have_taken_is_given_back_once() -> None
                 enough.set()
             return looked[-1]
 
-        idling = asyncio.ensure_future(give_back_when_idle(Chronicle(), 0.01, lambda: given.append(looked[-1]), taken))
+        idling = asyncio.ensure_future(give_back_when_idle(EventLog(), 0.01, lambda: given.append(looked[-1]), taken))
         await asyncio.wait_for(enough.wait(), SECONDS)
         idling.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -45,9 +45,9 @@ def _cost(task: TaskRecord) -> float:
 def _follower(task: TaskRecord) -> TaskRecord | None:
     """The task that lacks only this one's result, if nobody else takes that."""
     extra = task.extra
-    if extra is None or extra.takers != 1 or not extra.inner or len(extra.dependents) != 1:
+    if extra is None or extra.consumers != 1 or not extra.intermediate or len(extra.dependents) != 1:
         return None
     follower = extra.dependents[0]
     more = follower.extra
-    is_next = more is not None and more.lacking == 1 and follower.state == HELD
+    is_next = more is not None and more.missing_inputs == 1 and follower.state == HELD
     return follower if is_next and follower.group.lane is task.group.lane else None

@@ -1,4 +1,4 @@
-"""Outcomes: from a run's end to whoever waits for it."""
+"""Completion: from a run's end to whoever waits for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE, profile_at
 from scaler_protocol.storage import DeleteObjects
-from scaler_scheduler.core.dependencies import Needs
+from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
@@ -20,8 +20,8 @@ from scaler_scheduler.core.records import (
     HELD,
     WAITING,
     AgentRecord,
-    Letter,
     Outcome,
+    OutcomeBatch,
     SessionRecord,
     TaskRecord,
 )
@@ -35,14 +35,14 @@ _SAMPLES = 3
 """Durations read per batch; the rest passes through unread."""
 
 
-class Outcomes:
+class Completion:
     """Takes what agents report, decides what it means, and tells the owners."""
 
     def __init__(self, state: SchedulerState, recovery: Recovery) -> None:
         self._state = state
         self._recovery = recovery
-        self.needs = Needs(state, self._release, self.end_children)
-        self._letters: dict[tuple[bytes, str], Letter] = {}
+        self.dependencies = Dependencies(state, self._release, self.end_children)
+        self._batches: dict[tuple[bytes, str], OutcomeBatch] = {}
         self._release_at: float | None = None
 
     def done(self, agent: AgentRecord, report: Done, now: float) -> None:
@@ -52,8 +52,8 @@ class Outcomes:
         """
         records = take_runs(agent, report)
         for position in report.stored:
-            self._state.locality.made(report.results[position], agent.host)
-        self._state.freed[agent] = None
+            self._state.locality.add_location(report.results[position], agent.host)
+        self._state.with_room[agent] = None
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
         self._sample(records, report)
         owner = plain_owner(records, report)
@@ -62,34 +62,34 @@ class Outcomes:
                 record.state = DONE  # type: ignore[union-attr]
                 record.call = b""  # type: ignore[union-attr]
             self._state.send(owner.peer, report)
-            chronicle = self._state.chronicle
-            chronicle.ended[Status.VALUE] += len(records)
-            if chronicle.listening:
-                chronicle.done(agent, report.tasks, report.statuses, report.profiles)
+            event_log = self._state.event_log
+            event_log.ended[Status.VALUE] += len(records)
+            if event_log.listening:
+                event_log.done(agent, report.tasks, report.statuses, report.profiles)
             return
         stored = set(report.stored)
         for position, record in enumerate(records):
             extra = record.extra if record is not None else None
-            if extra is not None and extra.inner and record.state == ASSIGNED and not report.statuses[position]:  # type: ignore[union-attr]
-                self._inner_value(agent, record, report, position, position in stored, now)  # type: ignore[arg-type]
+            if extra is not None and extra.intermediate and record.state == ASSIGNED and not report.statuses[position]:  # type: ignore[union-attr]
+                self._intermediate_value(agent, record, report, position, position in stored, now)  # type: ignore[arg-type]
             else:
                 self._one(agent, report, position, record, position in stored, now)
 
-    def _inner_value(
+    def _intermediate_value(
         self, agent: AgentRecord, record: TaskRecord, report: Done, position: int, stored: bool, now: float
     ) -> None:
         """What most nodes of graphs come to."""
         record.state, record.call = DONE, b""
-        chronicle, outcome = self._state.chronicle, (Status.VALUE, report.results[position], stored)
+        event_log, outcome = self._state.event_log, (Status.VALUE, report.results[position], stored)
         self._state.count_ended(record, Status.VALUE)
-        if chronicle.listening:
-            chronicle.done(agent, (record.id,), (Status.VALUE,), profile_of(report, position))
+        if event_log.listening:
+            event_log.done(agent, (record.id,), (Status.VALUE,), profile_of(report, position))
         if record.extra is not None and record.extra.children:
             self.end_children(record, now)
-        self.needs.ended(record, outcome, now)
+        self.dependencies.ended(record, outcome, now)
         session = record.group.session
         if session.watched:
-            self._state.ended.setdefault(session, []).append(record.id)
+            self._state.ended_intermediates.setdefault(session, []).append(record.id)
             if self._release_at is None:
                 self._release_at = now + RELEASE_SECONDS
 
@@ -105,15 +105,17 @@ class Outcomes:
         self, agent: AgentRecord, report: Done, position: int, record: TaskRecord | None, stored: bool, now: float
     ) -> None:
         status, task = report.statuses[position], report.tasks[position]
-        if status == Status.LOST and self._state.chronicle.listening:
-            self._state.chronicle.say(logging.WARNING, f"a run was lost: {restore(report.results[position])}", task)
+        if status == Status.LOST and self._state.event_log.listening:
+            self._state.event_log.add_text(
+                logging.WARNING, f"a run was lost: {restore(report.results[position])}", task
+            )
         if record is None:
             run = report.runs[position]
             if self._recovery.keeps(agent, task, run, status):
                 return
             # A run that was given up for lost: what user code made of it still counts, if nobody was faster.
             record = self._state.find(task)
-            asked = record is not None and record.is_unseen  # after a restart: there is no current run
+            asked = record is not None and record.is_call_missing  # after a restart: there is no current run
             counts = status <= (Status.FAILED if asked else Status.RAISED)
             if (
                 record is None
@@ -149,7 +151,7 @@ class Outcomes:
     def take_back(self, record: TaskRecord) -> None:
         """The run that is under way, or waits, is not needed any more."""
         if record.state == WAITING:
-            self._state.waiting.forget(record)
+            self._state.waiting.discard(record)
         elif record.state == ASSIGNED and record.agent is not None:
             self._state.withdrawn.setdefault(record.agent, []).append(record.run)
             stand_in = TaskRecord(record.id, record.group, b"")
@@ -161,7 +163,7 @@ class Outcomes:
         if status == Status.LOST:
             extra = record.more()
             extra.lost_runs += 1
-            self._state.chronicle.lost_runs += 1
+            self._state.event_log.lost_runs += 1
             again = extra.lost_runs < self._state.config.lost_run_limit
         elif status == Status.RAISED:
             extra = record.more() if record.group.group.retries else record.extra  # type: ignore[assignment]
@@ -195,45 +197,45 @@ class Outcomes:
         """The task has ended so: tell its owner and those that depend on it. Its own children die."""
         outcome = (status, payload, stored)
         self._end(record, outcome, now, profile, worker)
-        self._share(self.needs.ended(record, outcome, now), outcome, worker, now)
+        self._fail_dependents(self.dependencies.ended(record, outcome, now), outcome, worker, now)
 
-    def _share(self, fated: list[TaskRecord], outcome: Outcome, worker: str, now: float) -> None:
+    def _fail_dependents(self, failed: list[TaskRecord], outcome: Outcome, worker: str, now: float) -> None:
         """These end as what they need has ended, and so on. Their owner is told of those that it asked for."""
-        while fated:
-            record = fated.pop()
-            if record.state == ASSIGNED and record.extra is not None and record.extra.lacking:
+        while failed:
+            record = failed.pop()
+            if record.state == ASSIGNED and record.extra is not None and record.extra.missing_inputs:
                 self._state.withdrawn.setdefault(record.agent, []).append(record.run)  # type: ignore[arg-type]
                 self._state.leave_agent(record)
                 record.state = HELD
             if record.state == HELD:
                 self._end(record, outcome, now, NO_PROFILE, worker, shared=True)
-                fated += self.needs.ended(record, outcome, now)
+                failed += self.dependencies.ended(record, outcome, now)
 
     def _end(
         self, record: TaskRecord, outcome: Outcome, now: float, profile: bytes, worker: str, *, shared: bool = False
     ) -> None:
         record.state, record.call = DONE, b""
-        chronicle = self._state.chronicle
+        event_log = self._state.event_log
         self._state.count_ended(record, outcome[0])
-        if chronicle.listening:
-            chronicle.done(record.agent, (record.id,), (outcome[0],), profile)
+        if event_log.listening:
+            event_log.done(record.agent, (record.id,), (outcome[0],), profile)
             if not shared:
-                chronicle.fault(record.id, *outcome)
+                event_log.add_error(record.id, *outcome)
         extra = record.extra
-        if extra is None or not extra.inner or (outcome[0] != Status.VALUE and not shared):
+        if extra is None or not extra.intermediate or (outcome[0] != Status.VALUE and not shared):
             owner = record.group.session.peer
-            letter = self._letters.get((owner, worker))
-            if letter is None:
-                letter = self._letters[(owner, worker)] = Letter()
-            letter.add(record.id, outcome, profile)
+            batch = self._batches.get((owner, worker))
+            if batch is None:
+                batch = self._batches[(owner, worker)] = OutcomeBatch()
+            batch.add(record.id, outcome, profile)
         if extra is not None:
-            extra.lacking = 0
+            extra.missing_inputs = 0
             self.end_children(record, now)
 
     def fail(self, record: TaskRecord, error: ScalerError, now: float) -> None:
         """A task that is not on an agent ends with an error of ours."""
         if record.state == WAITING:
-            self._state.waiting.forget(record)
+            self._state.waiting.discard(record)
         self.settle(record, Status.FAILED, describe(error), now)
 
     def fail_runs(self, agent: AgentRecord, runs: Iterable[int], error: ScalerError, now: float) -> None:
@@ -254,14 +256,14 @@ class Outcomes:
         if dependent.state != HELD or extra is None or extra.inputs.get(need, ()) is not None:
             return
         if status == Status.VALUE:
-            self.needs.give(dependent, need, payload, stored=stored)
+            self.dependencies.give(dependent, need, payload, stored=stored)
         else:
-            self._share([dependent], (status, payload, stored), "", now)
+            self._fail_dependents([dependent], (status, payload, stored), "", now)
 
     def enter(self, session: SessionRecord, event: Submit, records: Sequence[TaskRecord], now: float) -> None:
         """New tasks depend on others."""
-        for record, outcome in self.needs.enter(session, event, records):
-            self._share([record], outcome, "", now)
+        for record, outcome in self.dependencies.enter(session, event, records):
+            self._fail_dependents([record], outcome, "", now)
 
     def agent_lost(self, agent: AgentRecord, reason: str, now: float, *, charged: bool = True) -> None:
         """An agent is gone: its tasks run elsewhere. Whoever may have ended it is charged, or suspected."""
@@ -277,7 +279,7 @@ class Outcomes:
                 continue
             extra = record.more()
             extra.given_up.append((record.run, agent.peer))
-            self._state.chronicle.lost_runs += record.run in blamed.running
+            self._state.event_log.lost_runs += record.run in blamed.running
             if record.run in blamed.charged:
                 extra.lost_runs += 1
                 extra.charged, extra.suspect = record.run, True
@@ -314,8 +316,8 @@ class Outcomes:
         self._state.drop(record)
         self.end_children(record, now)
         if record.extra is not None:
-            self._share(record.extra.dependents, (Status.CANCELLED, b"", False), "", now)
-            self.needs.let_go(record, now)
+            self._fail_dependents(record.extra.dependents, (Status.CANCELLED, b"", False), "", now)
+            self.dependencies.release_inputs(record, now)
 
     def end_children(self, parent: TaskRecord, now: float) -> None:
         """A run is over: what it submitted and has not ended is cancelled, and nothing of it needs to be kept."""
@@ -335,7 +337,7 @@ class Outcomes:
 
     def release(self, record: TaskRecord, now: float) -> None:
         """The owner has the outcome: forget the task here and at its agent."""
-        self.needs.forget(record, now)
+        self.dependencies.forget(record, now)
 
     def released(self, session: SessionRecord, tasks: Sequence[int], now: float) -> None:
         """The owner has these outcomes."""
@@ -344,7 +346,7 @@ class Outcomes:
             record = pop(task, None)
             if record is None:
                 continue
-            if record.state != DONE or self.needs.keeps(record):
+            if record.state != DONE or self.dependencies.keep_for_consumers(record):
                 session.tasks[task] = record  # it can not have what has not ended, or others take it
             elif record.agent is not None:
                 record.agent.released.append(task)
@@ -363,28 +365,28 @@ class Outcomes:
 
     def post(self, now: float) -> None:
         """Say what has piled up."""
-        for session, objects in self._state.unwanted.items():
+        for session, objects in self._state.unused_objects.items():
             self._state.send(session.peer, DeleteObjects(objects, session.number))
-        self._state.unwanted.clear()
-        if self._letters:
-            letters, self._letters = self._letters, {}
-            for (peer, worker), letter in letters.items():
+        self._state.unused_objects.clear()
+        if self._batches:
+            batches, self._batches = self._batches, {}
+            for (peer, worker), batch in batches.items():
                 self._state.send(
                     peer,
                     Done(
-                        letter.tasks,
-                        letter.statuses,
-                        Payloads(letter.results),
-                        stored=letter.stored,
-                        profiles=b"".join(letter.profiles),
+                        batch.tasks,
+                        batch.statuses,
+                        Payloads(batch.results),
+                        stored=batch.stored,
+                        profiles=b"".join(batch.profiles),
                         worker=worker,
                     ),
                 )
         if self._release_at is not None and now >= self._release_at:
             self._release_at = None
-            for session, ended in self._state.ended.items():
+            for session, ended in self._state.ended_intermediates.items():
                 self._state.send(session.peer, Ended(ended))
-            self._state.ended.clear()
+            self._state.ended_intermediates.clear()
             for agent in self._state.agents.values():
                 if agent.released:
                     tasks, agent.released = agent.released, []

@@ -33,7 +33,7 @@ from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
-from scaler_scheduler.core.completion import Outcomes
+from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.definitions import Definitions
 from scaler_scheduler.core.dispatch import Dispatch
@@ -45,8 +45,8 @@ from scaler_scheduler.core.records import (
     GONE,
     WAITING,
     AgentRecord,
-    Offer,
     SessionRecord,
+    WorkerClass,
     runtime_of,
 )
 from scaler_scheduler.core.recovery import Recovery
@@ -60,11 +60,11 @@ class SchedulerCore:
         self._config = config
         self.state = SchedulerState(incarnation, config)
         self._recovery = Recovery(self.state)
-        self._outcomes = Outcomes(self.state, self._recovery)
-        self._dispatch = Dispatch(self.state, self._outcomes)
-        self._intake = Intake(self.state, self._outcomes, self._dispatch)
-        self._definitions = Definitions(self.state, self._outcomes, self._dispatch)
-        self._operators = Operators(self.state, self._outcomes)
+        self._completion = Completion(self.state, self._recovery)
+        self._dispatch = Dispatch(self.state, self._completion)
+        self._intake = Intake(self.state, self._completion, self._dispatch)
+        self._definitions = Definitions(self.state, self._completion, self._dispatch)
+        self._operators = Operators(self.state, self._completion)
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
             PeerJoined: self._joined,
@@ -133,26 +133,26 @@ class SchedulerCore:
         handler = self._handlers.get(type(event))
         if handler is None:
             raise ProtocolError(f"unexpected message {type(event).__name__}")
-        self.state.chronicle.now = now
+        self.state.event_log.now = now
         handler(peer, event, now)
 
     def settle(self, now: float) -> list[Effect]:
         """Make every pending decision once, and say what to do about it."""
         state = self.state
-        state.chronicle.now = now
+        state.event_log.now = now
         self._recovery.settle(now)
-        self._outcomes.needs.queue_ready(now)
+        self._completion.dependencies.queue_ready(now)
         self._dispatch.assign(now)
         if state.withdrawn:
             self._dispatch.withdraw()
         self._dispatch.rebalance(now)
-        self._outcomes.post(now)
+        self._completion.post(now)
         out, state.out = state.out, []
         return out
 
     def due(self) -> float | None:
         """When `settle` should be called again although nothing happened."""
-        times = [self._outcomes.due(), self._dispatch.due(), self._recovery.due()]
+        times = [self._completion.due(), self._dispatch.due(), self._recovery.due()]
         return min([time for time in times if time is not None], default=None)
 
     # --- peers ------------------------------------------------------------------------------------------------------
@@ -172,9 +172,11 @@ class SchedulerCore:
             if peer in self.state.agents:
                 # An identity is that of one process: it lives, and is about to say what it still runs.
                 self._agent_lost(peer, "it began anew", now, charged=False)
-            offer = Offer(tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime)
-            agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, offer)
-            agent.number, agent.heard = self.state.chronicle.number(), now
+            worker_class = WorkerClass(
+                tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime
+            )
+            agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class)
+            agent.number, agent.reported_at = self.state.event_log.next_number(), now
             agent.resuming = agent.returning = bool(hello.peer_incarnation)
             self.state.agents[peer] = agent
             self._dispatch.joined(agent, now)
@@ -197,12 +199,12 @@ class SchedulerCore:
         self._recovery.agent_left(agent, now)
         text = f"{agent.workers} workers of {agent.name or agent.host} are gone: {reason}"
         self.state.log(text, logging.WARNING if charged else logging.INFO)
-        self._outcomes.agent_lost(agent, reason, now, charged=charged)
+        self._completion.agent_lost(agent, reason, now, charged=charged)
         for session in [session for session in self.state.sessions.values() if session.peer == peer]:
             self._session_over(session, now)
 
     def _session_over(self, session: SessionRecord, now: float) -> None:
-        self._outcomes.cancel_known(list(session.tasks), now)
+        self._completion.cancel_known(list(session.tasks), now)
         self.state.sessions.pop(session.number, None)
         self._recovery.session_over(session)
         self.state.waiting.drop_session(session)
@@ -213,14 +215,14 @@ class SchedulerCore:
         if isinstance(event.message, messages.Run) and (agent := self.state.agents.get(peer)):
             runs = range(event.message.first_run, event.message.first_run + len(event.message.tasks))
             error = ProtocolError(f"the task cannot be sent to a worker: {event.reason}")
-            self._outcomes.fail_runs(agent, runs, error, now)
+            self._completion.fail_runs(agent, runs, error, now)
 
     def _status(self, peer: bytes, event: messages.AgentStatus, now: float) -> None:
         agent = self._agent(peer)
-        agent.status, agent.heard = event, now
+        agent.status, agent.reported_at = event, now
         for death in event.deaths:
-            self.state.chronicle.say(logging.WARNING, f"{agent.name or agent.host}: {death}")
-        agent.running, agent.newer = frozenset(run for run in event.runs if run), self.state.next_run
+            self.state.event_log.add_text(logging.WARNING, f"{agent.name or agent.host}: {death}")
+        agent.running, agent.first_unreported = frozenset(run for run in event.runs if run), self.state.next_run
         self.state.suspects.reported(agent, now)
 
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
@@ -247,22 +249,22 @@ class SchedulerCore:
 
     def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
         check_done(event)
-        self._outcomes.done(self._agent(peer), event, now)
+        self._completion.done(self._agent(peer), event, now)
 
     def _cancel(self, peer: bytes, event: messages.Cancel, now: float) -> None:
         if peer in self._operators:
             self._operators.cancel(peer, event.tasks, now)
             return
-        self.state.chronicle.not_found += sum(self.state.find(task) is None for task in event.tasks)
+        self.state.event_log.not_found += sum(self.state.find(task) is None for task in event.tasks)
         owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
         self._recovery.cancelled(owned)
-        self._outcomes.cancel_known(owned, now)
+        self._completion.cancel_known(owned, now)
 
     def _release(self, peer: bytes, event: messages.Release, now: float) -> None:
         if event.tasks:
             session = self.state.sessions.get(session_of(event.tasks[0]))
             if session is not None and session.peer == peer:
-                self._outcomes.released(session, event.tasks, now)
+                self._completion.released(session, event.tasks, now)
 
     def _returned(self, peer: bytes, event: messages.Returned, now: float) -> None:
         agent = self._agent(peer)
@@ -285,7 +287,7 @@ class SchedulerCore:
                 agent.blocked.add(run)
             else:
                 agent.blocked.discard(run)
-        self.state.freed[agent] = None
+        self.state.with_room[agent] = None
 
     def _inputs(self, peer: bytes, event: messages.Inputs, now: float) -> None:
         check_inputs(event)
@@ -294,7 +296,7 @@ class SchedulerCore:
             record = self.state.find(task)
             if record is not None and record.group.session.peer == peer:
                 status, payload = event.statuses[position], event.results[position]
-                self._outcomes.supply(record, event.needs[position], status, payload, now, stored=position in stored)
+                self._completion.supply(record, event.needs[position], status, payload, now, stored=position in stored)
 
     # --- functions, output, recovery --------------------------------------------------------------------------------
 
@@ -360,7 +362,7 @@ class SchedulerCore:
         """Assert the invariants; for tests."""
         waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
-            self._outcomes.needs.check(session)
+            self._completion.dependencies.check(session)
             unended = Counter(task.extra.graph for task in session.tasks.values() if task.state != DONE and task.extra)
             for graph in session.graphs.values():
                 assert graph.open == unended[graph], (graph, unended[graph])
@@ -372,7 +374,7 @@ class SchedulerCore:
                 waiting += task.state == WAITING
                 unfinished += task.state != DONE
         assert waiting == self.state.waiting.count, (waiting, self.state.waiting.count)
-        assert unfinished == self.state.chronicle.unfinished, (unfinished, self.state.chronicle.unfinished)
+        assert unfinished == self.state.event_log.unfinished, (unfinished, self.state.event_log.unfinished)
         at_agents = [task for agent in self.state.agents.values() for task in agent.runs.values()]
         assert sum(task.state == ASSIGNED for task in at_agents) == assigned
         for agent in self.state.agents.values():

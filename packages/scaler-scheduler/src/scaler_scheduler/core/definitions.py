@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.messages import Functions, NeedFunctions, Submit
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.completion import Outcomes
+from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.dispatch import Dispatch
 from scaler_scheduler.core.functions import FunctionRecord
 from scaler_scheduler.core.records import ASSIGNED, HELD, TaskRecord
@@ -15,15 +15,15 @@ from scaler_scheduler.core.state import SchedulerState
 class Definitions:
     """Passes bytes on to the agents and tasks that wait for them, and the word that there are none."""
 
-    def __init__(self, state: SchedulerState, outcomes: Outcomes, dispatch: Dispatch) -> None:
-        self._state, self._outcomes, self._dispatch = state, outcomes, dispatch
+    def __init__(self, state: SchedulerState, completion: Completion, dispatch: Dispatch) -> None:
+        self._state, self._completion, self._dispatch = state, completion, dispatch
 
     def take(self, event: Submit | Functions, now: float) -> None:
         """The bytes of functions have come."""
         if not event.functions:
             return
         fresh = self._state.functions.define(event.functions, event.names, event.bodies, event.bodies_stored)
-        self._dispatch.defined(fresh, now)
+        self._dispatch.queue_defined(fresh, now)
         for function in fresh:
             for agent in function.asking:
                 self._answer(agent, function)
@@ -50,15 +50,15 @@ class Definitions:
             function = self._state.functions.find(named)
             if function is not None and function.body is None:
                 for record in self._waiting(peer, function):
-                    self._outcomes.fail(record, error, now)
+                    self._completion.fail(record, error, now)
                 self._ask_others(peer, function)
 
     def _waiting(self, peer: bytes, function: FunctionRecord) -> list[TaskRecord]:
         """The tasks of a peer that can not run without the function; none of them is on an agent any more."""
         found: list[TaskRecord] = []
-        for session in [session for session in function.held if session.peer == peer]:
-            session.lacking.discard(function)
-            found += [task for task in function.held.pop(session) if task.state == HELD]
+        for session in [session for session in function.waiting_tasks if session.peer == peer]:
+            session.missing_functions.discard(function)
+            found += [task for task in function.waiting_tasks.pop(session) if task.state == HELD]
         for agent in [agent for name in function.asking if (agent := self._state.agents.get(name))]:
             for task in list(agent.runs.values()):
                 group = task.group

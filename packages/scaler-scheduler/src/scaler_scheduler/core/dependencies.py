@@ -1,10 +1,10 @@
-"""Needs: who waits for whose result, and how long a result is kept for those who take it.
+"""Dependencies: who waits for whose result, and how long a result is kept for those who take it.
 
 Theory. A task that takes results of others is HELD until all have come (or ASSIGNED, together with the one it lacks:
 see `scaler_scheduler.core.chains`); they stand in its `inputs` until it has ended.
 A node of a graph knows from the start how many tasks will take its result (`takers`), whether they have been submitted
 yet or not: its outcome is kept for them, and it is forgotten when none is left and its owner does not hold it either.
-An *inner* node is one whose owner never asked: its value goes to those who take it and to nobody else. Where a taker
+An *inner* node is one whose owner never asked: its value goes to those who take it and to nobody else. Where a consumer
 ends without having run, what only it needed is not wanted any more, and stops wherever it stands.
 
 Invariants (`check`): a task lacks as many inputs as have not come; an inner node that has ended has takers left.
@@ -30,7 +30,7 @@ from scaler_scheduler.core.records import (
 from scaler_scheduler.core.state import SchedulerState
 
 
-class Needs:
+class Dependencies:
     """Knows nothing of owners: `release` tells an agent that an outcome need not be kept, `end_children` ends them."""
 
     def __init__(
@@ -52,29 +52,29 @@ class Needs:
         Outcomes that are not kept here are asked for. Returns the tasks that can not run because a need of theirs has
         no value.
         """
-        _note_takers(event, records)
-        fated: list[tuple[TaskRecord, Outcome]] = []
+        _note_consumers(event, records)
+        failed: list[tuple[TaskRecord, Outcome]] = []
         lacking: list[tuple[int, int]] = []
         for position, need in zip(event.dependents, event.needs, strict=True):
             record = records[position]
             if record.state != GONE and need not in record.more().inputs:
-                self._depend(session, record, need, fated, lacking)
+                self._depend(session, record, need, failed, lacking)
         for position in event.dependents:
             record = records[position]
-            if record.state == HELD and record.extra is not None and not record.extra.lacking:
+            if record.state == HELD and record.extra is not None and not record.extra.missing_inputs:
                 record.state = WAITING
-        if self._state.chronicle.listening:
-            self._state.chronicle.stand(HELD, [record for record in records if record.state == HELD])
+        if self._state.event_log.listening:
+            self._state.event_log.entered(HELD, [record for record in records if record.state == HELD])
         if lacking:
             self._state.send(session.peer, NeedInputs(*zip(*lacking, strict=True)))
-        return fated
+        return failed
 
     @staticmethod
     def _depend(
         session: SessionRecord,
         record: TaskRecord,
         need: int,
-        fated: list[tuple[TaskRecord, Outcome]],
+        failed: list[tuple[TaskRecord, Outcome]],
         lacking: list[tuple[int, int]],
     ) -> None:
         record.state = HELD
@@ -87,18 +87,18 @@ class Needs:
             if status == Status.VALUE:
                 extra.inputs[need] = (payload, stored)
                 return
-            fated.append((record, source.extra.outcome))
+            failed.append((record, source.extra.outcome))
         else:
             lacking.append((record.id, need))
         extra.inputs[need] = None
-        extra.lacking += 1
+        extra.missing_inputs += 1
 
     def give(self, record: TaskRecord, need: int, payload: bytes, *, stored: bool) -> None:
         """A task gets one of its inputs."""
         extra = record.more()
         extra.inputs[need] = (payload, stored)
-        extra.lacking -= 1
-        if not extra.lacking:
+        extra.missing_inputs -= 1
+        if not extra.missing_inputs:
             self._ready.append(record)
 
     def ended(self, record: TaskRecord, outcome: Outcome, now: float) -> list[TaskRecord]:
@@ -106,13 +106,13 @@ class Needs:
         extra = record.extra
         if extra is None:
             return []
-        if extra.takers > 0:
+        if extra.consumers > 0:
             extra.outcome = outcome
-        elif extra.inner:
+        elif extra.intermediate:
             self.forget(record, now)
-        dependents, extra.dependents, extra.lacking = extra.dependents, [], 0
+        dependents, extra.dependents, extra.missing_inputs = extra.dependents, [], 0
         if extra.inputs:
-            self.let_go(record, now)
+            self.release_inputs(record, now)
         if outcome[0] != Status.VALUE:
             return dependents
         if dependents:
@@ -122,31 +122,31 @@ class Needs:
                 # Whoever was asked for it may have been faster.
                 if dependent.state in (HELD, ASSIGNED) and more is not None and more.inputs.get(number, given) is None:
                     more.inputs[number] = given
-                    more.lacking -= 1
-                    if not more.lacking and dependent.state == HELD:
+                    more.missing_inputs -= 1
+                    if not more.missing_inputs and dependent.state == HELD:
                         ready.append(dependent)
         return []
 
-    def let_go(self, record: TaskRecord, now: float) -> None:
+    def release_inputs(self, record: TaskRecord, now: float) -> None:
         """A task takes nothing any more: what nobody else takes is forgotten, or stopped where it has not ended."""
         idle = [record]
         while idle:
-            taker = idle.pop()
-            if taker.extra is None or not taker.extra.inputs:
+            consumer = idle.pop()
+            if consumer.extra is None or not consumer.extra.inputs:
                 continue
-            inputs, taker.extra.inputs = taker.extra.inputs, {}
-            tasks = taker.group.session.tasks
+            inputs, consumer.extra.inputs = consumer.extra.inputs, {}
+            tasks = consumer.group.session.tasks
             for need in inputs:
                 source = tasks.get(need)
                 if source is None or source.extra is None:
                     continue
                 extra = source.extra
-                extra.takers -= 1
-                if extra.takers > 0:
+                extra.consumers -= 1
+                if extra.consumers > 0:
                     continue
-                if source.state == DONE and not extra.held:
+                if source.state == DONE and not extra.owner_waits:
                     self.forget(source, now)
-                elif source.state != DONE and extra.inner:
+                elif source.state != DONE and extra.intermediate:
                     self._state.drop(source)
                     self._end_children(source, now)
                     idle.append(source)
@@ -159,17 +159,17 @@ class Needs:
         session.tasks.pop(record.id, None)
         if record.agent is not None:
             self._release(record.agent, record.id, now)
-        if extra is not None and extra.inner and extra.outcome is not None:
+        if extra is not None and extra.intermediate and extra.outcome is not None:
             status, payload, stored = extra.outcome
             if stored and status == Status.VALUE:
-                self._state.unwanted.setdefault(session, []).append(payload[:OBJECT_ID_BYTES])
+                self._state.unused_objects.setdefault(session, []).append(payload[:OBJECT_ID_BYTES])
 
-    def keeps(self, record: TaskRecord) -> bool:
+    def keep_for_consumers(self, record: TaskRecord) -> bool:
         """The owner lets go of an outcome: whether others still take it."""
         extra = record.extra
-        if extra is None or extra.takers <= 0:
+        if extra is None or extra.consumers <= 0:
             return False
-        extra.held = False
+        extra.owner_waits = False
         return True
 
     def queue_ready(self, now: float) -> None:
@@ -182,17 +182,17 @@ class Needs:
         """Assert the invariants; for tests."""
         for record in session.tasks.values():
             if (extra := record.extra) is not None:
-                assert extra.lacking == list(extra.inputs.values()).count(None), f"{record.id:x} {extra}"
-                assert not extra.lacking or record.state in (HELD, ASSIGNED), f"{record.id:x} {extra}"
+                assert extra.missing_inputs == list(extra.inputs.values()).count(None), f"{record.id:x} {extra}"
+                assert not extra.missing_inputs or record.state in (HELD, ASSIGNED), f"{record.id:x} {extra}"
                 if record.state == DONE:
                     assert not extra.inputs and not extra.dependents, f"{record.id:x} {extra}"
-                    assert not extra.inner or extra.takers > 0, f"{record.id:x} is kept for nobody"
+                    assert not extra.intermediate or extra.consumers > 0, f"{record.id:x} is kept for nobody"
 
 
-def _note_takers(event: Submit, records: Sequence[TaskRecord]) -> None:
+def _note_consumers(event: Submit, records: Sequence[TaskRecord]) -> None:
     for record, takers in zip(records, event.takers, strict=False):
         if takers:
-            record.more().takers = takers
+            record.more().consumers = takers
     for position in event.inner:
         extra = records[position].more()
-        extra.inner, extra.held = True, False
+        extra.intermediate, extra.owner_waits = True, False

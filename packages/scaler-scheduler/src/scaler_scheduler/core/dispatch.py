@@ -1,12 +1,14 @@
-"""Dispatch: which agent gets which waiting task, and who gives some back.
+"""Dispatch: which agent gets which waiting task, and which agent is asked to return queued runs.
 
-An agent is given measured work for `horizon_seconds` per worker and, where tasks take no more than BEHIND_SECONDS, one
-more to stand behind each; at most its queue size, and never more than its window, which doubles as results come back
-(slow start): a worker is not idle while a message travels, and nothing waits long behind a task that turns out slow.
-Tasks go to the least loaded
-agent of a class (`even_load`); the policy `capability` serves classes with few capabilities first, so that the rare
-ones stay free for tasks that need them. When nothing waits any more and some agent has idle workers, the one with
-most work is asked for part of it.
+An agent is given measured work for `horizon_seconds` per worker and, for tasks of at most BEHIND_SECONDS, one more task
+to queue behind each running one; at most its queue size, and never more than its window, which doubles as results come
+back (slow start). So a worker is not idle while a message travels, and little work queues behind a task that turns out
+to be slow. Tasks go to the least loaded agent of a worker class (`even_load`); the policy `capability` serves classes
+with few capabilities first, so that workers with rare capabilities stay free for tasks that need them. When no task
+waits and some agent has idle workers, the agent with the most queued work is asked to return part of it.
+
+A turn first plans which agent gets which tasks, moves planned tasks to where their inputs are
+(`scaler_scheduler.core.locality`), and then starts the runs: run ids are made once, consecutive for each agent.
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from scaler_protocol.errors import NoWorkerError
 from scaler_protocol.limits import HELD_FUNCTIONS
 from scaler_protocol.messages import MESSAGE_LIMIT, NeedFunctions, Recall, Run, Withdraw
-from scaler_protocol.payloads import NONE, Payloads
+from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.chains import with_followers
-from scaler_scheduler.core.completion import Outcomes
+from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.functions import FunctionRecord
 from scaler_scheduler.core.records import (
     ASSIGNED,
@@ -30,172 +33,180 @@ from scaler_scheduler.core.records import (
     AgentRecord,
     GroupRecord,
     LaneRecord,
-    Offer,
     Requirement,
     TaskRecord,
+    WorkerClass,
     describe_runtime,
 )
 from scaler_scheduler.core.state import SchedulerState
 
 RECALL_SECONDS = 0.005
-"""An agent's queue is left alone if it holds less work than this per worker: fetching it costs more."""
+"""Agents with less queued work than this per worker are not asked for any: moving it would cost more."""
 BEHIND_SECONDS = 0.05
-"""Tasks up to this long may stand one behind the other at a worker, so that it never waits for the next."""
+"""Tasks up to this long may queue behind a running one, so that the worker never waits for its next task."""
 REBALANCE_SECONDS = 0.01
-"""How often the loads of agents are compared."""
+"""Interval between comparisons of the agents' loads."""
 _RUN_TASKS = 4096
-_SHORTEST = 2e-6
-_VOID_ENTRIES = 64
+"""Most tasks in one Run message."""
+_SHORTEST_SECONDS = 2e-6
+"""Tasks are counted as at least this long when a number of tasks is derived from a time."""
+_STALE_ENTRIES = 64
+
+Plan = dict[AgentRecord, list[TaskRecord]]
+"""Tasks chosen for agents in this turn, which have no run yet. `AgentRecord.load` includes them."""
 
 
 class Dispatch:
-    """Decides in `assign` and `rebalance`; everything else tells it what has changed."""
+    """Decides in `assign` and `rebalance`; the other methods record what has changed."""
 
-    def __init__(self, state: SchedulerState, outcomes: Outcomes) -> None:
+    def __init__(self, state: SchedulerState, completion: Completion) -> None:
         self._state = state
-        self._outcomes = outcomes
-        self._rooms: dict[Offer, list[tuple[float, int, int, AgentRecord]]] = {}
-        self._members: dict[Offer, int] = {}
+        self._completion = completion
+        self._agents_with_room: dict[WorkerClass, list[tuple[float, int, int, AgentRecord]]] = {}
+        """By class, a heap of (load per worker, insertion number, entry version, agent); the least loaded first."""
+        self._agent_counts: dict[WorkerClass, int] = {}
         self._pushes = 0
-        self._offers_changed = False
+        self._classes_changed = False
         self._rebalance_at = 0.0
-        self._wanting = False
+        self._unbalanced = False
 
     def joined(self, agent: AgentRecord, now: float) -> None:
-        """An agent can be given work."""
-        offer = agent.offer
-        self._members[offer] = self._members.get(offer, 0) + 1
-        if offer not in self._rooms:
-            self._rooms[offer] = []
-            self._state.waiting.add_offer(offer)
-            self._offers_changed = True
+        """An agent has connected and can be given work."""
+        worker_class = agent.worker_class
+        self._agent_counts[worker_class] = self._agent_counts.get(worker_class, 0) + 1
+        if worker_class not in self._agents_with_room:
+            self._agents_with_room[worker_class] = []
+            self._state.waiting.add_class(worker_class)
+            self._classes_changed = True
         agent.window = agent.workers
         self._state.locality.joined(agent)
-        self._state.freed[agent] = None
+        self._state.with_room[agent] = None
 
     def left(self, agent: AgentRecord) -> None:
         """An agent is gone."""
         self._state.locality.left(agent)
-        self._state.freed.pop(agent, None)
+        self._state.with_room.pop(agent, None)
         self._state.withdrawn.pop(agent, None)
-        agent.ticket = -1
-        offer = agent.offer
-        self._members[offer] -= 1
-        if not self._members[offer]:
-            del self._members[offer], self._rooms[offer]
-            self._state.waiting.remove_offer(offer)
-            self._offers_changed = True
+        agent.entry_version = -1
+        worker_class = agent.worker_class
+        self._agent_counts[worker_class] -= 1
+        if not self._agent_counts[worker_class]:
+            del self._agent_counts[worker_class], self._agents_with_room[worker_class]
+            self._state.waiting.remove_class(worker_class)
+            self._classes_changed = True
 
-    def defined(self, functions: Iterable[FunctionRecord], now: float) -> None:
-        """The bytes of these functions have come: tasks that were held for them wait again."""
+    def queue_defined(self, functions: Iterable[FunctionRecord], now: float) -> None:
+        """The bytes of these functions have arrived: queue the tasks that were HELD for them."""
         for function in functions:
-            held, function.held = function.held, {}
-            for session, tasks in held.items():
-                session.lacking.discard(function)
+            waiting, function.waiting_tasks = function.waiting_tasks, {}
+            for session, tasks in waiting.items():
+                session.missing_functions.discard(function)
                 self._state.queue([task for task in tasks if task.state == HELD], now)
 
     def check_eligible(self, lane: LaneRecord, now: float) -> None:
-        """Tasks were added to a lane: where no connected worker can take them, say so once, or fail them."""
-        requirement = lane.requirement
-        if not self._members or self._state.waiting.can_be_served(requirement):
-            return
-        if requirement.runtime and all(offer.runtime != requirement.runtime for offer in self._members):
-            there = ", ".join(sorted({describe_runtime(offer.runtime) for offer in self._members}))
-            error = NoWorkerError(f"the client has {describe_runtime(requirement.runtime)}, the workers have {there}")
-            for task in [*lane.tasks, *(entry[-1] for entry in lane.ready)]:
-                if task.state == WAITING:
-                    self._outcomes.fail(task, error, now)
-        else:
-            self._tell_unserved(requirement)
+        """Tasks were added to a lane: if no connected worker can run them, log it once, or fail them.
 
-    def _tell_unserved(self, requirement: Requirement) -> None:
-        if self._state.waiting.is_news(requirement):
-            nearest = min((requirement.lacking(offer) for offer in self._members), key=len)
+        They fail where no worker has the client's Python, since a worker that joins later is unlikely to have it.
+        """
+        requirement = lane.requirement
+        if not self._agent_counts or self._state.waiting.can_be_served(requirement):
+            return
+        runtimes = {worker_class.runtime for worker_class in self._agent_counts}
+        if not requirement.runtime or requirement.runtime in runtimes:
+            self._log_unserved(requirement)
+            return
+        there = ", ".join(sorted(map(describe_runtime, runtimes)))
+        error = NoWorkerError(f"the client has {describe_runtime(requirement.runtime)}, the workers have {there}")
+        for task in [*lane.tasks, *(entry[-1] for entry in lane.ready)]:
+            if task.state == WAITING:
+                self._completion.fail(task, error, now)
+
+    def _log_unserved(self, requirement: Requirement) -> None:
+        if self._state.waiting.report_once(requirement):
+            nearest = min((requirement.unmet_by(worker_class) for worker_class in self._agent_counts), key=len)
             self._state.log(
                 f"no connected worker offers {', '.join(nearest)}: tasks that need it wait", logging.WARNING
             )
 
+    # --- one turn ---------------------------------------------------------------------------------------------------
+
     def assign(self, now: float) -> None:
-        """Give waiting tasks to agents with room."""
-        if self._offers_changed and self._members:
-            self._offers_changed = False
+        """Start waiting tasks on agents with room."""
+        if self._classes_changed and self._agent_counts:
+            self._classes_changed = False
             for requirement in self._state.waiting.unserved():
-                self._tell_unserved(requirement)
-        for agent in self._state.freed:
+                self._log_unserved(requirement)
+        for agent in self._state.with_room:
             if agent.workers and not agent.resuming:
-                self._offer_room(agent)
-        for agent, task in self._state.suspects.place(self._state.agents.values(), changed=bool(self._state.freed)):
-            tasks = with_followers([task], agent.workers * agent.queue_size - agent.active - 1)
-            self._assign(agent, tasks)
-            self._run(agent, tasks, now)
-        self._state.freed.clear()
+                self._list_room(agent, agent.active)
+        self._start_suspects()
+        self._state.with_room.clear()
         if not self._state.waiting.count:
             return
-        given: dict[AgentRecord, list[TaskRecord]] = {}
-        for offer in self._order():
-            self._fill(offer, given, now)
-        self._bring_home(given)
-        for agent, tasks in given.items():
-            self._run(agent, tasks, now)
+        plan: Plan = {}
+        for worker_class in self._class_order():
+            self._fill(worker_class, plan, now)
+        for agent, tasks in self._state.locality.improve(plan).items():
+            self._replan(agent, tasks, plan)
+        self._state.locality.add_transfers(plan)
+        for agent, tasks in plan.items():
+            self._start(agent, tasks)
 
-    def _bring_home(self, given: dict[AgentRecord, list[TaskRecord]]) -> None:
-        """Change who gets which of these tasks, so that inputs travel less."""
-        locality = self._state.locality
-        changed = locality.improve(given)
-        for agent in changed:
-            for task in given[agent]:
-                self._state.leave_agent(task)
-        for agent in changed:
-            self._assign(agent, given[agent])
-        locality.needed(given)
+    def _start_suspects(self) -> None:
+        """Suspects go first, and stay on the agents that were chosen to keep them apart."""
+        agents, changed = self._state.agents.values(), bool(self._state.with_room)
+        for agent, task in self._state.suspects.assign(agents, changed=changed):
+            tasks = with_followers([task], agent.workers * agent.queue_size - agent.active - 1)
+            self._add_load(agent, tasks)
+            self._start(agent, tasks)
 
-    def _order(self) -> list[Offer]:
-        offers = list(self._rooms)
+    def _class_order(self) -> list[WorkerClass]:
+        worker_classes = list(self._agents_with_room)
         if self._state.config.allocate_policy == "capability":
-            offers.sort(key=lambda offer: len(offer.capabilities))
-        return offers
+            worker_classes.sort(key=lambda worker_class: len(worker_class.capabilities))
+        return worker_classes
 
-    def _offer_room(self, agent: AgentRecord) -> None:
-        """List an agent among those with room, at its present load; earlier entries become void."""
-        agent.ticket += 1
+    def _list_room(self, agent: AgentRecord, active: int) -> None:
+        """List an agent among those with room, with `active` tasks; its earlier entries become stale."""
+        agent.entry_version += 1
         self._pushes += 1
-        heap = self._rooms[agent.offer]
-        heapq.heappush(heap, (agent.active / agent.workers, self._pushes, agent.ticket, agent))
-        if len(heap) > _VOID_ENTRIES + 2 * self._members[agent.offer]:  # under light load nobody pops void entries
-            heap[:] = [entry for entry in heap if entry[2] == entry[3].ticket]
+        heap = self._agents_with_room[agent.worker_class]
+        heapq.heappush(heap, (active / agent.workers, self._pushes, agent.entry_version, agent))
+        # Under light load nothing pops stale entries.
+        if len(heap) > _STALE_ENTRIES + 2 * self._agent_counts[agent.worker_class]:
+            heap[:] = [entry for entry in heap if entry[2] == entry[3].entry_version]
             heapq.heapify(heap)
 
-    def _fill(self, offer: Offer, given: dict[AgentRecord, list[TaskRecord]], now: float) -> None:
-        heap = self._rooms[offer]
-        while heap and self._state.waiting.count:
-            _, _, ticket, agent = heap[0]
-            if ticket != agent.ticket:
+    def _fill(self, worker_class: WorkerClass, plan: Plan, now: float) -> None:
+        """Plan tasks for the agents of a class, the least loaded first, until tasks or room run out."""
+        heap, waiting = self._agents_with_room[worker_class], self._state.waiting
+        while heap and waiting.count:
+            _, _, entry_version, agent = heap[0]
+            if entry_version != agent.entry_version:
                 heapq.heappop(heap)
                 continue
-            share = max(agent.workers, self._state.waiting.count // self._members[offer])
+            active = agent.active + len(plan.get(agent, ()))
+            share = max(agent.workers, waiting.count // self._agent_counts[worker_class])
             room: int | None = None
 
-            def limit(lane: LaneRecord, agent: AgentRecord = agent, share: int = share) -> int:
+            def limit(lane: LaneRecord, agent: AgentRecord = agent, active: int = active, share: int = share) -> int:
                 nonlocal room
-                room = min(share, self._room(agent, lane))
+                room = min(share, self._room(agent, active, lane))
                 return room
 
-            taken = self._state.waiting.take(offer, limit, now)
-            if taken:
-                ready = len(taken)
-                taken = with_followers(taken, agent.workers * agent.queue_size - agent.active - ready)
-                taken[0].group.lane.session.served += len(taken) - ready
-                self._assign(agent, taken)
-                given.setdefault(agent, []).extend(taken)
-            elif room is None:
-                return  # nobody was asked: there are no tasks for this class
+            taken = waiting.take(worker_class, limit, now)
+            if not taken and room is None:
+                return  # no lane was offered: no task waits for this class
             heapq.heappop(heap)
             if taken:
-                self._offer_room(agent)
+                tasks = with_followers(taken, agent.workers * agent.queue_size - active - len(taken))
+                tasks[0].group.lane.session.served += len(tasks) - len(taken)
+                self._add_load(agent, tasks)
+                plan.setdefault(agent, []).extend(tasks)
+                self._list_room(agent, active + len(tasks))
 
-    def _room(self, agent: AgentRecord, lane: LaneRecord) -> int:
-        """How many tasks of this lane the agent should be given now."""
-        active = agent.active
+    def _room(self, agent: AgentRecord, active: int, lane: LaneRecord) -> int:
+        """How many tasks of this lane the agent, which has `active` ones, should be given now."""
         most = min(agent.window, agent.workers * agent.queue_size) - active
         idle = agent.workers - active
         if most <= 0:
@@ -206,167 +217,191 @@ class Dispatch:
         budget = agent.workers * (horizon + behind) - agent.load
         if budget <= 0:
             return max(0, idle)
-        return min(most, max(idle, math.ceil(budget / max(_SHORTEST, horizon if seconds is None else seconds))))
+        return min(most, max(idle, math.ceil(budget / max(_SHORTEST_SECONDS, horizon if seconds is None else seconds))))
 
-    def _assign(self, agent: AgentRecord, tasks: list[TaskRecord]) -> None:
-        run, runs, load = self._state.next_run, agent.runs, 0.0
-        horizon = self._state.config.horizon_seconds
+    def _add_load(self, agent: AgentRecord, tasks: Sequence[TaskRecord]) -> None:
+        horizon, load = self._state.config.horizon_seconds, 0.0
         for task in tasks:
             seconds = task.group.function.seconds
             task.cost = cost = horizon if seconds is None else seconds
             load += cost
+        agent.load += load
+
+    def _replan(self, agent: AgentRecord, tasks: list[TaskRecord], plan: Plan) -> None:
+        """Plan these tasks for an agent instead of those that it had; its room is listed anew in the next turn."""
+        before = sum(task.cost for task in plan.get(agent, ()))
+        after = sum(task.cost for task in tasks)
+        agent.load = max(0.0, agent.load - before + after) if tasks or agent.runs else 0.0
+        plan[agent] = tasks
+        self._state.with_room[agent] = None
+
+    def _start(self, agent: AgentRecord, tasks: list[TaskRecord]) -> None:
+        """Make a run of each task, and send them in messages of bounded size."""
+        if any(_undefined(agent, group) for group in {task.group for task in tasks}):
+            tasks = self._hold_undefined(agent, tasks)
+        run, runs = self._state.next_run, agent.runs
+        for task in tasks:
             task.state, task.agent, task.run = ASSIGNED, agent, run
             runs[run] = task
             run += 1
-        agent.load += load
         self._state.next_run = run
-
-    def _run(self, agent: AgentRecord, tasks: list[TaskRecord], now: float) -> None:
-        """Send an agent its new tasks, in messages of bounded size with consecutive runs."""
-        groups = {task.group for task in tasks}
-        if any(
-            function.body is None and function.id not in agent.functions
-            for group in groups
-            for function in (group.function, group.serializer)
-            if function is not None
-        ):
-            tasks = self._hold_undefined(agent, tasks)
-        start, size = 0, 0
-        for position, task in enumerate(tasks):
-            weight = len(task.call)
-            if task.extra is not None and task.extra.inputs:
-                weight += sum(len(given[0]) for given in task.extra.inputs.values() if given is not None)
-            if position > start and (
-                size + weight > MESSAGE_LIMIT
-                or position - start >= _RUN_TASKS
-                or task.run != tasks[start].run + position - start
-            ):
-                self._send_run(agent, tasks[start:position])
-                start, size = position, 0
-            size += weight
-        if start < len(tasks):
-            self._send_run(agent, tasks[start:])
+        for part in _message_parts(tasks):
+            self._send_run(agent, part)
 
     def _hold_undefined(self, agent: AgentRecord, tasks: list[TaskRecord]) -> list[TaskRecord]:
+        """Hold tasks with functions whose bytes neither the agent nor the scheduler has; returns the other tasks."""
         ready: list[TaskRecord] = []
+        held: list[TaskRecord] = []
         for task in tasks:
-            group = task.group
-            lacking = [
-                function
-                for function in (group.function, group.serializer)
-                if function is not None and function.body is None and function.id not in agent.functions
-            ]
-            if not lacking:
+            undefined = _undefined(agent, task.group)
+            if not undefined:
                 ready.append(task)
                 continue
-            self._state.leave_agent(task)
+            held.append(task)
             task.state = HELD
-            if self._state.chronicle.listening:
-                self._state.chronicle.stand(HELD, (task,))
-            session = group.session
-            for function in lacking:
-                if session not in function.held:
+            session = task.group.session
+            for function in undefined:
+                if session not in function.waiting_tasks:
                     self._state.send(session.peer, NeedFunctions((function.id,), session.number))
-                    session.lacking.add(function)
-                function.held.setdefault(session, {})[task] = None
+                    session.missing_functions.add(function)
+                function.waiting_tasks.setdefault(session, {})[task] = None
+        cost = sum(task.cost for task in held)
+        agent.load = max(0.0, agent.load - cost) if ready or agent.runs else 0.0
+        self._state.with_room[agent] = None
+        if self._state.event_log.listening:
+            self._state.event_log.entered(HELD, held)
         return ready
 
     def _send_run(self, agent: AgentRecord, tasks: list[TaskRecord]) -> None:
-        first = tasks[0]
+        """Send tasks with consecutive runs as one message, with the functions that the agent may not have."""
         groups: dict[GroupRecord, int] = {}
         for task in tasks:
             if task.group not in groups:
                 groups[task.group] = len(groups)
-        defined: dict[bytes, FunctionRecord] = {}
-        for group in groups:
-            for function in (group.function, group.serializer):
-                if function is not None and function.id not in agent.functions:
-                    defined[function.id] = function
-        agent.functions.update(dict.fromkeys(defined))
-        while len(agent.functions) > HELD_FUNCTIONS:
-            del agent.functions[next(iter(agent.functions))]
+        functions = _functions_to_send(agent, groups)
         ids = [task.id for task in tasks]
-        if self._state.chronicle.listening:
-            self._state.chronicle.assigned(agent, first.run, ids)
-        special = any(task.extra is not None for task in tasks)
-        dependents, needs, inputs, inputs_stored, inputs_awaited = _inputs(tasks) if special else ([], [], [], [], [])
+        if self._state.event_log.listening:
+            self._state.event_log.assigned(agent, tasks[0].run, ids)
         self._state.send(
             agent.peer,
             Run(
-                first.run,
+                tasks[0].run,
                 [group.for_agents for group in groups],
                 ids,
                 Payloads([task.call for task in tasks]),
                 task_groups=[groups[task.group] for task in tasks] if len(groups) > 1 else (),
-                attempts=[task.attempt for task in tasks] if special else (),
-                stored=[i for i, task in enumerate(tasks) if task.extra and task.extra.stored] if special else (),
-                dependents=dependents,
-                needs=needs,
-                inputs=Payloads(inputs) if inputs else NONE,
-                inputs_stored=inputs_stored,
-                inputs_awaited=inputs_awaited,
-                functions=list(defined),
-                names=[function.name for function in defined.values()],
-                bodies=Payloads([function.body or b"" for function in defined.values()]),
-                bodies_stored=[at for at, function in enumerate(defined.values()) if function.stored],
+                functions=[function.id for function in functions],
+                names=[function.name for function in functions],
+                bodies=Payloads([function.body or b"" for function in functions]),
+                bodies_stored=[at for at, function in enumerate(functions) if function.stored],
+                **(_extra_columns(tasks) if any(task.extra is not None for task in tasks) else {}),
             ),
         )
 
     def withdraw(self) -> None:
-        """Tell agents which runs nobody wants any more."""
+        """Tell agents which runs are no longer wanted."""
         for agent, runs in self._state.withdrawn.items():
             self._state.send(agent.peer, Withdraw(runs))
         self._state.withdrawn.clear()
 
     def rebalance(self, now: float) -> None:
-        """Where nothing waits and workers are idle, ask the agent with most queued work for part of it."""
+        """If no task waits and workers are idle, ask the agent with the most queued work to return part of it."""
         if now < self._rebalance_at:
             return
-        self._wanting = False
+        self._unbalanced = False
         if self._state.waiting.count or len(self._state.agents) < 2:
             return
         self._rebalance_at = now + REBALANCE_SECONDS
         idle = sum(max(0, agent.workers - agent.active) for agent in self._state.agents.values())
         if not idle:
             return
-        offers = {agent.offer for agent in self._state.agents.values() if agent.active < agent.workers}
+        worker_classes = {agent.worker_class for agent in self._state.agents.values() if agent.active < agent.workers}
         sized = [agent for agent in self._state.agents.values() if agent.workers]
         for agent in sorted(sized, key=lambda agent: -agent.load / agent.workers):
             queued = agent.active - agent.workers
             if queued <= 0 or agent.load / agent.workers < RECALL_SECONDS:
                 continue
-            self._wanting = True
-            if not agent.recalling and self._movable(agent, offers):
+            self._unbalanced = True
+            if not agent.recalling and self._movable(agent, worker_classes):
                 agent.recalling = True
                 self._state.send(agent.peer, Recall(min(idle, math.ceil(queued / 2))))
             return
 
     @staticmethod
-    def _movable(agent: AgentRecord, offers: set[Offer]) -> bool:
-        """Whether some run of the agent could run at one of these offers; the newest is looked at."""
+    def _movable(agent: AgentRecord, worker_classes: Iterable[WorkerClass]) -> bool:
+        """Whether the agent's newest run could run on a worker of one of these classes."""
         newest = next(reversed(agent.runs.values()), None)
-        return newest is not None and any(not newest.group.lane.requirement.lacking(offer) for offer in offers)
+        if newest is None:
+            return False
+        requirement = newest.group.lane.requirement
+        return any(not requirement.unmet_by(worker_class) for worker_class in worker_classes)
 
     def due(self) -> float | None:
         """When loads should be compared again."""
-        return self._rebalance_at if self._wanting else None
+        return self._rebalance_at if self._unbalanced else None
 
 
-def _inputs(tasks: list[TaskRecord]) -> tuple[list[int], list[int], list[bytes], list[int], list[int]]:
+def _undefined(agent: AgentRecord, group: GroupRecord) -> list[FunctionRecord]:
+    """The functions of a group whose bytes neither the agent nor the scheduler has."""
+    return [
+        function
+        for function in (group.function, group.serializer)
+        if function is not None and function.body is None and function.id not in agent.functions
+    ]
+
+
+def _functions_to_send(agent: AgentRecord, groups: Iterable[GroupRecord]) -> list[FunctionRecord]:
+    """The functions of these groups that the agent does not keep; from now on it does."""
+    functions = {
+        function.id: function
+        for group in groups
+        for function in (group.function, group.serializer)
+        if function is not None and function.id not in agent.functions
+    }
+    agent.functions.update(dict.fromkeys(functions))
+    while len(agent.functions) > HELD_FUNCTIONS:
+        del agent.functions[next(iter(agent.functions))]
+    return list(functions.values())
+
+
+def _message_parts(tasks: list[TaskRecord]) -> Iterator[list[TaskRecord]]:
+    """Cut tasks into parts that fit one message each."""
+    start, size = 0, 0
+    for position, task in enumerate(tasks):
+        weight = len(task.call)
+        if task.extra is not None and task.extra.inputs:
+            weight += sum(len(found[0]) for found in task.extra.inputs.values() if found is not None)
+        if position > start and (size + weight > MESSAGE_LIMIT or position - start >= _RUN_TASKS):
+            yield tasks[start:position]
+            start, size = position, 0
+        size += weight
+    if start < len(tasks):
+        yield tasks[start:] if start else tasks
+
+
+def _extra_columns(tasks: Sequence[TaskRecord]) -> dict[str, Any]:
+    """The columns of a Run that only some tasks need: attempts, stored calls, inputs."""
     dependents: list[int] = []
     needs: list[int] = []
     inputs: list[bytes] = []
     stored: list[int] = []
-    awaited: list[int] = []
+    pending: list[int] = []
     for position, task in enumerate(tasks):
         if task.extra is not None:
-            for need, given in task.extra.inputs.items():
-                payload, is_stored = given or (b"", False)
-                if given is None:
-                    awaited.append(len(inputs))
+            for need, found in task.extra.inputs.items():
+                payload, is_stored = found or (b"", False)
+                if found is None:
+                    pending.append(len(inputs))
                 elif is_stored:
                     stored.append(len(inputs))
                 dependents.append(position)
                 needs.append(need)
                 inputs.append(payload)
-    return dependents, needs, inputs, stored, awaited
+    columns: dict[str, Any] = {
+        "attempts": [task.attempt for task in tasks],
+        "stored": [position for position, task in enumerate(tasks) if task.extra and task.extra.stored],
+    }
+    if inputs:
+        columns |= {"dependents": dependents, "needs": needs, "inputs": Payloads(inputs)}
+        columns |= {"inputs_stored": stored, "inputs_awaited": pending}
+    return columns

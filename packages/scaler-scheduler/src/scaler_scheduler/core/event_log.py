@@ -1,7 +1,7 @@
-"""Chronicle: what happens to tasks, written down in columns for monitors. Pure, no IO.
+"""EventLog: what happens to tasks, written down in columns for monitors. Pure, no IO.
 
 The parts of the core tell it of every step of a batch. Where nobody listens only totals are kept; a listener that comes
-is told first of all that has not ended (`begin`), then of every step (`take`).
+is by_state first of all that has not ended (`begin`), then of every step (`take`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from scaler_scheduler.core.records import (
 )
 
 SNAPSHOT_TASKS = 50_000
-"""Waiting tasks that a new listener is told of, so that its coming does not hold up the others."""
+"""Waiting tasks that a new listener is by_state of, so that its coming does not hold up the others."""
 TEXT = Text(1000)
 """A line of words for monitors."""
 TEXTS = 1000
-"""Texts between two looks: what comes beyond is not told, for nobody could read it."""
+"""Texts between two looks: what comes beyond is not by_state, for nobody could read it."""
 TRACEBACK_LIMIT = 4000
 """Characters of a traceback that monitors get: its end."""
 _STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD}
@@ -45,7 +45,7 @@ def capability_text(capabilities: Capabilities) -> str:
     return ",".join(name if value < 0 else f"{name}={value}" for name, value in capabilities)
 
 
-class Chronicle:
+class EventLog:
     """Totals since the start, and the steps since the last `take`. `now` is the time of what is being handled."""
 
     def __init__(self) -> None:
@@ -73,13 +73,13 @@ class Chronicle:
         """Tasks that have not ended."""
         return self.submitted - sum(self.ended)
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """A number that no group, agent or graph has had; they count up."""
         return next(self._numbers)
 
     # --- steps: to be called where `listening` ----------------------------------------------------------------------
 
-    def stand(self, state: int, tasks: Sequence[TaskRecord]) -> None:
+    def entered(self, state: int, tasks: Sequence[TaskRecord]) -> None:
         """These tasks, of which there may be none, are WAITING or HELD from now on."""
         step, groups = _STEPS[state], {task.group for task in tasks}
         if len(groups) == 1:
@@ -105,56 +105,56 @@ class Chronicle:
         """Nobody wants this one any more."""
         self._step(TaskStep.GONE, 0, (task,))
 
-    def say(self, level: int, text: str, task: int = 0) -> None:
+    def add_text(self, level: int, text: str, task: int = 0) -> None:
         """Something in words, where possible about a task."""
         if self.listening and len(self._texts) < TEXTS:
             self._texts.append((self.now, level, task, shortened(text, TEXT)))
 
-    def fault(self, task: int, status: int, payload: bytes, stored: bool) -> None:
+    def add_error(self, task: int, status: int, payload: bytes, stored: bool) -> None:
         """Why a task has ended without a value, where somebody has said so."""
         if status not in (Status.RAISED, Status.FAILED):
             return
         if stored:
-            self.say(logging.ERROR, "what went wrong is too long to be told: its client knows", task)
+            self.add_text(logging.ERROR, "what went wrong is too long to be by_state: its client knows", task)
         elif status == Status.FAILED:
-            self.say(logging.WARNING, str(restore(payload)), task)
+            self.add_text(logging.WARNING, str(restore(payload)), task)
         elif len(self._texts) < TEXTS and (text := traceback_text(payload)):
-            told = text if len(text) <= TRACEBACK_LIMIT else f"Traceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
-            self._texts.append((self.now, logging.ERROR, task, told))
+            by_state = text if len(text) <= TRACEBACK_LIMIT else f"Traceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
+            self._texts.append((self.now, logging.ERROR, task, by_state))
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
         self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now, first_run)
         self._tasks += array("Q", tasks)  # twice as fast as `extend`
 
     def _number_of(self, group: GroupRecord) -> int:
-        if group.told != self._snapshot:
-            group.number, group.told = group.number or self.number(), self._snapshot
+        if group.snapshot != self._snapshot:
+            group.number, group.snapshot = group.number or self.next_number(), self._snapshot
             self._groups.append(group)
         return group.number
 
     # --- for whoever listens ----------------------------------------------------------------------------------------
 
-    def begin(self, agents: Iterable[AgentRecord], tasks: Iterable[TaskRecord]) -> None:
+    def start(self, agents: Iterable[AgentRecord], tasks: Iterable[TaskRecord]) -> None:
         """Somebody begins to listen: tell of what has not ended, as if it had just happened."""
         self._clear()
         self.listening = True
         self._snapshot += 1
-        told: dict[int, list[TaskRecord]] = {WAITING: [], HELD: []}
+        by_state: dict[int, list[TaskRecord]] = {WAITING: [], HELD: []}
         assigned, room = [], SNAPSHOT_TASKS
         for task in tasks:
             if task.state == ASSIGNED:
                 assigned.append(task)
-            elif room and (members := told.get(task.state)) is not None:
+            elif room and (members := by_state.get(task.state)) is not None:
                 members.append(task)
                 room -= 1
-        told[WAITING] += assigned  # a group can be told of in no other way
-        for state, members in told.items():
+        by_state[WAITING] += assigned  # a group can be by_state of in no other way
+        for state, members in by_state.items():
             if members:
-                self.stand(state, members)
+                self.entered(state, members)
         for agent in agents:
-            self._tell_runs(agent)
+            self._add_runs(agent)
 
-    def _tell_runs(self, agent: AgentRecord) -> None:
+    def _add_runs(self, agent: AgentRecord) -> None:
         first = 0
         ids: list[int] = []
         for run, task in agent.runs.items():
@@ -169,7 +169,7 @@ class Chronicle:
         if ids:
             self.assigned(agent, first, ids)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Nobody listens any more."""
         self.listening = False
         self._clear()

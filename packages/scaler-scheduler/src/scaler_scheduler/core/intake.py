@@ -11,7 +11,7 @@ from scaler_protocol.errors import NoWorkerError, ProtocolError, ScalerError, de
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Encoding, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.completion import Outcomes
+from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.dispatch import Dispatch
 from scaler_scheduler.core.records import (
     ASSIGNED,
@@ -43,16 +43,16 @@ class Submitter(NamedTuple):
 class Intake:
     """Resolves what tasks of a batch share once, and enters them."""
 
-    def __init__(self, state: SchedulerState, outcomes: Outcomes, dispatch: Dispatch) -> None:
+    def __init__(self, state: SchedulerState, completion: Completion, dispatch: Dispatch) -> None:
         self._state = state
-        self._outcomes = outcomes
+        self._completion = completion
         self._dispatch = dispatch
 
     def submit(self, submitter: Submitter, event: Submit, now: float) -> None:
         """Take new tasks of a client, or of a task that runs on an agent."""
         session, parent = submitter.session, submitter.parent
         if session is None:
-            self._outcomes.cancel_known(event.tasks, now)
+            self._completion.cancel_known(event.tasks, now)
             cancelled = [Status.CANCELLED] * len(event.tasks)
             self._state.send(submitter.peer, Done(event.tasks, cancelled, Payloads([b""] * len(event.tasks))))
             return
@@ -89,7 +89,7 @@ class Intake:
         graph = self._graph(session, event) if event.graph and new else None
         known = len(session.tasks)
         session.tasks.update([(record.id, record) for record in new])
-        self._state.chronicle.submitted += len(session.tasks) - known
+        self._state.event_log.submitted += len(session.tasks) - known
         _count([*new, *met] if met else new, grouped=bool(event.task_groups))
         if graph is not None:
             graph.enter(new)
@@ -98,7 +98,7 @@ class Intake:
         if not plain:
             for position in event.stored:
                 records[position].more().stored = True
-            self._outcomes.enter(session, event, records, now)
+            self._completion.enter(session, event, records, now)
         self._enter([record for record in records if record.state == WAITING], now)
 
     def _take_back(self, session: SessionRecord, records: list[TaskRecord], error: ScalerError, now: float) -> None:
@@ -109,13 +109,13 @@ class Intake:
             if session.tasks.get(record.id) is record and record.state in (WAITING, HELD):
                 if record not in queued:
                     record.state = HELD
-                self._outcomes.fail(record, error, now)
+                self._completion.fail(record, error, now)
 
     def _graph(self, session: SessionRecord, event: Submit) -> GraphRecord:
-        graph, chronicle = session.graphs.get(event.graph), self._state.chronicle
+        graph, event_log = session.graphs.get(event.graph), self._state.event_log
         if graph is None:
             graph = session.graphs[event.graph] = GraphRecord(
-                event.graph, chronicle.number(), event.graph_size, session.number, chronicle.now
+                event.graph, event_log.next_number(), event.graph_size, session.number, event_log.now
             )
         return graph
 
@@ -125,7 +125,7 @@ class Intake:
             error = NoWorkerError(f"{self._state.waiting.count:,} tasks wait already, the limit is {limit:,}")
             for record in records:
                 record.state = HELD
-                self._outcomes.fail(record, error, now)
+                self._completion.fail(record, error, now)
             return
         self._state.queue(records, now)
         for lane in {record.group.lane for record in records}:
@@ -165,7 +165,7 @@ class Intake:
         if session is None:  # the session of a task on an agent begins with its first Submit
             return peer in self._state.agents
         record = session.tasks.get(task)
-        return session.peer == peer and (record is None or record.is_unseen)
+        return session.peer == peer and (record is None or record.is_call_missing)
 
     def _group(self, session: SessionRecord, group: Group, root: SessionRecord, depth: int) -> GroupRecord:
         key = (group, root, depth)
@@ -191,7 +191,7 @@ class Intake:
                 record.serializer.sessions.add(session.number)
             if len(session.groups) > GROUPS_LIMIT:
                 _, oldest = session.groups.popitem(last=False)
-                self._state.waiting.let_go(oldest.lane)
+                self._state.waiting.release_group(oldest.lane)
         return record
 
 
@@ -206,12 +206,12 @@ def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tu
         known = session.tasks.get(copy.id)
         if known is None:
             new.append(copy)
-        elif known.is_unseen:
+        elif known.is_call_missing:
             copy.extra = known.extra  # it waited for this: the copy takes its place, with those that depend on it
             new.append(copy)
         else:
             copy.state = GONE
-            if known.group.lane.unseen and plain:
+            if known.group.lane.calls_missing and plain:
                 known.group, known.call = copy.group, copy.call
                 met.append(copy)
     return new, met

@@ -1,168 +1,189 @@
-"""Locality: tasks go to where their big inputs are, unless that would idle a worker. Pure, no IO.
+"""Locality: planned tasks move to the hosts of their big inputs, unless that would idle a worker. Pure, no IO.
 
-What was decided for one turn is improved: a task that was given to an agent of another host than the one with most
-bytes of its inputs goes to an idle worker of that host, or changes places with a task that has no reason to be there.
-So it is never a question of whether or when a task runs, only of where; whose turn it is, and how full agents are,
-stays as it was. A chain (`scaler_scheduler.core.chains`) goes where its first task goes.
+The plan of one turn is improved: a task planned for an agent on another host than the one with most bytes of its inputs
+moves to an idle worker of that host, or is exchanged for a task there that has no input on that host. So locality never
+decides whether or when a task runs, only where; the order of tasks and the load of agents stay as they were. A chain
+(`scaler_scheduler.core.chains`) moves with its first task.
 
-An input is where it was made, and where it has been needed since. Objects below LOCAL_BYTES travel faster than they
-are looked for. Tasks without inputs cost nothing here but a glance, and not that while there are no big results, or
-only one host.
+An object is on the host that made it, and on those to which tasks that need it were sent. Objects below LOCAL_BYTES are
+ignored: sending them costs less than looking for them. Where there are no big results, or only one host, nothing is
+searched.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scaler_protocol.objects import OBJECT_ID_BYTES, SHARED_BYTES, Reference
 from scaler_scheduler.core.records import AgentRecord, TaskRecord
 
 LOCAL_BYTES = SHARED_BYTES
-PLACES_LIMIT = 16_384
+OBJECTS_LIMIT = 16_384
 """Objects whose hosts are remembered."""
 _HOSTS_LIMIT = 16
-"""Hosts of one object: what so many have costs nobody much."""
+"""Hosts remembered for one object."""
 
 Inputs = Mapping[int, tuple[bytes, bool] | None]
-Given = dict[AgentRecord, list[TaskRecord]]
+Plan = Mapping[AgentRecord, list[TaskRecord]]
 
 
 class Locality:
-    """Knows which host has which big result, and moves tasks there."""
+    """Which host has which big object; moves planned tasks there."""
 
     def __init__(self) -> None:
-        self._places: OrderedDict[bytes, set[str]] = OrderedDict()
-        self._hosts: dict[str, list[AgentRecord]] = {}
+        self._hosts_by_object: OrderedDict[bytes, set[str]] = OrderedDict()
+        self._agents_by_host: dict[str, list[AgentRecord]] = {}
 
     def joined(self, agent: AgentRecord) -> None:
-        """An agent can be given work."""
-        self._hosts.setdefault(agent.host, []).append(agent)
+        """An agent has connected and can be given work."""
+        self._agents_by_host.setdefault(agent.host, []).append(agent)
 
     def left(self, agent: AgentRecord) -> None:
         """An agent is gone."""
-        agents = self._hosts[agent.host]
+        agents = self._agents_by_host[agent.host]
         agents.remove(agent)
         if not agents:
-            del self._hosts[agent.host]
+            del self._agents_by_host[agent.host]
 
-    def made(self, packed: bytes, host: str) -> None:
-        """A host has an object."""
+    def add_location(self, packed: bytes, host: str) -> None:
+        """The object of this packed reference is on a host."""
         name = packed[:OBJECT_ID_BYTES]
-        if name in self._places:
-            self._places.move_to_end(name)
-            if len(self._places[name]) < _HOSTS_LIMIT:
-                self._places[name].add(host)
+        if name in self._hosts_by_object:
+            self._hosts_by_object.move_to_end(name)
+            if len(self._hosts_by_object[name]) < _HOSTS_LIMIT:
+                self._hosts_by_object[name].add(host)
         elif len(packed) > OBJECT_ID_BYTES and Reference.unpack(packed).size >= LOCAL_BYTES:
-            self._places[name] = {host}
-            if len(self._places) > PLACES_LIMIT:
-                self._places.popitem(last=False)
+            self._hosts_by_object[name] = {host}
+            if len(self._hosts_by_object) > OBJECTS_LIMIT:
+                self._hosts_by_object.popitem(last=False)
 
-    def improve(self, given: Given) -> set[AgentRecord]:
-        """Move tasks between these agents, and to idle ones; returns those whose tasks are others now."""
-        if not self._places or len(self._hosts) < 2:
-            return set()
-        turn = _Turn(given)
-        for agent, task, held in self._astray(given):
-            for other in self._hosts.get(max(held, key=held.__getitem__), ()):
-                if other.offer != agent.offer or other.resuming or task in turn.moved:
-                    continue
-                if turn.is_idle(other):
-                    turn.move(task, agent, other)
-                elif (stranger := self._stranger(other, turn)) is not None:
-                    turn.exchange(task, agent, stranger, other)
-                else:
-                    continue
-                break
-        return turn.finish()
+    def improve(self, plan: Plan) -> dict[AgentRecord, list[TaskRecord]]:
+        """The agents that should get other tasks than planned, each with all of its tasks."""
+        if not self._is_active():
+            return {}
+        exchange = _Exchange(plan)
+        for agent, task, sizes in list(self._misplaced(plan)):
+            for other in self._agents_by_host.get(max(sizes, key=sizes.__getitem__), ()):
+                usable = other.worker_class == agent.worker_class and not other.resuming
+                if usable and task not in exchange.moved and self._move(task, agent, other, exchange):
+                    break
+        return exchange.result()
 
-    def _astray(self, given: Given) -> list[tuple[AgentRecord, TaskRecord, Counter[str]]]:
-        found = []
-        for agent, tasks in given.items():
-            for task in tasks:
-                if task.extra is not None and task.extra.inputs and not task.extra.lacking:
-                    held = self._held(task.extra.inputs)
-                    if held and held[agent.host] < max(held.values()):
-                        found.append((agent, task, held))
-        return found
-
-    def _held(self, inputs: Inputs) -> Counter[str]:
-        """Bytes of the inputs by host."""
-        held: Counter[str] = Counter()
-        for found in inputs.values():
-            if found is not None and found[1]:
-                for host in self._places.get(found[0][:OBJECT_ID_BYTES], ()):
-                    held[host] += Reference.unpack(found[0]).size
-        return held
-
-    def _stranger(self, agent: AgentRecord, turn: _Turn) -> TaskRecord | None:
-        """A task of this agent's that has no reason to be there."""
-        if agent not in turn.strangers:
-            turn.strangers[agent] = [
-                task
-                for task in turn.given.get(agent, ())
-                if task.extra is None or not (task.extra.lacking or self._held(task.extra.inputs)[agent.host])
-            ]
-        strangers = turn.strangers[agent]
-        while strangers and strangers[-1] in turn.moved:
-            strangers.pop()
-        return strangers.pop() if strangers else None
-
-    def needed(self, given: Given) -> None:
-        """These tasks are on their way, and their inputs will be where they are."""
-        if self._places and len(self._hosts) > 1:
-            for agent, tasks in given.items():
+    def add_transfers(self, plan: Plan) -> None:
+        """The inputs of these tasks will be on the hosts that the tasks are sent to."""
+        if self._is_active():
+            for agent, tasks in plan.items():
                 for task in tasks:
                     if task.extra is not None:
-                        for found in task.extra.inputs.values():
-                            if found is not None and found[1] and found[0][:OBJECT_ID_BYTES] in self._places:
-                                self.made(found[0], agent.host)
+                        for reference in _stored_inputs(task.extra.inputs):
+                            if reference[:OBJECT_ID_BYTES] in self._hosts_by_object:
+                                self.add_location(reference, agent.host)
+
+    def _is_active(self) -> bool:
+        return bool(self._hosts_by_object) and len(self._agents_by_host) > 1
+
+    def _misplaced(self, plan: Plan) -> Iterator[tuple[AgentRecord, TaskRecord, Counter[str]]]:
+        """Planned tasks of which another host has more input bytes, with the bytes by host."""
+        for agent, tasks in plan.items():
+            for task in tasks:
+                if task.extra is not None and task.extra.inputs and not task.extra.missing_inputs:
+                    sizes = self._bytes_by_host(task.extra.inputs)
+                    if sizes and sizes[agent.host] < max(sizes.values()):
+                        yield agent, task, sizes
+
+    def _bytes_by_host(self, inputs: Inputs) -> Counter[str]:
+        sizes: Counter[str] = Counter()
+        for reference in _stored_inputs(inputs):
+            for host in self._hosts_by_object.get(reference[:OBJECT_ID_BYTES], ()):
+                sizes[host] += Reference.unpack(reference).size
+        return sizes
+
+    def _move(self, task: TaskRecord, agent: AgentRecord, other: AgentRecord, exchange: _Exchange) -> bool:
+        """Move the task to an idle worker of the other agent, or exchange it; returns whether that was possible."""
+        if exchange.is_idle(other):
+            exchange.move(task, agent, other)
+            return True
+        substitute = self._task_without_affinity(other, exchange)
+        if substitute is None:
+            return False
+        exchange.swap(task, agent, substitute, other)
+        return True
+
+    def _task_without_affinity(self, agent: AgentRecord, exchange: _Exchange) -> TaskRecord | None:
+        """A task planned for this agent that has no input on its host and has not moved."""
+        candidates = exchange.candidates.get(agent)
+        if candidates is None:
+            candidates = exchange.candidates[agent] = [
+                task
+                for task in exchange.plan.get(agent, ())
+                if task.extra is None
+                or not (task.extra.missing_inputs or self._bytes_by_host(task.extra.inputs)[agent.host])
+            ]
+        while candidates and candidates[-1] in exchange.moved:
+            candidates.pop()
+        return candidates.pop() if candidates else None
 
 
-class _Turn:
-    """What becomes of the tasks of one turn: who changes places, and who goes to an idle worker."""
+class _Exchange:
+    """Moves within the plan of one turn: tasks that are swapped, and tasks that go to idle workers."""
 
-    def __init__(self, given: Given) -> None:
-        self.given = given
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
         self.moved: set[TaskRecord] = set()
-        self.strangers: dict[AgentRecord, list[TaskRecord]] = {}
-        self._instead: dict[AgentRecord, dict[TaskRecord, TaskRecord | None]] = {}
-        self._more: dict[AgentRecord, list[TaskRecord]] = {}
+        self.candidates: dict[AgentRecord, list[TaskRecord]] = {}
+        self._replacements: dict[AgentRecord, dict[TaskRecord, TaskRecord | None]] = {}
+        """By agent, planned tasks that leave it, each with the task that takes its place, if any."""
+        self._additions: dict[AgentRecord, list[TaskRecord]] = {}
 
     def is_idle(self, agent: AgentRecord) -> bool:
         """Whether the agent has a worker without a task."""
-        left = sum(instead is None for instead in self._instead.get(agent, {}).values())
-        return agent.active + len(self._more.get(agent, ())) - left < agent.workers
+        planned = len(self.plan.get(agent, ())) + len(self._additions.get(agent, ()))
+        removed = sum(replacement is None for replacement in self._replacements.get(agent, {}).values())
+        return agent.active + planned - removed < agent.workers
 
     def move(self, task: TaskRecord, agent: AgentRecord, other: AgentRecord) -> None:
-        """The task goes to another agent."""
+        """Move the task to another agent."""
         self.moved.add(task)
-        self._instead.setdefault(agent, {})[task] = None
-        self._more.setdefault(other, []).append(task)
+        self._replacements.setdefault(agent, {})[task] = None
+        self._additions.setdefault(other, []).append(task)
 
-    def exchange(self, task: TaskRecord, agent: AgentRecord, stranger: TaskRecord, other: AgentRecord) -> None:
-        """The task and one of the other agent's change places."""
-        self.moved |= {task, stranger}
-        self._instead.setdefault(agent, {})[task] = stranger
-        self._instead.setdefault(other, {})[stranger] = task
+    def swap(self, task: TaskRecord, agent: AgentRecord, substitute: TaskRecord, other: AgentRecord) -> None:
+        """Exchange the task for one of the other agent's."""
+        self.moved |= {task, substitute}
+        self._replacements.setdefault(agent, {})[task] = substitute
+        self._replacements.setdefault(other, {})[substitute] = task
 
-    def finish(self) -> set[AgentRecord]:
-        """Make it so; returns the agents that it concerns."""
-        changed = self._instead.keys() | self._more.keys()
-        chains = {chain[0]: chain for agent in changed for chain in _chains(self.given.get(agent, ()))}
-        for agent in changed:
-            instead = self._instead.get(agent, {})
-            kept = [instead.get(task, task) for task in self.given.get(agent, ()) if task in chains]
-            kept += self._more.get(agent, ())
-            self.given[agent] = [task for first in kept if first is not None for task in chains[first]]
-        return set(changed)
+    def result(self) -> dict[AgentRecord, list[TaskRecord]]:
+        """The agents that are concerned, each with its tasks after all moves; chains stay together."""
+        changed = self._replacements.keys() | self._additions.keys()
+        chains = {chain[0]: chain for agent in changed for chain in _chains(self.plan.get(agent, ()))}
+        return {
+            agent: [task for first in self._first_tasks(agent) if first in chains for task in chains[first]]
+            for agent in changed
+        }
+
+    def _first_tasks(self, agent: AgentRecord) -> Iterator[TaskRecord]:
+        replacements = self._replacements.get(agent, {})
+        for task in self.plan.get(agent, ()):
+            replacement = replacements.get(task, task)
+            if replacement is not None:
+                yield replacement
+        yield from self._additions.get(agent, ())
 
 
-def _chains(tasks: Iterable[TaskRecord]) -> list[list[TaskRecord]]:
-    """Each task with those behind it that lack its result, or that of one of these."""
+def _stored_inputs(inputs: Inputs) -> Iterator[bytes]:
+    """The packed references among the inputs that have arrived."""
+    for found in inputs.values():
+        if found is not None and found[1]:
+            yield found[0]
+
+
+def _chains(tasks: Iterable[TaskRecord]) -> Sequence[list[TaskRecord]]:
+    """Each ready task with the tasks of its chain, which follow it."""
     chains: list[list[TaskRecord]] = []
     for task in tasks:
-        if task.extra is not None and task.extra.lacking:
+        if task.extra is not None and task.extra.missing_inputs:
             chains[-1].append(task)
         else:
             chains.append([task])

@@ -9,7 +9,7 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.messages import Status
 from scaler_protocol.operations import Drain, Resized
-from scaler_scheduler.core.completion import Outcomes
+from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.records import DONE, GONE, AgentRecord
 from scaler_scheduler.core.state import SchedulerState
 
@@ -17,9 +17,9 @@ from scaler_scheduler.core.state import SchedulerState
 class Operators:
     """Who they are, and what they want done."""
 
-    def __init__(self, state: SchedulerState, outcomes: Outcomes) -> None:
+    def __init__(self, state: SchedulerState, completion: Completion) -> None:
         self._state = state
-        self._outcomes = outcomes
+        self._completion = completion
         self._names: dict[bytes, str] = {}
 
     def __contains__(self, peer: bytes) -> bool:
@@ -39,11 +39,11 @@ class Operators:
         for task in tasks:
             record = self._state.find(task)
             if record is None or record.state in (DONE, GONE):
-                self._state.chronicle.not_found += 1
+                self._state.event_log.not_found += 1
                 continue
-            self._outcomes.take_back(record)
-            self._outcomes.settle(record, Status.CANCELLED, b"", now)
-            self._state.chronicle.say(logging.WARNING, f"{self._names[peer]} cancelled it", task)
+            self._completion.take_back(record)
+            self._completion.settle(record, Status.CANCELLED, b"", now)
+            self._state.event_log.add_text(logging.WARNING, f"{self._names[peer]} cancelled it", task)
 
     def drain(self, peer: bytes, event: Drain) -> None:
         """Have a worker end once it has finished what it runs; raises ProtocolError for a peer that is no operator."""
@@ -62,4 +62,4 @@ class Operators:
             raise ProtocolError(f"{event.workers} workers are left of an agent that has {agent.workers}")
         self._state.log(f"{agent.name or agent.host} has {event.workers} workers left of {agent.workers}")
         agent.workers = event.workers
-        self._state.freed[agent] = None
+        self._state.with_room[agent] = None

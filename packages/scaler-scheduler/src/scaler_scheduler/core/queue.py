@@ -1,20 +1,20 @@
-"""Who is next: the tasks that wait for a worker.
+"""The queue of waiting tasks: which one runs next.
 
-Tasks stand in *lanes*: one per (root session, priority, depth, requirement), first come first served, but that nodes of
-a graph are served in its order as soon as they are ready. For every offer
-(what the workers of a class of agents can take) there is a heap of *rounds*, one per priority; a round is a heap of the
-sessions that have something for it, each with a heap of its lanes. Order: the greatest priority, where one step of
-priority is worth AGEING_SECONDS of waiting; then the session that was served least (one that comes back from idling
-starts level with the others); then the deepest lane; then the oldest task.
+Tasks stand in *lanes*: one per (root session, priority, depth, requirement), first in, first out, except that nodes of
+a graph that become ready run in the order of their graph. For every worker class (agents whose workers have equal
+capabilities and Python) there is a heap of priority levels; a level is a heap of the sessions that have tasks for the
+class, each with a heap of its lanes. Order: the highest priority, where one step of priority is worth AGEING_SECONDS
+of waiting; then the session served least (a session that was idle starts level with the others); then the deepest
+lane; then the oldest task.
 
-An entry of a heap is looked at when it comes up, and goes back where its key has grown meanwhile, so a decision costs
-O(log lanes), however many priorities, sessions and requirements there are. A key that has become smaller is not
-noticed in one place: where a session is served elsewhere, and the one that follows it in a round has waited longer,
-the round has that longer wait counted once it comes up, or is served.
+A heap entry is checked when it comes to the top, and is pushed again where its key has grown meanwhile, so a decision
+costs O(log lanes), however many priorities, sessions and requirements there are. One decrease of a key is not noticed:
+when a session is served through another class, and the session that follows it in a level has waited longer, the level
+takes that longer wait into account only when the level comes to the top, or is served.
 
-A lane is known as long as a session remembers a group of it, or a task waits in it.
+A lane is registered as long as a session remembers one of its groups, or a task waits in it.
 
-Invariants: a lane with tasks is in the round of every offer that fits it; `count` is the number of WAITING tasks.
+Invariants: a lane with tasks is in the level of every class that can run it; `count` is the number of WAITING tasks.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 
-from scaler_scheduler.core.records import WAITING, LaneRecord, Offer, Requirement, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import WAITING, LaneRecord, Requirement, SessionRecord, TaskRecord, WorkerClass
 
 AGEING_SECONDS = 60.0
 QUANTUM = 32
-"""Tasks taken from one lane while others wait too."""
-TOLD = 100
-"""Requirements at a time of which it is said that nobody meets them."""
-_VOID_ENTRIES = 64
+"""Most tasks taken from one lane at once while tasks wait in others."""
+REPORTED_LIMIT = 100
+"""Most requirements that no class meets and that have been logged, at a time."""
+_STALE_ENTRIES = 64
 
 
-class _Round:
-    """The lanes of one priority that one offer can serve, by session."""
+class _PriorityLevel:
+    """The lanes of one priority that one worker class can serve, by session."""
 
     __slots__ = ("_lanes", "_turns", "key")
 
     def __init__(self) -> None:
         self.key = math.inf
-        """Its place among the rounds of the offer; it may wait behind it, but not for longer than the key says."""
+        """Its key in the heap of levels. The lane that is next may have a greater key, never a smaller one."""
         self._turns: list[tuple[int, int, int, SessionRecord]] = []
         self._lanes: dict[SessionRecord, list[tuple[int, int, int, LaneRecord]]] = {}
 
     def add(self, lane: LaneRecord) -> None:
-        """This lane has tasks."""
+        """List a lane that has tasks."""
         session = lane.session
         lanes = self._lanes.get(session)
         if lanes is None:
@@ -54,7 +54,7 @@ class _Round:
         heapq.heappush(lanes, (-lane.depth, lane.first.id, id(lane), lane))
 
     def next(self) -> LaneRecord | None:
-        """The lane whose turn it is."""
+        """The lane to serve next, or None."""
         while self._turns:
             served, _, _, session = self._turns[0]
             lanes = self._lanes[session]
@@ -70,52 +70,52 @@ class _Round:
         return None
 
     def take_out(self, lane: LaneRecord) -> bool:
-        """Remove the lane that `next` has named; returns whether it was the only one."""
+        """Remove the lane that `next` returned; returns whether no other lane is left."""
         heapq.heappop(self._lanes[lane.session])
         return not self._lanes[lane.session] and len(self._turns) == 1
 
 
 def _turn(session: SessionRecord) -> tuple[int, int, int, SessionRecord]:
-    """A session's place in a round; one that ended may still stand there when its number comes back."""
+    """A session's heap entry; an ended session may still be listed when another gets its number."""
     return session.served, session.number, id(session), session
 
 
-class _Choice:
-    """What one offer can serve: a round per priority, and whose turn it is among them."""
+class _ClassQueue:
+    """The lanes that one worker class can serve: a level per priority, in a heap."""
 
-    __slots__ = ("_order", "rounds")
+    __slots__ = ("_order", "levels")
 
     def __init__(self) -> None:
-        self.rounds: dict[int, _Round] = {}
+        self.levels: dict[int, _PriorityLevel] = {}
         self._order: list[tuple[float, int]] = []
-        """A heap of keys and priorities; an entry whose key is not that of its round is void."""
+        """A heap of keys and priorities; an entry is stale if its key is not that of its level."""
 
     def add(self, lane: LaneRecord) -> None:
-        """This lane has tasks."""
-        current = self.rounds.get(lane.priority)
+        """List a lane that has tasks."""
+        current = self.levels.get(lane.priority)
         if current is None:
-            current = self.rounds[lane.priority] = _Round()
+            current = self.levels[lane.priority] = _PriorityLevel()
         current.add(lane)
         key = _key(lane)
         if key < current.key:
             current.key = key
             heapq.heappush(self._order, (key, lane.priority))
-            if len(self._order) > _VOID_ENTRIES + 2 * len(self.rounds):
-                self._order = [(each.key, priority) for priority, each in self.rounds.items()]
+            if len(self._order) > _STALE_ENTRIES + 2 * len(self.levels):
+                self._order = [(each.key, priority) for priority, each in self.levels.items()]
                 heapq.heapify(self._order)
 
     def next(self) -> LaneRecord | None:
-        """The lane to serve: of the greatest priority, aged by how long the lane has waited whose turn it is there."""
+        """The lane to serve: that of the highest priority, where each level is aged by the wait of its next lane."""
         while self._order:
             key, priority = self._order[0]
-            current = self.rounds.get(priority)
+            current = self.levels.get(priority)
             if current is None or current.key != key:
                 heapq.heappop(self._order)
                 continue
             lane = current.next()
             if lane is None:
                 heapq.heappop(self._order)
-                del self.rounds[priority]
+                del self.levels[priority]
                 continue
             if _key(lane) <= key:
                 return lane
@@ -124,10 +124,10 @@ class _Choice:
         return None
 
     def take_out(self, lane: LaneRecord) -> bool:
-        """Remove the lane that `next` has named; returns whether it was the only one."""
-        if not self.rounds[lane.priority].take_out(lane):
+        """Remove the lane that `next` returned; returns whether no other lane is left."""
+        if not self.levels[lane.priority].take_out(lane):
             return False
-        if len(self.rounds) == 1:
+        if len(self.levels) == 1:
             return True
         first = heapq.heappop(self._order)
         other = self.next()
@@ -136,45 +136,46 @@ class _Choice:
 
 
 def _key(lane: LaneRecord) -> float:
-    """The smallest goes first: when the lane was served last, in seconds, earlier by what its priority is worth."""
+    """The smallest is served first: the time when the lane was served last, less what its priority is worth."""
     return lane.since - AGEING_SECONDS * lane.priority
 
 
-class WaitingRoom:
+class TaskQueue:
     """All waiting tasks."""
 
     def __init__(self) -> None:
         self.count = 0
         self._lanes: dict[Requirement, dict[LaneRecord, None]] = {}
-        self._requirements: dict[Requirement, list[_Choice]] = {}
-        self._choices: dict[Offer, _Choice] = {}
-        self._told: set[Requirement] = set()
-        """Requirements that no offer meets, as has been said: until one does, or no session has them."""
-        self._round = 0
+        self._requirements: dict[Requirement, list[_ClassQueue]] = {}
+        self._classes: dict[WorkerClass, _ClassQueue] = {}
+        self._reported: set[Requirement] = set()
+        """Requirements that no class meets and that were logged; until a class meets them, or no lane has them."""
+        self._served = 0
+        """The `served` of the session served last: sessions that were idle start from here."""
 
     def lane(self, session: SessionRecord, priority: int, depth: int, requirement: Requirement) -> LaneRecord:
-        """The lane for such tasks."""
+        """The lane for such tasks; registered if it is new."""
         key = (priority, depth, requirement)
         lane = session.lanes.get(key)
         if lane is None:
             lane = session.lanes[key] = LaneRecord(session, priority, depth, requirement)
             if requirement not in self._requirements:
                 self._requirements[requirement] = [
-                    choice for offer, choice in self._choices.items() if not requirement.lacking(offer)
+                    queue for worker_class, queue in self._classes.items() if not requirement.unmet_by(worker_class)
                 ]
                 self._lanes[requirement] = {}
             self._lanes[requirement][lane] = None
-            lane.known = True
+            lane.registered = True
         return lane
 
-    def let_go(self, lane: LaneRecord) -> None:
-        """A group of the lane is remembered no more: the lane goes with the last one, or with its last task."""
+    def release_group(self, lane: LaneRecord) -> None:
+        """A session has forgotten a group of the lane, which is dropped with its last group or last task."""
         lane.groups -= 1
-        self._tidy(lane)
+        self._forget_if_unused(lane)
 
-    def _tidy(self, lane: LaneRecord) -> None:
-        """Forget the lane, should nobody need it any more."""
-        if lane.known and lane.groups <= 0 and lane.size <= lane.tombstones:
+    def _forget_if_unused(self, lane: LaneRecord) -> None:
+        """Drop the lane if it has neither groups nor tasks."""
+        if lane.registered and lane.groups <= 0 and lane.size <= lane.tombstones:
             del lane.session.lanes[lane.priority, lane.depth, lane.requirement]
             lane.tasks.clear()
             lane.ready.clear()
@@ -182,58 +183,58 @@ class WaitingRoom:
             self._forget(lane)
 
     def _forget(self, lane: LaneRecord) -> None:
-        lane.known = False
+        lane.registered = False
         lanes = self._lanes[lane.requirement]
         del lanes[lane]
         if not lanes:
             del self._lanes[lane.requirement], self._requirements[lane.requirement]
-            self._told.discard(lane.requirement)
+            self._reported.discard(lane.requirement)
 
-    def add_offer(self, offer: Offer) -> None:
-        """Agents of this class exist from now on."""
-        if offer in self._choices:
+    def add_class(self, worker_class: WorkerClass) -> None:
+        """The first agent of this class has connected."""
+        if worker_class in self._classes:
             return
-        choice = self._choices[offer] = _Choice()
-        for requirement, choices in self._requirements.items():
-            if not requirement.lacking(offer):
-                choices.append(choice)
-                self._told.discard(requirement)
+        queue = self._classes[worker_class] = _ClassQueue()
+        for requirement, queues in self._requirements.items():
+            if not requirement.unmet_by(worker_class):
+                queues.append(queue)
+                self._reported.discard(requirement)
                 for lane in self._lanes[requirement]:
                     if lane.listed:
-                        choice.add(lane)
+                        queue.add(lane)
 
-    def remove_offer(self, offer: Offer) -> None:
-        """The last agent of this class has left."""
-        choice = self._choices.pop(offer)
-        for choices in self._requirements.values():
-            if choice in choices:
-                choices.remove(choice)
+    def remove_class(self, worker_class: WorkerClass) -> None:
+        """The last agent of this class is gone."""
+        queue = self._classes.pop(worker_class)
+        for queues in self._requirements.values():
+            if queue in queues:
+                queues.remove(queue)
 
     def can_be_served(self, requirement: Requirement) -> bool:
-        """Whether some class of agents can take such a task."""
+        """Whether some connected class can run such a task."""
         return bool(self._requirements.get(requirement))
 
     def unserved(self) -> list[Requirement]:
-        """What tasks wait for that no class of agents can take."""
+        """Requirements of waiting tasks that no connected class meets."""
         return [
             requirement
-            for requirement, choices in self._requirements.items()
-            if not choices and any(lane.size > lane.tombstones for lane in self._lanes[requirement])
+            for requirement, queues in self._requirements.items()
+            if not queues and any(lane.size > lane.tombstones for lane in self._lanes[requirement])
         ]
 
-    def is_news(self, requirement: Requirement) -> bool:
-        """Whether it is still to be said that nobody can take such tasks; from now on that has been said."""
-        if requirement in self._told or len(self._told) >= TOLD:
+    def report_once(self, requirement: Requirement) -> bool:
+        """Whether it must be logged that no class meets the requirement; True once."""
+        if requirement in self._reported or len(self._reported) >= REPORTED_LIMIT:
             return False
-        self._told.add(requirement)
+        self._reported.add(requirement)
         return True
 
     def add(
         self, tasks: Sequence[TaskRecord], lane: LaneRecord, now: float, *, first: bool = False, soon: bool = False
     ) -> None:
-        """Tasks begin to wait in their lane: at its end; `first`, before all others, where they had been dispatched
-        before; or `soon`, where the lane has ready tasks, and its turn is what it was."""
-        if not lane.known:  # nobody waited in it, and its groups were forgotten, but not what they had dispatched
+        """Add tasks to their lane: at its end; at its front if `first` (tasks that had been dispatched before); among
+        the ready nodes of graphs if `soon`."""
+        if not lane.registered:  # it was dropped while tasks of its groups were dispatched
             lane = self.lane(lane.session, lane.priority, lane.depth, lane.requirement)
             for task in tasks:
                 task.group.lane = lane
@@ -252,7 +253,7 @@ class WaitingRoom:
         self.count += added
         root = lane.session
         if not root.waiting:
-            root.served = max(root.served, self._round)
+            root.served = max(root.served, self._served)
         root.waiting += added
         if first or not lane.listed:
             self._list(lane, now)
@@ -261,11 +262,11 @@ class WaitingRoom:
         if not lane.listed:
             lane.since = now
         lane.listed = True
-        for choice in self._requirements[lane.requirement]:
-            choice.add(lane)
+        for queue in self._requirements[lane.requirement]:
+            queue.add(lane)
 
-    def forget(self, task: TaskRecord) -> None:
-        """A waiting task does not wait any more: the caller changes its state, its place is passed over later."""
+    def discard(self, task: TaskRecord) -> None:
+        """A waiting task is no longer wanted. The caller changes its state; its entry in the lane is skipped later."""
         lane = task.group.lane
         self.count -= 1
         lane.session.waiting -= 1
@@ -274,48 +275,48 @@ class WaitingRoom:
             alive = [waiting for waiting in lane.tasks if waiting.state == WAITING and waiting is not task]
             ready = [entry for entry in lane.ready if entry[-1].state == WAITING and entry[-1] is not task]
             lane.tombstones = 0
-            if not alive and not ready:  # rounds drop a lane that is empty, and it would still count as listed
+            if not alive and not ready:  # levels drop an empty lane, which would still count as listed
                 alive, lane.tombstones = [task], 1
             lane.tasks.clear()
             lane.tasks.extend(alive)
             lane.ready = ready
             heapq.heapify(lane.ready)
-        self._tidy(lane)
+        self._forget_if_unused(lane)
 
-    def take_out(self, task: TaskRecord) -> None:
-        """A waiting task runs already: its place goes with it, for it may wait again."""
+    def remove(self, task: TaskRecord) -> None:
+        """A waiting task turned out to be running: remove its entry at once, since the task may be queued again."""
         lane = task.group.lane
         self.count -= 1
         lane.session.waiting -= 1
-        if task in lane.tasks:  # it was put in front
+        if task in lane.tasks:  # it was added with `first`
             lane.tasks.remove(task)
         else:
             lane.ready = [entry for entry in lane.ready if entry[-1] is not task]
             heapq.heapify(lane.ready)
         lane.listed = lane.listed and bool(lane.size)
-        self._tidy(lane)
+        self._forget_if_unused(lane)
 
-    def take(self, offer: Offer, limit: Callable[[LaneRecord], int], now: float) -> list[TaskRecord]:
-        """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; or none."""
-        choice = self._choices[offer]
-        while lane := choice.next():
+    def take(self, worker_class: WorkerClass, limit: Callable[[LaneRecord], int], now: float) -> list[TaskRecord]:
+        """The next tasks for workers of this class, all of one lane, at most `limit(lane)`; empty if there are none."""
+        queue = self._classes[worker_class]
+        while lane := queue.next():
             room = limit(lane)
             if not room:
                 break
-            alone = choice.take_out(lane)
+            alone = queue.take_out(lane)
             taken = self._pop(lane, room if alone else min(room, QUANTUM))
             if taken:
                 root = lane.session
-                self._round = max(self._round, root.served)
+                self._served = max(self._served, root.served)
                 root.served += len(taken)
                 root.waiting -= len(taken)
                 self.count -= len(taken)
                 lane.since = now
             if lane.size:
-                choice.add(lane)
+                queue.add(lane)
             else:
                 lane.listed = False
-                self._tidy(lane)
+                self._forget_if_unused(lane)
             if taken:
                 return taken
         return []
@@ -341,9 +342,9 @@ class WaitingRoom:
         return taken
 
     def drop_session(self, session: SessionRecord) -> None:
-        """A root session is over: its lanes have no wanted tasks left. Costs what its own lanes cost."""
+        """A root session is over, and none of its tasks is wanted. Costs time in proportion to its own lanes."""
         for group in session.groups.values():
-            self.let_go(group.lane)
+            self.release_group(group.lane)
         for lane in session.lanes.values():
             lane.tasks.clear()
             lane.ready.clear()

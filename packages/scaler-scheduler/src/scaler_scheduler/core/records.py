@@ -1,4 +1,4 @@
-"""What the scheduler remembers: one mutable row per task, session and agent."""
+"""The scheduler's tables: one mutable row per task, session, graph, lane, group and agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TaskState(IntEnum):
-    """Where a task stands; scaler_scheduler.core.core draws the transitions."""
+    """The state of a task; `scaler_scheduler.core.core` shows the transitions."""
 
     WAITING = 0
     """In a lane, ready to run."""
@@ -29,7 +29,7 @@ class TaskState(IntEnum):
     DONE = 3
     """Its owner was sent the outcome; the agent keeps it until the owner releases it."""
     GONE = 4
-    """Nobody wants it; where it still stands in a lane or on an agent it is passed over."""
+    """Nobody wants it; entries that it still has in a lane or on an agent are skipped."""
 
 
 GIVEN_UP_RUNS = 8
@@ -51,31 +51,31 @@ class Requirement:
     capabilities: Capabilities
     runtime: Runtime
 
-    def lacking(self, offer: Offer) -> list[str]:
-        """What `offer` lacks, as text; empty when its workers can take the task."""
-        lacks = missing(self.capabilities, dict(offer.capabilities))
-        if self.runtime is not None and self.runtime != offer.runtime:
+    def unmet_by(self, worker_class: WorkerClass) -> list[str]:
+        """What workers of this class lack, as text; empty if they can run the task."""
+        lacks = missing(self.capabilities, dict(worker_class.capabilities))
+        if self.runtime is not None and self.runtime != worker_class.runtime:
             lacks.append(describe_runtime(self.runtime))
         return lacks
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What every worker of an agent offers. Agents of equal offers are one class."""
+class WorkerClass:
+    """What every worker of an agent worker_classes. Agents of equal worker_classes are one class."""
 
     capabilities: Capabilities
     runtime: Runtime
 
 
 def runtime_of(hello: Hello) -> Runtime:
-    """What must agree between who pickles and who unpickles: Python and cloudpickle, without patch levels."""
+    """The versions that both ends of a pickle must share: Python and cloudpickle, without patch levels."""
     if not hello.python:
         return None
     return ".".join(hello.python.split(".")[:2]), ".".join(hello.cloudpickle.split(".")[:2])
 
 
 def describe_runtime(runtime: Runtime) -> str:
-    """A runtime in words."""
+    """A runtime as text."""
     return f"Python {runtime[0]} with cloudpickle {runtime[1]}" if runtime else "any Python"
 
 
@@ -90,37 +90,37 @@ class SessionRecord:
     name: str = ""
     host: str = ""
     resuming: bool = False
-    """Not to be forgotten though it has no tasks: some may still be found after a restart."""
+    """Kept although it has no tasks: after a restart, agents may still report some."""
     served: int = 0
-    """Tasks of this root session dispatched so far: its place in the round."""
+    """Tasks of this root session dispatched so far: the session served least goes first."""
     waiting: int = 0
     watched: bool = False
-    """Whether it is told of inner nodes that have ended."""
+    """Whether its client is sent Ended for intermediate nodes."""
     groups: OrderedDict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=OrderedDict)
-    """Those used last; a task knows its group itself."""
+    """The groups used last; each task refers to its own group."""
     lanes: dict[tuple[int, int, Requirement], LaneRecord] = field(default_factory=dict)
     """Of this root session, by priority, depth and requirement."""
-    lacking: set[FunctionRecord] = field(default_factory=set)
-    """Functions that tasks of this session are HELD for, until their bytes have come."""
+    missing_functions: set[FunctionRecord] = field(default_factory=set)
+    """Functions whose bytes tasks of this session are HELD for."""
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
     graphs: dict[int, GraphRecord] = field(default_factory=dict)
-    """By their first tasks."""
+    """By the id of the first task."""
 
     def end(self) -> None:
-        """Let go what refers to the session: collecting such circles is put off for long."""
+        """Break reference cycles through this session, which the garbage collector would free late."""
         for group in self.groups.values():
             group.function.sessions.discard(self.number)
             if group.serializer is not None:
                 group.serializer.sessions.discard(self.number)
-        for function in self.lacking:
-            function.held.pop(self, None)
+        for function in self.missing_functions:
+            function.waiting_tasks.pop(self, None)
         self.groups.clear()
-        self.lacking.clear()
+        self.missing_functions.clear()
 
 
 @dataclass(slots=True, eq=False)
 class NodeCounts:
-    """How the nodes of one function of a graph stand; those that have not ended are the rest of `submitted`."""
+    """Nodes of one function of a graph, by how they ended; the rest of `submitted` has not ended."""
 
     submitted: int = 0
     done: int = 0
@@ -130,24 +130,24 @@ class NodeCounts:
 
 @dataclass(slots=True, eq=False)
 class GraphRecord:
-    """One graph: its session's for as long as it has nodes that have not ended, then kept for monitors."""
+    """One graph. Its session has it until all of its nodes have ended; then it is kept for monitors."""
 
     first: int
-    """Its first task."""
+    """The id of its first task."""
     number: int
-    """Graphs are counted as they come."""
+    """The number that monitors know it by."""
     size: int
-    """How many nodes it will have."""
+    """Number of nodes, those included that are not submitted yet."""
     session: int
     begun: float
     ended: float = 0.0
-    """When the last node ended; 0 before."""
+    """When the last node ended; 0 until then."""
     open: int = 0
     """Nodes that were submitted and have not ended."""
     counts: dict[FunctionRecord, NodeCounts] = field(default_factory=dict)
 
     def enter(self, tasks: Sequence[TaskRecord]) -> None:
-        """These nodes are submitted."""
+        """Count submitted nodes."""
         self.open += len(tasks)
         for task in tasks:
             task.more().graph = self
@@ -157,7 +157,7 @@ class GraphRecord:
             self.counts[function].submitted += 1
 
     def end(self, task: TaskRecord, status: int) -> bool:
-        """A node has ended so; whether that was the last."""
+        """Count a node that ended with this status; returns whether it was the last one."""
         self.open -= 1
         counts = self.counts[task.group.function]
         if status == Status.VALUE:
@@ -182,29 +182,30 @@ class LaneRecord:
     requirement: Requirement
     tasks: deque[TaskRecord] = field(default_factory=deque)
     ready: list[tuple[int, int, int, TaskRecord]] = field(default_factory=list)
-    """Those that have just got what they take, as a heap: graph by graph, each in its order."""
+    """Nodes whose inputs have all arrived, as a heap: graph by graph, each in the order of its nodes."""
     tombstones: int = 0
     since: float = 0.0
     listed: bool = False
     groups: int = 0
-    """Groups that a session remembers whose tasks wait here."""
-    known: bool = False
-    """Whether the waiting room has it: as long as it has groups, or tasks."""
-    unseen: bool = False
-    """For tasks known by their ids alone, after a restart: their calls must be submitted again before they can run."""
+    """Remembered groups whose tasks wait here."""
+    registered: bool = False
+    """Whether the task queue has it: as long as it has groups or tasks."""
+    calls_missing: bool = False
+    """For tasks known by id only, after a restart: their calls must be submitted again before they can run."""
 
     @property
     def size(self) -> int:
-        """How many there are, those that nobody wants any more included."""
+        """Number of entries, including those of tasks that are not wanted any more."""
         return len(self.tasks) + len(self.ready)
 
     @property
     def first(self) -> TaskRecord:
-        """Who is next."""
+        """The next task."""
         return self.ready[0][-1] if self.is_ready_next() else self.tasks[0]
 
     def is_ready_next(self) -> bool:
-        """Ready tasks go first, for results are to be used up, but not before those that their graph has first."""
+        """Whether a ready node goes next: before other tasks, so that results are used up, but after earlier nodes of
+        its own graph."""
         if not self.ready or not self.tasks:
             return bool(self.ready)
         front, task = self.tasks[0], self.ready[0][-1]
@@ -223,44 +224,44 @@ class GroupRecord:
     function: FunctionRecord
     serializer: FunctionRecord | None
     for_agents: Group
-    """Without requirements, which are met, and with the depth that the scheduler worked out."""
+    """As sent to agents: without requirements, which they meet, and with the depth that the scheduler computed."""
     number: int = 0
-    """What monitors know it by, once they were told of it."""
-    told: int = 0
-    """The snapshot since which they know it."""
+    """The number that monitors know it by; 0 before they were sent the group."""
+    snapshot: int = 0
+    """The number of the last monitor snapshot for which the group was sent."""
 
 
 @dataclass(slots=True, eq=False)
 class TaskExtra:
-    """What few tasks have."""
+    """Fields that few tasks need."""
 
     stored: bool = False
     lost_runs: int = 0
     shared_losses: int = 0
-    """Runs lost with an agent of which nobody can say which run ended it: see scaler_scheduler.core.suspects."""
+    """Runs lost with an agent when it is unknown which run ended it: see `scaler_scheduler.core.suspects`."""
     suspect: bool = False
     seen: float = 0.0
-    """When its agent first reported a suspect's run to be on a worker."""
+    """When its agent first reported the run of a suspect as being on a worker."""
     charged: int = 0
-    """The run that was counted as lost with its agent, should the agent come back with it."""
+    """The run that was counted as lost with its agent; discounted if the agent comes back with it."""
     given_up: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=GIVEN_UP_RUNS))
-    """Runs that were lost with their agents, which may come back with them."""
+    """Runs lost with their agents, with the agents' identities; an agent may come back with its run."""
     raised_runs: int = 0
-    lacking: int = 0
-    """How many results have not come."""
+    missing_inputs: int = 0
+    """Inputs that have not arrived."""
     inputs: dict[int, tuple[bytes, bool] | None] = field(default_factory=dict)
-    """What it takes of which task, payload and whether that is a reference; None until it has come."""
+    """By task that makes it: payload, and whether that is a reference; None until it has arrived."""
     dependents: list[TaskRecord] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
     graph: GraphRecord | None = None
-    takers: int = 0
-    """Tasks of its graph that take its result and have not ended."""
-    inner: bool = False
-    """Its owner never asked for the result."""
-    held: bool = True
-    """Whether the owner's word is awaited before the outcome is forgotten."""
+    consumers: int = 0
+    """Tasks of its graph that use its result and have not ended."""
+    intermediate: bool = False
+    """Whether its result is for other nodes only: the client did not ask for it."""
+    owner_waits: bool = True
+    """Whether the owner must release the outcome before it is forgotten."""
     outcome: Outcome | None = None
-    """How it ended, for as long as it has takers."""
+    """How it ended; kept as long as it has consumers."""
 
 
 class TaskRecord:
@@ -276,19 +277,19 @@ class TaskRecord:
         self.agent: AgentRecord | None = None
         self.run = 0
         self.cost = 0.0
-        """Seconds it was expected to take when it was dispatched."""
+        """Expected seconds, estimated when it was dispatched."""
         self.extra: TaskExtra | None = None
 
     def more(self) -> TaskExtra:
-        """The rarely used part, made on first use."""
+        """The rarely used fields, made on first use."""
         if self.extra is None:
             self.extra = TaskExtra()
         return self.extra
 
     @property
-    def is_unseen(self) -> bool:
-        """Whether nobody has said yet, since a restart, what is to be called; and it is on no agent."""
-        return self.state == HELD and self.group.lane.unseen
+    def is_call_missing(self) -> bool:
+        """Whether, since a restart, its call has not been submitted again, and no agent runs it."""
+        return self.state == HELD and self.group.lane.calls_missing
 
     @property
     def attempt(self) -> int:
@@ -308,53 +309,53 @@ class AgentRecord:
     host: str
     workers: int
     queue_size: int
-    offer: Offer
+    worker_class: WorkerClass
     runs: dict[int, TaskRecord] = field(default_factory=dict)
     blocked: set[int] = field(default_factory=set)
     functions: dict[bytes, None] = field(default_factory=dict)
-    """Those it was sent last; it asks for what it has dropped."""
+    """Functions sent to it last; it asks for those that it has dropped."""
     load: float = 0.0
-    """Expected seconds of what it has."""
+    """Expected seconds of its runs, and of tasks planned for it."""
     window: int = 0
-    """Slow start: at most so many unfinished runs, doubling as they come back."""
+    """Slow start: most unfinished runs; doubles as runs end."""
     released: list[int] = field(default_factory=list)
     recalling: bool = False
     resuming: bool = False
-    """Whether it is still to say what it runs and keeps: until then it is given nothing."""
+    """Whether its Resume is pending: until then it is given no work."""
     returning: bool = False
-    """Whether it has been welcomed before, perhaps by an earlier incarnation of the scheduler."""
+    """Whether it was connected before, possibly to an earlier incarnation of the scheduler."""
     suspect: TaskRecord | None = None
-    """The last suspect that it was given."""
-    ticket: int = 0
-    """Which of its entries in the heap of agents with room is the valid one."""
+    """The suspect that it was given last."""
+    entry_version: int = 0
+    """Identifies its valid entry in the heap of agents with room."""
     running: frozenset[int] = frozenset()
-    """Runs that were on a worker at its last report."""
-    newer: int = 0
-    """Runs from this one on were dispatched after that report."""
+    """Runs on a worker at its last report."""
+    first_unreported: int = 0
+    """Runs from this id on were dispatched after that report."""
     number: int = 0
-    """What monitors know it by."""
+    """The number that monitors know it by."""
     status: AgentStatus | None = None
     """Its last report, which came at `heard`."""
-    heard: float = 0.0
+    reported_at: float = 0.0
 
     @property
     def active(self) -> int:
-        """Runs that hold, or wait for, a worker's place."""
+        """Runs that occupy a worker or wait for one: all but those that wait for nested tasks."""
         return len(self.runs) - len(self.blocked)
 
     def on_workers(self) -> set[int]:
-        """Runs that are on a worker now, as far as is known: blocked and reported ones, then the oldest since."""
+        """Runs that are probably on a worker: blocked and reported ones, then the oldest dispatched since."""
         likely = [run for run in self.runs if run in self.running and run not in self.blocked]
-        likely += [run for run in self.runs if run >= self.newer and run not in self.blocked]
+        likely += [run for run in self.runs if run >= self.first_unreported and run not in self.blocked]
         return self.blocked.union(likely[: self.workers])
 
     def unreported(self) -> set[int]:
-        """The newest runs that no report can have told of: one of them may have ended the agent as it came in."""
-        return {run for run in islice(reversed(self.runs), self.workers) if run >= self.newer}
+        """The newest runs dispatched since the last report: one of them may have ended the agent on arrival."""
+        return {run for run in islice(reversed(self.runs), self.workers) if run >= self.first_unreported}
 
 
-class Letter:
-    """Outcomes for one owner that could not be passed on in the message they came in."""
+class OutcomeBatch:
+    """Outcomes for one owner, collected from messages that could not be forwarded unchanged."""
 
     __slots__ = ("profiles", "results", "statuses", "stored", "tasks")
 
@@ -366,7 +367,7 @@ class Letter:
         self.profiles: list[bytes] = []
 
     def add(self, task: int, outcome: Outcome, profile: bytes) -> None:
-        """One more."""
+        """Add the outcome of one task."""
         status, payload, stored = outcome
         if stored:
             self.stored.append(len(self.tasks))

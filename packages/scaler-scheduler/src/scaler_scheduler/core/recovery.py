@@ -95,7 +95,7 @@ class Recovery:
     def agent_resumes(self, agent: AgentRecord, event: Resume, now: float) -> None:
         """An agent runs these tasks and keeps those outcomes."""
         agent.resuming = False
-        self._state.freed[agent] = None
+        self._state.with_room[agent] = None
         named = zip(event.running, event.runs, strict=True)
         unwanted = [run for task, run in named if not self._runs(agent, task, run)]
         if unwanted:
@@ -121,13 +121,13 @@ class Recovery:
     def _takes_up(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
         """An agent that was given up is back with a run: whether the task still waits for another one."""
         extra = record.extra
-        is_suspect = record.state == HELD and extra is not None and extra.suspect and not extra.lacking
+        is_suspect = record.state == HELD and extra is not None and extra.suspect and not extra.missing_inputs
         if not (record.state == WAITING or is_suspect) or not self.was_given(agent, record, run):
             return False
         if is_suspect:
             self._state.suspects.remove(record)
         else:
-            self._state.waiting.take_out(record)
+            self._state.waiting.remove(record)
         if extra is not None:
             extra.suspect = False  # its host lives
             if extra.charged == run:
@@ -218,7 +218,7 @@ class Recovery:
             if session.number in self._state.sessions and task not in session.tasks:
                 lacking.setdefault(session, []).append(task)
         for record in self._adopted:
-            if record.state == ASSIGNED and record.group.lane.unseen:
+            if record.state == ASSIGNED and record.group.lane.calls_missing:
                 lacking.setdefault(record.group.session, []).append(record.id)
         for session, tasks in lacking.items():
             self._state.send(session.peer, NeedTasks(tasks))
@@ -232,38 +232,38 @@ class Recovery:
     def _resend(self, session: SessionRecord, task: int, agent: AgentRecord, now: float) -> None:
         record = self._enter(session, task)
         record.state = HELD
-        if self._state.chronicle.listening:
-            self._state.chronicle.stand(HELD, (record,))
+        if self._state.event_log.listening:
+            self._state.event_log.entered(HELD, (record,))
         self._state.send(agent.peer, Resend((task,)))
         self._asked[task] = agent
         self._answers_until = now + self._state.config.recovery_seconds
 
     def _enter(self, session: SessionRecord, task: int) -> TaskRecord:
         """A task that is known by its id alone."""
-        self._state.chronicle.submitted += task not in session.tasks
-        record = session.tasks[task] = TaskRecord(task, self._unseen(session), b"")
+        self._state.event_log.submitted += task not in session.tasks
+        record = session.tasks[task] = TaskRecord(task, self._placeholder_group(session), b"")
         return record
 
     def _give_up(self, tasks: list[int], now: float) -> None:
         """No agent will answer for these any more: those that are still open are submitted again."""
         for task in tasks:
             del self._asked[task]
-        records = [record for record in map(self._state.find, tasks) if record is not None and record.is_unseen]
+        records = [record for record in map(self._state.find, tasks) if record is not None and record.is_call_missing]
         self._state.queue(records, now)
 
-    def _unseen(self, session: SessionRecord) -> GroupRecord:
+    def _placeholder_group(self, session: SessionRecord) -> GroupRecord:
         """The group of tasks that are only known by their ids."""
         nothing = Group(b"")
         key = (nothing, session, 0)
         if key not in session.groups:
-            lane = LaneRecord(session, 0, 0, Requirement((), None), unseen=True)
+            lane = LaneRecord(session, 0, 0, Requirement((), None), calls_missing=True)
             session.groups[key] = GroupRecord(nothing, session, lane, FunctionRecord(b""), None, nothing)
         return session.groups[key]
 
     def _put(self, agent: AgentRecord, record: TaskRecord, run: int) -> None:
         record.state, record.agent, record.run = ASSIGNED, agent, run
-        if self._state.chronicle.listening:
-            self._state.chronicle.assigned(agent, run, (record.id,))
+        if self._state.event_log.listening:
+            self._state.event_log.assigned(agent, run, (record.id,))
         agent.runs[run] = record
         if run in self._blocked:
             agent.blocked.add(run)

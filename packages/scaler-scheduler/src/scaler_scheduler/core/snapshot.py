@@ -22,7 +22,7 @@ _NO_STATUS = AgentStatus()
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessFigures:
+class ProcessStats:
     """What the shell knows: its address, the time since 1970 and since its start, its load, its messages, its links."""
 
     address: str
@@ -36,9 +36,9 @@ class ProcessFigures:
     """Seconds to a peer and back, at the last heartbeat."""
 
 
-def census(state: SchedulerState, figures: ProcessFigures, now: float, *, snapshot: bool = False) -> MonitorStatus:
+def census(state: SchedulerState, figures: ProcessStats, now: float, *, snapshot: bool = False) -> MonitorStatus:
     """The figures of now."""
-    chronicle = state.chronicle
+    event_log = state.event_log
     agents = list(state.agents.values())
     assigned = sum(task.state == ASSIGNED for agent in agents for task in agent.runs.values())
     return MonitorStatus(
@@ -50,14 +50,14 @@ def census(state: SchedulerState, figures: ProcessFigures, now: float, *, snapsh
         cpu=figures.cpu,
         rss=figures.rss,
         waiting=state.waiting.count,
-        held=chronicle.unfinished - state.waiting.count - assigned,
+        held=event_log.unfinished - state.waiting.count - assigned,
         assigned=assigned,
-        succeeded=chronicle.ended[Status.VALUE],
-        raised=chronicle.ended[Status.RAISED],
-        failed=chronicle.ended[Status.FAILED],
-        cancelled=chronicle.ended[Status.CANCELLED],
-        not_found=chronicle.not_found,
-        lost_runs=chronicle.lost_runs,
+        succeeded=event_log.ended[Status.VALUE],
+        raised=event_log.ended[Status.RAISED],
+        failed=event_log.ended[Status.FAILED],
+        cancelled=event_log.ended[Status.CANCELLED],
+        not_found=event_log.not_found,
+        lost_runs=event_log.lost_runs,
         sent_names=list(figures.sent),
         sent_counts=list(figures.sent.values()),
         received_names=list(figures.received),
@@ -82,14 +82,14 @@ def _clients(state: SchedulerState) -> dict[str, Any]:
 
 def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float) -> dict[str, Any]:
     statuses = [agent.status or _NO_STATUS for agent in agents]
-    runtimes = [agent.offer.runtime for agent in agents]
+    runtimes = [agent.worker_class.runtime for agent in agents]
     return {
         "agents": [agent.number for agent in agents],
         "agent_names": [agent.name for agent in agents],
         "agent_hosts": [agent.host for agent in agents],
         "agent_sizes": [agent.workers for agent in agents],
         "agent_queue_sizes": [agent.queue_size for agent in agents],
-        "agent_capabilities": [capability_text(agent.offer.capabilities) for agent in agents],
+        "agent_capabilities": [capability_text(agent.worker_class.capabilities) for agent in agents],
         "agent_runtimes": [describe_runtime(runtime) if runtime else "" for runtime in runtimes],
         "agent_cpus": [status.cpu for status in statuses],
         "agent_rsses": [status.rss for status in statuses],
@@ -97,7 +97,7 @@ def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float
         "agent_sents": [len(agent.runs) for agent in agents],
         "agent_queueds": [status.queued for status in statuses],
         "agent_lags": [lag(agent.peer) for agent in agents],
-        "agent_silences": [max(0.0, now - agent.heard) for agent in agents],
+        "agent_silences": [max(0.0, now - agent.reported_at) for agent in agents],
     }
 
 

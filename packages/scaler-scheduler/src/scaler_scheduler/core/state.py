@@ -11,10 +11,10 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
 from scaler_protocol.messages import Message, NeedTasks, Status
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.event_log import Chronicle
+from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.functions import FunctionStore
 from scaler_scheduler.core.locality import Locality
-from scaler_scheduler.core.queue import WaitingRoom
+from scaler_scheduler.core.queue import TaskQueue
 from scaler_scheduler.core.records import (
     ASSIGNED,
     GONE,
@@ -43,20 +43,20 @@ class SchedulerState:
         self.sessions: dict[int, SessionRecord] = {}
         self.agents: dict[bytes, AgentRecord] = {}
         self.functions = FunctionStore()
-        self.waiting = WaitingRoom()
-        self.chronicle = Chronicle()
+        self.waiting = TaskQueue()
+        self.event_log = EventLog()
         self.locality = Locality()
         self.suspects = Suspects()
         self.out: list[Effect] = []
         self.withdrawn: dict[AgentRecord, list[int]] = {}
-        self.ended: dict[SessionRecord, list[int]] = {}
+        self.ended_intermediates: dict[SessionRecord, list[int]] = {}
         """Inner nodes of which sessions that watch are to be told."""
-        self.unwanted: dict[SessionRecord, list[bytes]] = {}
+        self.unused_objects: dict[SessionRecord, list[bytes]] = {}
         """Objects that only we know to be of no use to anybody."""
         self.ended_graphs: deque[GraphRecord] = deque(maxlen=GRAPHS_TOLD)
         """The last ones that are over; so many have ever been."""
         self.graphs_ended = 0
-        self.freed: dict[AgentRecord, None] = {}
+        self.with_room: dict[AgentRecord, None] = {}
         """Agents that may have got room since the last dispatch."""
 
     def send(self, to: bytes, message: Message) -> None:
@@ -66,7 +66,7 @@ class SchedulerState:
     def log(self, text: str, level: int = logging.INFO) -> None:
         """Say something to the operator."""
         self.out.append(Log(level, text))
-        self.chronicle.say(level, text)
+        self.event_log.add_text(level, text)
 
     def is_own(self, run: int) -> bool:
         """Whether it is a run of this incarnation, given to an agent or not."""
@@ -86,18 +86,18 @@ class SchedulerState:
         for task in tasks:
             task.state, task.agent = WAITING, None
             extra = task.extra
-            if extra is not None and (extra.lacking or (extra.suspect and not task.group.lane.unseen)):
+            if extra is not None and (extra.missing_inputs or (extra.suspect and not task.group.lane.calls_missing)):
                 task.state = HELD
-                if not extra.lacking:
+                if not extra.missing_inputs:
                     self.suspects.add(task)
-                if self.chronicle.listening:
-                    self.chronicle.stand(HELD, (task,))
+                if self.event_log.listening:
+                    self.event_log.entered(HELD, (task,))
             else:
                 lanes.setdefault(task.group.lane, []).append(task)
         for lane, members in lanes.items():
-            if self.chronicle.listening:
-                self.chronicle.stand(HELD if lane.unseen else WAITING, members)
-            if lane.unseen:
+            if self.event_log.listening:
+                self.event_log.entered(HELD if lane.calls_missing else WAITING, members)
+            if lane.calls_missing:
                 for task in members:
                     task.state = HELD
                 self.send(lane.session.peer, NeedTasks([task.id for task in members]))
@@ -110,7 +110,7 @@ class SchedulerState:
         if agent is not None and agent.runs.pop(task.run, None) is not None:
             agent.load = max(0.0, agent.load - task.cost) if agent.runs else 0.0
             agent.blocked.discard(task.run)
-            self.freed[agent] = None
+            self.with_room[agent] = None
 
     def drop(self, task: TaskRecord) -> None:
         """Nobody wants the task any more: stop it wherever it stands, and its children; its owner is not told."""
@@ -118,10 +118,10 @@ class SchedulerState:
         session.tasks.pop(task.id, None)
         state, task.state = task.state, GONE
         self.count_ended(task, Status.CANCELLED)
-        if self.chronicle.listening:
-            self.chronicle.gone(task.id)
+        if self.event_log.listening:
+            self.event_log.gone(task.id)
         if state == WAITING:
-            self.waiting.forget(task)
+            self.waiting.discard(task)
         elif state == ASSIGNED and task.agent is not None:
             self.withdrawn.setdefault(task.agent, []).append(task.run)
         elif task.extra is not None and task.extra.suspect:
@@ -130,10 +130,10 @@ class SchedulerState:
 
     def count_ended(self, task: TaskRecord, status: int) -> None:
         """A task has ended so: the totals are to know, and its graph."""
-        self.chronicle.ended[status] += 1
+        self.event_log.ended[status] += 1
         graph = task.extra.graph if task.extra is not None else None
         if graph is not None and graph.end(task, status):
-            graph.ended = self.chronicle.now
+            graph.ended = self.event_log.now
             self.graphs_ended += 1
             self.ended_graphs.append(task.group.session.graphs.pop(graph.first))
 
@@ -141,7 +141,7 @@ class SchedulerState:
         """The session of tasks that are submitted by a task on this agent; raises ProtocolError for another's."""
         session = self.sessions.get(number)
         if session is None:
-            session = SessionRecord(number, agent.peer, runtime=agent.offer.runtime, nested=True)
+            session = SessionRecord(number, agent.peer, runtime=agent.worker_class.runtime, nested=True)
             self.sessions[number] = session
         if session.peer != agent.peer:
             raise ProtocolError(f"session {number} is not the sender's")

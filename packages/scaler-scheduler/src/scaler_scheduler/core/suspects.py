@@ -73,26 +73,26 @@ class Suspects:
             extra.suspect, agent.suspect = False, None
             self._is_new = True
 
-    def place(self, agents: Iterable[AgentRecord], *, changed: bool) -> list[tuple[AgentRecord, TaskRecord]]:
+    def assign(self, agents: Iterable[AgentRecord], *, changed: bool) -> list[tuple[AgentRecord, TaskRecord]]:
         """Who is to run where now; `changed` says whether an agent has got room since the last time."""
         if not self._waiting or not (changed or self._is_new):
             return []
         self._is_new = False
         free = [agent for agent in agents if agent.workers and not agent.resuming and not _has_suspect(agent)]
         free.sort(key=lambda agent: -agent.active / agent.workers)
-        placed: list[tuple[AgentRecord, TaskRecord]] = []
+        assigned: list[tuple[AgentRecord, TaskRecord]] = []
         for task in list(self._waiting):
             if task.state != HELD:
                 del self._waiting[task]
                 continue
             requirement = task.group.lane.requirement
-            able = (at for at in reversed(range(len(free))) if not requirement.lacking(free[at].offer))
+            able = (at for at in reversed(range(len(free))) if not requirement.unmet_by(free[at].worker_class))
             if (at := next(able, None)) is not None:
                 agent = free.pop(at)
                 agent.suspect, task.more().seen = task, 0.0
                 del self._waiting[task]
-                placed.append((agent, task))
-        return placed
+                assigned.append((agent, task))
+        return assigned
 
 
 def _has_suspect(agent: AgentRecord) -> bool:

@@ -8,7 +8,7 @@ import logging
 from scaler_io.service.metrics import MetricsPage
 from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import StorageStatus
-from scaler_scheduler.monitoring.publisher import STATUS_SECONDS, FigureTaker
+from scaler_scheduler.monitoring.publisher import STATUS_SECONDS, StatusSampler
 from scaler_scheduler.monitoring.storage_watch import StorageWatch
 
 LOGGER = logging.getLogger("scaler")
@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.1
 class Metrics:
     """A page for Prometheus, from figures that are taken every second; raises AddressError where it cannot listen."""
 
-    def __init__(self, figures: FigureTaker, storage: Address, address: Address) -> None:
+    def __init__(self, figures: StatusSampler, storage: Address, address: Address) -> None:
         self._figures = figures
         self._loop = asyncio.get_running_loop()
         self._status = figures.status()

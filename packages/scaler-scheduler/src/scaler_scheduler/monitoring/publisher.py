@@ -1,4 +1,4 @@
-"""Publication: the shell that tells monitors what the scheduler knows.
+"""MonitorPublisher: the shell that tells monitors what the scheduler knows.
 
 Nothing is computed while nobody listens: no timer runs. A listener that comes is sent a MonitorStatus that begins a
 snapshot, then TaskEvents with all that has not ended; from then on events every EVENT_SECONDS, a status every second,
@@ -24,7 +24,7 @@ from scaler_protocol.codec import encode
 from scaler_protocol.errors import AddressError
 from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import MonitorStatus
-from scaler_scheduler.core.snapshot import ProcessFigures, census
+from scaler_scheduler.core.snapshot import ProcessStats, census
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.monitoring.storage_watch import StorageWatch
 
@@ -38,7 +38,7 @@ def local_monitor(scheduler: Address) -> Address | None:
     return None if scheduler.path else Address(path=f"/tmp/{scheduler.host}_{scheduler.port}_monitor")
 
 
-class FigureTaker:
+class StatusSampler:
     """Takes a census with what only the process itself knows."""
 
     def __init__(self, state: SchedulerState, hub: Hub, address: Address) -> None:
@@ -56,7 +56,7 @@ class FigureTaker:
             spent = cpu_seconds(os.getpid())
             self._cpu = (spent - self._spent) / (now - self._at)
             self._at, self._spent = now, spent
-        figures = ProcessFigures(
+        figures = ProcessStats(
             self._address,
             time.time(),
             now - self._started,
@@ -69,11 +69,11 @@ class FigureTaker:
         return census(self._state, figures, now, snapshot=snapshot)
 
 
-class Publication:
+class MonitorPublisher:
     """Publishes on the running loop, until it is closed. An address that cannot be had is one line in the log."""
 
     def __init__(
-        self, state: SchedulerState, figures: FigureTaker, storage: Address, monitor: Address, local: Address | None
+        self, state: SchedulerState, figures: StatusSampler, storage: Address, monitor: Address, local: Address | None
     ) -> None:
         self._state = state
         self._storage = storage
@@ -106,8 +106,8 @@ class Publication:
         """Somebody came or went."""
         while self._publisher.joined():
             self._begin()
-        if not self._publisher.has_listeners and self._state.chronicle.listening:
-            self._state.chronicle.end()
+        if not self._publisher.has_listeners and self._state.event_log.listening:
+            self._state.event_log.stop()
             self._stop()
 
     def _begin(self) -> None:
@@ -115,8 +115,8 @@ class Publication:
         self._publish_events()  # those who listen already are owed what has happened so far
         self._publish(self._figures.status(snapshot=True))
         tasks = (task for session in state.sessions.values() for task in session.tasks.values())
-        state.chronicle.now = time.monotonic()
-        state.chronicle.begin(state.agents.values(), tasks)
+        state.event_log.now = time.monotonic()
+        state.event_log.start(state.agents.values(), tasks)
         self._publish_events()
         self._stop()
         self._watch = StorageWatch(self._storage, self._publisher.context)
@@ -140,7 +140,7 @@ class Publication:
         self._hear()
 
     def _publish_events(self) -> None:
-        events = self._state.chronicle.take(time.time() - time.monotonic())
+        events = self._state.event_log.take(time.time() - time.monotonic())
         if events is not None:
             self._publish(events)
 

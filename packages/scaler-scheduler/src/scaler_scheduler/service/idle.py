@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from scaler_io.service.process import give_back_memory, resident_bytes
-from scaler_scheduler.core.event_log import Chronicle
+from scaler_scheduler.core.event_log import EventLog
 
 IDLE_SECONDS = 10.0
 WORTH_TASKS = 100_000
@@ -21,7 +21,7 @@ def _own_bytes() -> int:
 
 
 async def give_back_when_idle(
-    chronicle: Chronicle,
+    event_log: EventLog,
     seconds: float = IDLE_SECONDS,
     give_back: Callable[[], None] = give_back_memory,
     taken: Callable[[], int] = _own_bytes,
@@ -31,7 +31,7 @@ async def give_back_when_idle(
     left = taken()
     while True:
         await asyncio.sleep(seconds)
-        before, seen = seen, chronicle.submitted
+        before, seen = seen, event_log.submitted
         if seen == before and (seen >= given_back_at + WORTH_TASKS or taken() >= left + WORTH_BYTES):
             given_back_at = seen
             give_back()

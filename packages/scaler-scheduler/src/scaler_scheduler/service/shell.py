@@ -17,7 +17,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
-from scaler_scheduler.monitoring.publisher import FigureTaker, Publication, local_monitor
+from scaler_scheduler.monitoring.publisher import MonitorPublisher, StatusSampler, local_monitor
 from scaler_scheduler.service.idle import give_back_when_idle
 from scaler_scheduler.service.options import SchedulerOptions
 from scaler_scheduler.service.storage_server import StorageServer
@@ -45,14 +45,14 @@ class SchedulerService:
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
         core, hub = self._engine(storage, monitor)
-        figures = FigureTaker(core.state, hub, listener.address)
+        figures = StatusSampler(core.state, hub, listener.address)
         metrics = self._metrics(figures, storage)
-        publication = Publication(core.state, figures, storage, monitor, local_monitor(listener.address))
+        publication = MonitorPublisher(core.state, figures, storage, monitor, local_monitor(listener.address))
         reception = ServerLoop("Scheduler", listener, hub, core, stop)
         self._say_ready(listener.address)
         keeping = [
             asyncio.ensure_future(self._storage.keep()),
-            asyncio.ensure_future(give_back_when_idle(core.state.chronicle)),
+            asyncio.ensure_future(give_back_when_idle(core.state.event_log)),
         ]
         try:
             yield
@@ -66,7 +66,7 @@ class SchedulerService:
             self._storage.end()
         LOGGER.info("Scheduler: ended")
 
-    def _metrics(self, figures: FigureTaker, storage: Address) -> Metrics | None:
+    def _metrics(self, figures: StatusSampler, storage: Address) -> Metrics | None:
         if self._options.metrics_address is None:
             return None
         from scaler_scheduler.monitoring.metrics import Metrics
