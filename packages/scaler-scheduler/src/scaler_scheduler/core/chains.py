@@ -1,8 +1,8 @@
-"""Chains: cheap nodes of which each takes the result of the one before go to one worker together. Pure.
+"""Chains: cheap nodes, each the only consumer of the one before, are sent to one worker together. Pure.
 
-A node that is dispatched takes along the task that alone takes its result, if that lacks nothing else, and so on. The
-worker that runs one behind the other hands the result on; where that can not be (another run came in between, the node
-failed, the worker died) it gives the task back unstarted, and the task is HELD until the result is there.
+A dispatched node is followed by its only consumer, if that has no other missing input, and so on. The worker runs them
+in order and passes each result on. Where it cannot (another run came in between, the node failed, the worker died) it
+returns the task unstarted, and the task is HELD until the result arrives.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from scaler_scheduler.core.records import HELD, TaskRecord
 
 CHEAP_SECONDS = 0.001
-"""Longer tasks are not held up by a round trip."""
+"""For longer tasks a round trip costs little in comparison."""
 CHAIN_SECONDS = 0.008
 CHAIN_TASKS = 256
-"""How much is given at once: workers report that often."""
+"""Most seconds and tasks of one chain, since a worker reports only at its end."""
 
 
 def with_followers(tasks: Sequence[TaskRecord], room: int) -> list[TaskRecord]:
-    """These ready tasks, and behind each the chain that it begins; at most `room` more in all."""
+    """These ready tasks, each followed by the chain that it begins; at most `room` tasks are added."""
     chained: list[TaskRecord] = []
     limit = len(tasks) + room
     for position, task in enumerate(tasks):
@@ -37,13 +37,13 @@ def with_followers(tasks: Sequence[TaskRecord], room: int) -> list[TaskRecord]:
 
 
 def _cost(task: TaskRecord) -> float:
-    """Seconds that it is expected to take; more than any chain has where that is not known."""
+    """Expected seconds; more than any chain may take if unknown."""
     seconds = task.group.function.seconds
     return CHAIN_SECONDS + 1.0 if seconds is None else seconds
 
 
 def _follower(task: TaskRecord) -> TaskRecord | None:
-    """The task that lacks only this one's result, if nobody else takes that."""
+    """The only consumer of this node, if this node's result is its only missing input."""
     extra = task.extra
     if extra is None or extra.consumers != 1 or not extra.intermediate or len(extra.dependents) != 1:
         return None

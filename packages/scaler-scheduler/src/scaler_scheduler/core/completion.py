@@ -1,9 +1,10 @@
-"""Completion: from a run's end to whoever waits for it."""
+"""Completion: from the end of a run to the owner of its task and the tasks that depend on it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
@@ -31,12 +32,13 @@ from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.suspects import NOBODY, blame
 
 RELEASE_SECONDS = 0.05
+"""Releases, and Ended for watching sessions, are collected for this long."""
 _SAMPLES = 3
-"""Durations read per batch; the rest passes through unread."""
+"""Durations read per report."""
 
 
 class Completion:
-    """Takes what agents report, decides what it means, and tells the owners."""
+    """Handles the reports of agents, decides whether tasks run again, and sends outcomes to their owners."""
 
     def __init__(self, state: SchedulerState, recovery: Recovery) -> None:
         self._state = state
@@ -46,39 +48,44 @@ class Completion:
         self._release_at: float | None = None
 
     def done(self, agent: AgentRecord, report: Done, now: float) -> None:
-        """An agent reports ended runs: passed on as they are where all is well, one by one otherwise.
+        """An agent reports ended runs: forward the report unchanged if possible, else handle each run.
 
-        Raises ProtocolError, changing nothing, for a run that is another task's.
+        Raises ProtocolError, without any change, for a run that belongs to another task.
         """
         records = take_runs(agent, report)
         for position in report.stored:
             self._state.locality.add_location(report.results[position], agent.host)
         self._state.with_room[agent] = None
         agent.window = min(agent.window + len(records), agent.workers * agent.queue_size)
-        self._sample(records, report)
+        self._sample_durations(records, report)
         owner = plain_owner(records, report)
         if owner is not None:
-            for record in records:
-                record.state = DONE  # type: ignore[union-attr]
-                record.call = b""  # type: ignore[union-attr]
-            self._state.send(owner.peer, report)
-            event_log = self._state.event_log
-            event_log.ended[Status.VALUE] += len(records)
-            if event_log.listening:
-                event_log.done(agent, report.tasks, report.statuses, report.profiles)
+            self._forward(agent, cast(list[TaskRecord], records), report, owner)
             return
         stored = set(report.stored)
         for position, record in enumerate(records):
             extra = record.extra if record is not None else None
-            if extra is not None and extra.intermediate and record.state == ASSIGNED and not report.statuses[position]:  # type: ignore[union-attr]
-                self._intermediate_value(agent, record, report, position, position in stored, now)  # type: ignore[arg-type]
+            is_value = record is not None and record.state == ASSIGNED and report.statuses[position] == Status.VALUE
+            if record is not None and extra is not None and extra.intermediate and is_value:
+                self._intermediate_value(agent, record, report, position, position in stored, now)
             else:
-                self._one(agent, report, position, record, position in stored, now)
+                self._run_ended(agent, report, position, record, position in stored, now)
+
+    def _forward(self, agent: AgentRecord, records: Sequence[TaskRecord], report: Done, owner: SessionRecord) -> None:
+        """All runs of the report ended with a value for the same owner: send it the report as it is."""
+        for record in records:
+            record.state = DONE
+            record.call = b""
+        self._state.send(owner.peer, report)
+        event_log = self._state.event_log
+        event_log.ended[Status.VALUE] += len(records)
+        if event_log.listening:
+            event_log.done(agent, report.tasks, report.statuses, report.profiles)
 
     def _intermediate_value(
         self, agent: AgentRecord, record: TaskRecord, report: Done, position: int, stored: bool, now: float
     ) -> None:
-        """What most nodes of graphs come to."""
+        """An intermediate node has a value, as most nodes of graphs: no message goes to its owner."""
         record.state, record.call = DONE, b""
         event_log, outcome = self._state.event_log, (Status.VALUE, report.results[position], stored)
         self._state.count_ended(record, Status.VALUE)
@@ -93,7 +100,7 @@ class Completion:
             if self._release_at is None:
                 self._release_at = now + RELEASE_SECONDS
 
-    def _sample(self, records: Sequence[TaskRecord | None], report: Done) -> None:
+    def _sample_durations(self, records: Sequence[TaskRecord | None], report: Done) -> None:
         step = max(1, len(records) // _SAMPLES)
         for position in range(0, len(records), step):
             record = records[position]
@@ -101,30 +108,22 @@ class Completion:
                 profile = profile_at(report.profiles, position)
                 record.group.function.measured(profile.duration_us / 1e6)
 
-    def _one(
+    def _run_ended(
         self, agent: AgentRecord, report: Done, position: int, record: TaskRecord | None, stored: bool, now: float
     ) -> None:
+        """Handle one run of a report; `record` is its task, or None if the agent is not known to have the run."""
         status, task = report.statuses[position], report.tasks[position]
         if status == Status.LOST and self._state.event_log.listening:
-            self._state.event_log.add_text(
-                logging.WARNING, f"a run was lost: {restore(report.results[position])}", task
-            )
+            text = f"a run was lost: {restore(report.results[position])}"
+            self._state.event_log.add_text(logging.WARNING, text, task)
         if record is None:
             run = report.runs[position]
             if self._recovery.keeps(agent, task, run, status):
                 return
-            # A run that was given up for lost: what user code made of it still counts, if nobody was faster.
-            record = self._state.find(task)
-            asked = record is not None and record.is_call_missing  # after a restart: there is no current run
-            counts = status <= (Status.FAILED if asked else Status.RAISED)
-            if (
-                record is None
-                or record.state in (DONE, GONE)
-                or not (counts and self._recovery.was_given(agent, record, run))
-            ):
+            record = self._reclaim(agent, task, run, status)
+            if record is None:
                 self._drop(agent, report, position, stored, now)
                 return
-            self.take_back(record)
         elif record.state == GONE:
             self._drop(agent, report, position, stored, now)
             self.end_children(record, now)
@@ -135,12 +134,24 @@ class Completion:
         record.agent = agent
         payload = report.results[position]
         if status == Status.LOST:
-            status, payload = Status.FAILED, self._given_up(record, payload)
+            status, payload = Status.FAILED, self._lost_too_often(record, payload)
         profile = profile_of(report, position)
         self.settle(record, status, payload, now, stored=stored, profile=profile, worker=report.worker)
 
+    def _reclaim(self, agent: AgentRecord, task: int, run: int, status: int) -> TaskRecord | None:
+        """The task of a run that was given up as lost, if this outcome counts for it: it has no other outcome yet."""
+        record = self._state.find(task)
+        if record is None or record.state in (DONE, GONE):
+            return None
+        # After a restart there is no current run, so its FAILED counts, too.
+        last_counted = Status.FAILED if record.is_call_missing else Status.RAISED
+        if status > last_counted or not self._recovery.was_given(agent, record, run):
+            return None
+        self.take_back(record)
+        return record
+
     def _drop(self, agent: AgentRecord, report: Done, position: int, stored: bool, now: float) -> None:
-        """Nobody takes this outcome: its agent may forget it, and its session is told of an object to be freed."""
+        """The outcome is not needed: release it at the agent, and have its session delete its object."""
         task = report.tasks[position]
         self._release(agent, task, now)
         session = self._state.sessions.get(session_of(task)) if stored else None
@@ -149,7 +160,7 @@ class Completion:
             self._state.send(session.peer, DeleteObjects((unwanted,), session.number))
 
     def take_back(self, record: TaskRecord) -> None:
-        """The run that is under way, or waits, is not needed any more."""
+        """The task has an outcome: withdraw its current run, or take it out of the queue."""
         if record.state == WAITING:
             self._state.waiting.discard(record)
         elif record.state == ASSIGNED and record.agent is not None:
@@ -159,7 +170,7 @@ class Completion:
             record.agent.runs[record.run] = stand_in
 
     def _runs_again(self, record: TaskRecord, status: int, now: float) -> bool:
-        """Whether the task is repeated after a run that ended so."""
+        """Count a run that ended with this status; returns whether the task runs again, and queues it."""
         if status == Status.LOST:
             extra = record.more()
             extra.lost_runs += 1
@@ -171,14 +182,14 @@ class Completion:
             if again:
                 extra.raised_runs += 1
         else:
-            again = status == Status.CANCELLED  # the agent withdrew a run that is still wanted: it was shutting down
+            again = status == Status.CANCELLED  # the agent was shutting down, and the task is still wanted
         if again:
             self.end_children(record, now)
             if record.state == ASSIGNED:
                 self._state.queue([record], now, first=True)
         return again
 
-    def _given_up(self, record: TaskRecord, payload: bytes) -> bytes:
+    def _lost_too_often(self, record: TaskRecord, payload: bytes) -> bytes:
         error = restore(payload)
         runs = record.extra.lost_runs if record.extra else 1
         return describe(WorkerDiedError(f"{error} ({runs} runs lost; that is the limit)", **error.details, runs=runs))
@@ -194,13 +205,13 @@ class Completion:
         profile: bytes = NO_PROFILE,
         worker: str = "",
     ) -> None:
-        """The task has ended so: tell its owner and those that depend on it. Its own children die."""
+        """The task has ended: send the outcome to its owner and its dependents, and end its nested tasks."""
         outcome = (status, payload, stored)
         self._end(record, outcome, now, profile, worker)
         self._fail_dependents(self.dependencies.ended(record, outcome, now), outcome, worker, now)
 
     def _fail_dependents(self, failed: list[TaskRecord], outcome: Outcome, worker: str, now: float) -> None:
-        """These end as what they need has ended, and so on. Their owner is told of those that it asked for."""
+        """Tasks that cannot run end with the outcome of the task they need; so do their dependents."""
         while failed:
             record = failed.pop()
             if record.state == ASSIGNED and record.extra is not None and record.extra.missing_inputs:
@@ -233,13 +244,13 @@ class Completion:
             self.end_children(record, now)
 
     def fail(self, record: TaskRecord, error: ScalerError, now: float) -> None:
-        """A task that is not on an agent ends with an error of ours."""
+        """A task that is not on an agent ends with an error of the scheduler."""
         if record.state == WAITING:
             self._state.waiting.discard(record)
         self.settle(record, Status.FAILED, describe(error), now)
 
     def fail_runs(self, agent: AgentRecord, runs: Iterable[int], error: ScalerError, now: float) -> None:
-        """These runs did not reach their agent, and would not if they were tried again."""
+        """Runs that could not be sent to their agent, and never can be: fail their tasks."""
         for run in runs:
             record = agent.runs.get(run)
             if record is not None:
@@ -251,7 +262,7 @@ class Completion:
     def supply(
         self, dependent: TaskRecord, need: int, status: int, payload: bytes, now: float, *, stored: bool = False
     ) -> None:
-        """A task gets one of its inputs, or shares the fate of a task that gave none."""
+        """The client supplies an input of a task; if the input has no value, the task ends with its outcome."""
         extra = dependent.extra
         if dependent.state != HELD or extra is None or extra.inputs.get(need, ()) is not None:
             return
@@ -261,12 +272,12 @@ class Completion:
             self._fail_dependents([dependent], (status, payload, stored), "", now)
 
     def enter(self, session: SessionRecord, event: Submit, records: Sequence[TaskRecord], now: float) -> None:
-        """New tasks depend on others."""
+        """Record the dependencies of new tasks; fail those whose inputs have no value."""
         for record, outcome in self.dependencies.enter(session, event, records):
             self._fail_dependents([record], outcome, "", now)
 
     def agent_lost(self, agent: AgentRecord, reason: str, now: float, *, charged: bool = True) -> None:
-        """An agent is gone: its tasks run elsewhere. Whoever may have ended it is charged, or suspected."""
+        """An agent is gone: its tasks run elsewhere. Runs that may have ended it are charged or suspected."""
         blamed = blame(agent) if charged else NOBODY
         records, agent.runs = list(agent.runs.values()), {}
         agent.blocked.clear()
@@ -275,7 +286,7 @@ class Completion:
             if record.state != ASSIGNED:
                 continue
             self.end_children(record, now)
-            if record.state != ASSIGNED:  # who sent it says that it is a child of its own
+            if record.state != ASSIGNED:  # it is among its own children, as a wrong peer may claim
                 continue
             extra = record.more()
             extra.given_up.append((record.run, agent.peer))
@@ -299,7 +310,7 @@ class Completion:
         self._state.queue(again, now, first=True)
 
     def cancel_known(self, tasks: Iterable[int], now: float) -> None:
-        """Their owner does not want these, however they stand."""
+        """Their owner does not want these tasks, ended or not."""
         sessions = set()
         for task in tasks:
             record = self._state.find(task)
@@ -312,7 +323,7 @@ class Completion:
         self._state.forget_nested(sessions)
 
     def cancel(self, record: TaskRecord, now: float) -> None:
-        """The owner does not want the task: it is forgotten, tasks that depend on it and its children are cancelled."""
+        """The owner does not want the task: forget it, and cancel its dependents and nested tasks."""
         self._state.drop(record)
         self.end_children(record, now)
         if record.extra is not None:
@@ -320,7 +331,7 @@ class Completion:
             self.dependencies.release_inputs(record, now)
 
     def end_children(self, parent: TaskRecord, now: float) -> None:
-        """A run is over: what it submitted and has not ended is cancelled, and nothing of it needs to be kept."""
+        """A run is over: cancel the tasks it submitted that have not ended, and release the others."""
         if parent.extra is None or not parent.extra.children:
             return
         children, parent.extra.children = parent.extra.children, []
@@ -340,14 +351,14 @@ class Completion:
         self.dependencies.forget(record, now)
 
     def released(self, session: SessionRecord, tasks: Sequence[int], now: float) -> None:
-        """The owner has these outcomes."""
+        """The owner has received these outcomes."""
         pop = session.tasks.pop
         for task in tasks:
             record = pop(task, None)
             if record is None:
                 continue
             if record.state != DONE or self.dependencies.keep_for_consumers(record):
-                session.tasks[task] = record  # it can not have what has not ended, or others take it
+                session.tasks[task] = record  # not ended, or needed by consumers
             elif record.agent is not None:
                 record.agent.released.append(task)
         self._state.forget_nested((session.number,))
@@ -360,11 +371,11 @@ class Completion:
             self._release_at = now + RELEASE_SECONDS
 
     def due(self) -> float | None:
-        """When releases must be passed on."""
+        """When collected releases must be sent."""
         return self._release_at
 
     def post(self, now: float) -> None:
-        """Say what has piled up."""
+        """Send collected outcomes, releases and deletions."""
         for session, objects in self._state.unused_objects.items():
             self._state.send(session.peer, DeleteObjects(objects, session.number))
         self._state.unused_objects.clear()

@@ -1,7 +1,7 @@
-"""SchedulerCore: which task runs where, and who is told. Events in, effects out, no IO.
+"""SchedulerCore: which task runs where, and which messages report it. Events in, effects out, no IO.
 
-A task is WAITING in a lane, HELD while inputs or its function's bytes are lacking, ASSIGNED to an agent, DONE once
-its owner was sent the outcome, GONE when nobody wants it:
+A task is WAITING in a lane, HELD while inputs or its function's bytes are missing, ASSIGNED to an agent, DONE once its
+owner was sent the outcome, GONE when it is no longer wanted:
 
     Submit ─▶ WAITING ◀──inputs, function bytes── HELD        Cancel, owner or parent ended: any ─▶ GONE
                  │ ▲
@@ -9,11 +9,11 @@ its owner was sent the outcome, GONE when nobody wants it:
                  ▼ │
               ASSIGNED ──Done──▶ DONE ──Release──▶ forgotten
 
-A run is one dispatch: run ids are never used twice. Any outcome of user code (VALUE, RAISED) is accepted from any run
-of a task that is not DONE, the first wins; FAILED, LOST and CANCELLED count only from the current run.
+A run is one dispatch; run ids are never reused. An outcome of user code (VALUE, RAISED) is accepted from any run of a
+task that is not DONE, and the first one wins; FAILED, LOST and CANCELLED count only from the current run.
 
-Invariants (`check`): an ASSIGNED task stands under its run at its agent and nowhere else; the waiting room counts the
-WAITING tasks; a session knows exactly its unforgotten tasks.
+Invariants (`check`): an ASSIGNED task is in its agent's table of runs, under its run id, and in no other; the task
+queue counts the WAITING tasks; a session's table holds exactly its tasks that are not forgotten.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SchedulerCore:
         }
 
     def admit(self, hello: Hello) -> Welcome | Refused:
-        """Whether a peer may join; a refusal lists everything that is wrong."""
+        """Decide whether a peer may connect; a refusal lists every reason."""
         reasons: dict[int, str] = {}
         if hello.protocol != PROTOCOL_VERSION:
             version = f"protocol version {hello.protocol}, the scheduler speaks {PROTOCOL_VERSION}"
@@ -116,7 +116,7 @@ class SchedulerCore:
         )
 
     def _changed(self, hello: Hello) -> str:
-        """What a peer that is connected, or may yet come back, says differently this time."""
+        """How the Hello of a known peer contradicts its earlier one, as text; empty if it does not."""
         peer = hello.identity
         session = self._clients.get(peer)
         known = Role.CLIENT if session else Role.AGENT if peer in self.state.agents else Role.OPERATOR
@@ -129,7 +129,7 @@ class SchedulerCore:
         return ""
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
-        """Take one event in; raises ProtocolError for a message that this peer may not send, changing nothing."""
+        """Handle one event. Raises ProtocolError, without any change, for a message that this peer may not send."""
         handler = self._handlers.get(type(event))
         if handler is None:
             raise ProtocolError(f"unexpected message {type(event).__name__}")
@@ -137,7 +137,7 @@ class SchedulerCore:
         handler(peer, event, now)
 
     def settle(self, now: float) -> list[Effect]:
-        """Make every pending decision once, and say what to do about it."""
+        """Make every pending decision once; returns the effects to perform."""
         state = self.state
         state.event_log.now = now
         self._recovery.settle(now)
@@ -151,7 +151,7 @@ class SchedulerCore:
         return out
 
     def due(self) -> float | None:
-        """When `settle` should be called again although nothing happened."""
+        """The time at which `settle` must be called even if no event arrives; None if never."""
         times = [self._completion.due(), self._dispatch.due(), self._recovery.due()]
         return min([time for time in times if time is not None], default=None)
 
@@ -170,7 +170,7 @@ class SchedulerCore:
             self._operators.joined(peer, hello)
         elif not event.resumed:
             if peer in self.state.agents:
-                # An identity is that of one process: it lives, and is about to say what it still runs.
+                # The same process connects with a new session: it is alive and will report what it still runs.
                 self._agent_lost(peer, "it began anew", now, charged=False)
             worker_class = WorkerClass(
                 tuple(sorted(zip(hello.capability_names, hello.capability_values, strict=True))), runtime
@@ -211,7 +211,7 @@ class SchedulerCore:
         session.end()
 
     def _send_failed(self, peer: bytes, event: SendFailed, now: float) -> None:
-        """Runs that cannot be written will never end: their tasks fail with the reason."""
+        """A Run message could not be encoded: its tasks fail with the reason."""
         if isinstance(event.message, messages.Run) and (agent := self.state.agents.get(peer)):
             runs = range(event.message.first_run, event.message.first_run + len(event.message.tasks))
             error = ProtocolError(f"the task cannot be sent to a worker: {event.reason}")
@@ -315,13 +315,13 @@ class SchedulerCore:
         self._definitions.ask(peer, event)
 
     def _delete_objects(self, peer: bytes, event: DeleteObjects, now: float) -> None:
-        """An agent knows of objects that their session's process will never hear of."""
+        """An agent names objects of which the session's process does not know."""
         self._agent(peer)
         if session := self.state.sessions.get(event.session):
             self.state.send(session.peer, event)
 
     def _output(self, peer: bytes, event: messages.Output, now: float) -> None:
-        """Lines of several sessions are sorted out; nested tasks write to their root session."""
+        """Forward lines to the clients of their tasks; output of nested tasks goes to the root session."""
         self._agent(peer)
         by_owner: dict[bytes, list[int]] = {}
         for position, task in enumerate(event.tasks):
@@ -340,7 +340,7 @@ class SchedulerCore:
 
     def _resume(self, peer: bytes, event: messages.Resume, now: float) -> None:
         if agent := self.state.agents.get(peer):
-            # A client in a task wants these.
+            # Tasks that a client inside a task wants.
             session = self.state.nested(session_of(event.wanted[0]), agent) if event.wanted else None
             self._recovery.agent_resumes(agent, event, now)
             if session is not None:
@@ -355,7 +355,7 @@ class SchedulerCore:
     def _agent(self, peer: bytes) -> AgentRecord:
         agent = self.state.agents.get(peer)
         if agent is None:
-            raise ProtocolError("only an agent may say this")
+            raise ProtocolError("only an agent may send this message")
         return agent
 
     def check(self) -> None:

@@ -1,13 +1,14 @@
-"""Dependencies: who waits for whose result, and how long a result is kept for those who take it.
+"""Dependencies: which tasks wait for which results, and how long a result is kept for its consumers.
 
-Theory. A task that takes results of others is HELD until all have come (or ASSIGNED, together with the one it lacks:
-see `scaler_scheduler.core.chains`); they stand in its `inputs` until it has ended.
-A node of a graph knows from the start how many tasks will take its result (`takers`), whether they have been submitted
-yet or not: its outcome is kept for them, and it is forgotten when none is left and its owner does not hold it either.
-An *inner* node is one whose owner never asked: its value goes to those who take it and to nobody else. Where a consumer
-ends without having run, what only it needed is not wanted any more, and stops wherever it stands.
+Theory. A task with results of others as inputs is HELD until all have arrived (or ASSIGNED together with the task it
+waits for: see `scaler_scheduler.core.chains`); they stay in its `inputs` until it has ended.
+A node of a graph states at submission how many tasks will use its result (its `consumers`), whether they have been
+submitted yet or not: its outcome is kept for them, and is forgotten when no consumer is left and its owner has
+released it. An *intermediate* node is one that its client did not request: its value goes to its consumers only. When
+a consumer ends without having run, nodes that only it needed are not wanted any more and are stopped.
 
-Invariants (`check`): a task lacks as many inputs as have not come; an inner node that has ended has takers left.
+Invariants (`check`): `missing_inputs` counts the inputs that have not arrived; an intermediate node that has ended has
+consumers left.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from scaler_scheduler.core.state import SchedulerState
 
 
 class Dependencies:
-    """Knows nothing of owners: `release` tells an agent that an outcome need not be kept, `end_children` ends them."""
+    """Does not deal with owners. `release` tells an agent to drop an outcome; `end_children` ends nested tasks."""
 
     def __init__(
         self,
@@ -47,10 +48,10 @@ class Dependencies:
     def enter(
         self, session: SessionRecord, event: Submit, records: Sequence[TaskRecord]
     ) -> list[tuple[TaskRecord, Outcome]]:
-        """Tasks of a message depend on others, and others will depend on them.
+        """Record the dependencies of the tasks of a message, and how many consumers each will have.
 
-        Outcomes that are not kept here are asked for. Returns the tasks that can not run because a need of theirs has
-        no value.
+        The client is asked for outcomes that are not kept here. Returns the tasks that cannot run because a task they
+        need ended without a value, each with that outcome.
         """
         _note_consumers(event, records)
         failed: list[tuple[TaskRecord, Outcome]] = []
@@ -81,7 +82,7 @@ class Dependencies:
         extra, source = record.more(), session.tasks.get(need)
         if source is not None and source.state != DONE:
             source.more().dependents.append(record)
-            need = source.id  # one integer for all who name it
+            need = source.id  # share one integer object
         elif source is not None and source.extra is not None and source.extra.outcome is not None:
             status, payload, stored = source.extra.outcome
             if status == Status.VALUE:
@@ -94,7 +95,7 @@ class Dependencies:
         extra.missing_inputs += 1
 
     def give(self, record: TaskRecord, need: int, payload: bytes, *, stored: bool) -> None:
-        """A task gets one of its inputs."""
+        """Give a task one of its inputs."""
         extra = record.more()
         extra.inputs[need] = (payload, stored)
         extra.missing_inputs -= 1
@@ -102,7 +103,7 @@ class Dependencies:
             self._ready.append(record)
 
     def ended(self, record: TaskRecord, outcome: Outcome, now: float) -> list[TaskRecord]:
-        """A task has ended: those that take its value get it; returns those that share its fate instead."""
+        """A task has ended: pass its value to its dependents, or return them if they cannot run for lack of one."""
         extra = record.extra
         if extra is None:
             return []
@@ -119,7 +120,7 @@ class Dependencies:
             number, given, ready = record.id, outcome[1:], self._ready
             for dependent in dependents:
                 more = dependent.extra
-                # Whoever was asked for it may have been faster.
+                # The client may have supplied it already (NeedInputs).
                 if dependent.state in (HELD, ASSIGNED) and more is not None and more.inputs.get(number, given) is None:
                     more.inputs[number] = given
                     more.missing_inputs -= 1
@@ -128,7 +129,7 @@ class Dependencies:
         return []
 
     def release_inputs(self, record: TaskRecord, now: float) -> None:
-        """A task takes nothing any more: what nobody else takes is forgotten, or stopped where it has not ended."""
+        """A task needs no inputs any more: forget, or stop, nodes that have no other consumer."""
         idle = [record]
         while idle:
             consumer = idle.pop()
@@ -154,7 +155,7 @@ class Dependencies:
                     extra.outcome = None
 
     def forget(self, record: TaskRecord, now: float) -> None:
-        """Nobody needs the outcome any more, here or at its agent; its object goes where only we know of it."""
+        """The outcome is not needed any more, here or at its agent. The object of an intermediate node is deleted."""
         session, extra = record.group.session, record.extra
         session.tasks.pop(record.id, None)
         if record.agent is not None:
@@ -165,7 +166,7 @@ class Dependencies:
                 self._state.unused_objects.setdefault(session, []).append(payload[:OBJECT_ID_BYTES])
 
     def keep_for_consumers(self, record: TaskRecord) -> bool:
-        """The owner lets go of an outcome: whether others still take it."""
+        """The owner releases an outcome: returns whether consumers still need it."""
         extra = record.extra
         if extra is None or extra.consumers <= 0:
             return False
@@ -173,7 +174,7 @@ class Dependencies:
         return True
 
     def queue_ready(self, now: float) -> None:
-        """Tasks that have got all their inputs run next: that way results are used up before there are more."""
+        """Queue tasks whose inputs have all arrived before other tasks, so that results are used up first."""
         if self._ready:
             ready, self._ready = [task for task in self._ready if task.state == HELD], []
             self._state.queue(ready, now, soon=True)
@@ -186,7 +187,7 @@ class Dependencies:
                 assert not extra.missing_inputs or record.state in (HELD, ASSIGNED), f"{record.id:x} {extra}"
                 if record.state == DONE:
                     assert not extra.inputs and not extra.dependents, f"{record.id:x} {extra}"
-                    assert not extra.intermediate or extra.consumers > 0, f"{record.id:x} is kept for nobody"
+                    assert not extra.intermediate or extra.consumers > 0, f"{record.id:x} is kept without consumers"
 
 
 def _note_consumers(event: Submit, records: Sequence[TaskRecord]) -> None:

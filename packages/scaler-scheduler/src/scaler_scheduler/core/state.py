@@ -1,4 +1,4 @@
-"""The tables that the parts of the scheduler's core share, and the few moves that keep them consistent."""
+"""The tables that the parts of the scheduler's core share, and the operations that keep them consistent."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from scaler_scheduler.core.records import (
 )
 from scaler_scheduler.core.suspects import Suspects
 
-GRAPHS_TOLD = 100
-"""Graphs that are over and still told of."""
+ENDED_GRAPHS_LIMIT = 100
+"""Ended graphs kept for monitors."""
 
 
 class SchedulerState:
-    """Sessions with their tasks, agents with their runs, functions, who waits, and what is to be said."""
+    """Sessions with their tasks, agents with their runs, functions, the task queue, and pending messages."""
 
     def __init__(self, incarnation: int, config: SchedulerConfig) -> None:
         self.config = config
@@ -50,37 +50,37 @@ class SchedulerState:
         self.out: list[Effect] = []
         self.withdrawn: dict[AgentRecord, list[int]] = {}
         self.ended_intermediates: dict[SessionRecord, list[int]] = {}
-        """Inner nodes of which sessions that watch are to be told."""
+        """Intermediate nodes to report to sessions that watch them."""
         self.unused_objects: dict[SessionRecord, list[bytes]] = {}
-        """Objects that only we know to be of no use to anybody."""
-        self.ended_graphs: deque[GraphRecord] = deque(maxlen=GRAPHS_TOLD)
-        """The last ones that are over; so many have ever been."""
+        """Objects of forgotten intermediate nodes, to be deleted by their sessions."""
+        self.ended_graphs: deque[GraphRecord] = deque(maxlen=ENDED_GRAPHS_LIMIT)
+        """The graphs that ended last; `graphs_ended` counts all."""
         self.graphs_ended = 0
         self.with_room: dict[AgentRecord, None] = {}
-        """Agents that may have got room since the last dispatch."""
+        """Agents whose room may have changed since the last dispatch."""
 
     def send(self, to: bytes, message: Message) -> None:
-        """Say something to a peer."""
+        """Send a message to a peer."""
         self.out.append(Send(to, message))
 
     def log(self, text: str, level: int = logging.INFO) -> None:
-        """Say something to the operator."""
+        """Write a line to the scheduler's log and to monitors."""
         self.out.append(Log(level, text))
         self.event_log.add_text(level, text)
 
     def is_own(self, run: int) -> bool:
-        """Whether it is a run of this incarnation, given to an agent or not."""
+        """Whether the run id belongs to this incarnation."""
         return self._first_run <= run < self._last_run
 
     def find(self, task: int) -> TaskRecord | None:
-        """The task of this id, if it is known."""
+        """The task with this id, or None."""
         session = self.sessions.get(session_of(task))
         return session.tasks.get(task) if session else None
 
     def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
-        """These tasks are to run; HELD, where they lack results or are suspects.
+        """Make tasks wait for a worker; those with missing inputs, and suspects, are HELD instead.
 
-        `first` and `soon` are as for the waiting room.
+        `first` and `soon` are those of `TaskQueue.add`.
         """
         lanes: dict[LaneRecord, list[TaskRecord]] = {}
         for task in tasks:
@@ -105,7 +105,7 @@ class SchedulerState:
                 self.waiting.add(members, lane, now, first=first, soon=soon)
 
     def leave_agent(self, task: TaskRecord) -> None:
-        """The task's run is over, or taken back: its agent has more room."""
+        """The task's run has ended or was returned: remove it from its agent, which has room again."""
         agent = task.agent
         if agent is not None and agent.runs.pop(task.run, None) is not None:
             agent.load = max(0.0, agent.load - task.cost) if agent.runs else 0.0
@@ -113,7 +113,7 @@ class SchedulerState:
             self.with_room[agent] = None
 
     def drop(self, task: TaskRecord) -> None:
-        """Nobody wants the task any more: stop it wherever it stands, and its children; its owner is not told."""
+        """The task is no longer wanted: forget it and stop its run. No message goes to its owner."""
         session = task.group.session
         session.tasks.pop(task.id, None)
         state, task.state = task.state, GONE
@@ -129,7 +129,7 @@ class SchedulerState:
         task.call = b""
 
     def count_ended(self, task: TaskRecord, status: int) -> None:
-        """A task has ended so: the totals are to know, and its graph."""
+        """Count a task that ended with this status, in the totals and in its graph."""
         self.event_log.ended[status] += 1
         graph = task.extra.graph if task.extra is not None else None
         if graph is not None and graph.end(task, status):
@@ -138,7 +138,7 @@ class SchedulerState:
             self.ended_graphs.append(task.group.session.graphs.pop(graph.first))
 
     def nested(self, number: int, agent: AgentRecord) -> SessionRecord:
-        """The session of tasks that are submitted by a task on this agent; raises ProtocolError for another's."""
+        """The nested session of this number, made if new; raises ProtocolError if it is another peer's."""
         session = self.sessions.get(number)
         if session is None:
             session = SessionRecord(number, agent.peer, runtime=agent.worker_class.runtime, nested=True)
@@ -148,7 +148,7 @@ class SchedulerState:
         return session
 
     def forget_nested(self, numbers: Iterable[int]) -> None:
-        """Tasks of these sessions are gone: nested ones that have none any more are no more."""
+        """Tasks of these sessions were forgotten: drop nested sessions without tasks."""
         for number in numbers:
             session = self.sessions.get(number)
             if session is not None and session.nested and not session.tasks and not session.resuming:
