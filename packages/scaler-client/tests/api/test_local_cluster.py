@@ -99,7 +99,7 @@ def test_a_protected_scheduler_refuses_to_end() -> None:
 def test_old_names() -> None:
     with SchedulerClusterCombo(n_workers=0, per_worker_queue_size=3, worker_io_threads=1, **QUIET):
         pass
-    with pytest.raises(ValueError, match="load_balance_seconds=5 means nothing any more"):
+    with pytest.raises(ValueError, match="load_balance_seconds=5 has no effect any more"):
         SchedulerClusterCombo(n_workers=0, load_balance_seconds=5)
     with pytest.raises(TypeError, match="n_threads"):
         SchedulerClusterCombo(n_workers=0, n_threads=1)  # type: ignore[call-arg]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler_client.api.local_cluster import SchedulerClusterCombo
-from scaler_client.api.local_cluster_options import checked, cluster_options, scheduler_options
+from scaler_client.api.local_cluster_options import LocalClusterConfig
 from scaler_scheduler.service.options import COMMAND as SCHEDULER
 from scaler_worker.config import COMMAND as CLUSTER
 
@@ -76,16 +76,16 @@ ANYTHING = st.one_of(
 @given(name=st.sampled_from(list(DEFAULTS)), value=ANYTHING)
 def test_what_is_taken_is_understood_by_the_services_and_all_else_is_named(name: str, value: Any) -> None:
     try:
-        found = checked({**DEFAULTS, name: value})
+        found = LocalClusterConfig.of({**DEFAULTS, name: value})
     except (ValueError, TypeError) as error:
         assert name in str(error)
         return
-    words = [ADDRESS, *scheduler_options(found)]
+    words = [ADDRESS, *found.scheduler_options()]
     for word in words:
         os.fsencode(word)
     SCHEDULER.read(words)
-    if found["n_workers"]:
-        CLUSTER.read([ADDRESS, *cluster_options(found)])
+    if found.n_workers:
+        CLUSTER.read([ADDRESS, *found.cluster_options()])
 
 
 @pytest.mark.parametrize("name", [name for name in DEFAULTS if name != "protected"])
@@ -105,7 +105,7 @@ def test_nothing_is_started_with_nonsense(monkeypatch: pytest.MonkeyPatch, name:
         ({"n_workers": 2.0}, "n_workers is 2.0, not a whole number"),
         ({"client_timeout_seconds": 0}, "client_timeout_seconds is 0, not more than 0 seconds"),
         ({"logging_paths": "log"}, r"logging_paths is 'log', not a list of paths: write \['log'\]"),
-        ({"logging_paths": [5]}, "logging_paths holds one that is 5"),
+        ({"logging_paths": [5]}, "logging_paths contains one that is 5"),
         ({"logging_level": "LOUD"}, "logging_level: 'LOUD' is not one of DEBUG"),
         ({"event_loop": "fast"}, "event_loop: 'fast' is not one of builtin, uvloop"),
         ({"spill_directory": b"folder"}, "spill_directory is b'folder', not a text"),
@@ -113,23 +113,23 @@ def test_nothing_is_started_with_nonsense(monkeypatch: pytest.MonkeyPatch, name:
         ({"per_worker_capabilities": {"gpu": 0.5}}, "per_worker_capabilities is .*gpu=0.5: give a whole number"),
         ({"monitor_address": "here"}, "monitor_address: address 'here': write tcp"),
         ({"protected": Hostile()}, "protected is <Hostile .*, not True or False"),
-        ({"preload": "a\0b"}, "preload is .* holds a NUL"),
+        ({"preload": "a\0b"}, "preload is .* contains a NUL"),
     ],
 )
 def test_what_is_wrong_is_told(wrong: Mapping[str, Any], told: str) -> None:
     with pytest.raises((ValueError, TypeError), match=told):
-        checked({**DEFAULTS, **wrong})
+        LocalClusterConfig.of({**DEFAULTS, **wrong})
 
 
 @pytest.mark.parametrize(
     ("command", "options", "parameter", "most"),
     [
-        (CLUSTER, cluster_options, "n_workers", 4096),
-        (CLUSTER, cluster_options, "per_worker_task_queue_size", 1_000_000),
-        (SCHEDULER, scheduler_options, "client_timeout_seconds", 1e9),
+        (CLUSTER, LocalClusterConfig.cluster_options, "n_workers", 4096),
+        (CLUSTER, LocalClusterConfig.cluster_options, "per_worker_task_queue_size", 1_000_000),
+        (SCHEDULER, LocalClusterConfig.scheduler_options, "client_timeout_seconds", 1e9),
     ],
 )
 def test_the_services_take_as_much(command: Any, options: Callable[..., Any], parameter: str, most: Any) -> None:
-    command.read([ADDRESS, *options(checked({**DEFAULTS, parameter: most}))])
+    command.read([ADDRESS, *options(LocalClusterConfig.of({**DEFAULTS, parameter: most}))])
     with pytest.raises(ValueError, match=parameter):
-        checked({**DEFAULTS, parameter: most + 1})
+        LocalClusterConfig.of({**DEFAULTS, parameter: most + 1})

@@ -1,4 +1,4 @@
-"""A cluster on this computer: a process that is scheduler and agent, one for object storage, and workers."""
+"""A cluster on this host: one process for scheduler and agent, one for object storage, and worker processes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
 
-from scaler_client.api.local_cluster_options import checked, cluster_options, scheduler_options
+from scaler_client.api.local_cluster_options import LocalClusterConfig
 from scaler_io.ports import free_port, is_free
 
 START_SECONDS = 60.0
 PRELOAD_SECONDS = 600.0
-"""How long a worker may take to run its preload, which may load much."""
+"""How long the first worker may take to run its preload."""
 END_SECONDS = 5.0
-"""How long services may take to end before they are killed."""
+"""How long a service may take to end before it is killed."""
 _TRIES = 5
 _FAILED = b"failed\n"
-"""What `scaler_launch.local` says instead of an address where no worker could be started; the reason follows."""
+"""What `scaler_launch.local` writes instead of an address if no worker could be started; the reason follows."""
 
 
 class SchedulerClusterCombo:
@@ -78,12 +77,11 @@ class SchedulerClusterCombo:
         spill_directory: str | os.PathLike[str] | None = None,
         spill_limit: int | None = None,
     ) -> None:
-        given = checked({name: value for name, value in locals().items() if name != "self"})
-        self._workers, self._monitor = given["n_workers"], given["monitor_address"]
+        self._config = LocalClusterConfig.of({name: value for name, value in locals().items() if name != "self"})
         self._services: list[subprocess.Popen[bytes]] = []
         self._end = weakref.finalize(self, _end_services, self._services, os.getpid())
         try:
-            self._address = self._start(given)
+            self._address = self._start(self._config)
         except BaseException:
             self.shutdown()
             raise
@@ -102,9 +100,9 @@ class SchedulerClusterCombo:
         alive = [str(service.pid) for service in self._services if service.poll() is None]
         rows = {
             "scheduler": self._address,
-            "workers": str(self._workers),
+            "workers": str(self._config.n_workers),
             "state": f"running, processes {', '.join(alive)}" if alive else "ended",
-            "to watch it": f"scaler_top {self._monitor or monitor_of(self._address)}",
+            "to watch it": f"scaler_top {self._config.monitor_address or monitor_of(self._address)}",
         }
         return html_table("Scaler cluster", rows)
 
@@ -114,24 +112,24 @@ class SchedulerClusterCombo:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.shutdown()
 
-    def _start(self, given: Mapping[str, Any]) -> str:
+    def _start(self, config: LocalClusterConfig) -> str:
         """Start the services and wait for the scheduler; returns its address."""
         if importlib.util.find_spec("scaler_launch") is None:
             raise ImportError("a local cluster needs scaler_launch, which is not installed: pip install scaler")
-        address = given["address"]
+        address = config.address
         for attempt in range(1, _TRIES + 1):
             wanted = address or f"tcp://127.0.0.1:{free_port()}"
             ready, tell = os.pipe()
-            words = [wanted, *scheduler_options(given), "--ready-fd", str(tell), "--parent-pid", str(os.getpid())]
-            if given["n_workers"]:
-                words += ["--", wanted, *cluster_options(given)]
+            words = [wanted, *config.scheduler_options(), "--ready-fd", str(tell), "--parent-pid", str(os.getpid())]
+            if config.n_workers:
+                words += ["--", wanted, *config.cluster_options()]
             try:
                 self._run(words, tell)
             finally:
                 os.close(tell)
             with contextlib.suppress(ImportError):
-                import scaler_client.runtime.connection  # noqa: F401  # takes as long as it does
-            preload = given["preload"] if given["n_workers"] else None
+                import scaler_client.runtime.connection  # noqa: F401  # imports while the services start
+            preload = config.preload if config.n_workers else None
             found, failure = _read_ready(ready, preload)
             if failure:
                 raise RuntimeError(f"no worker could be started: {failure}")
@@ -140,9 +138,9 @@ class SchedulerClusterCombo:
             code = self._services[0].wait(END_SECONDS)
             if address is not None or attempt == _TRIES or is_free(int(wanted.rpartition(":")[2])):
                 raise RuntimeError(
-                    f"the scheduler at {wanted} ended at once, with exit code {code}: it has said why above"
+                    f"the scheduler at {wanted} ended at once, with exit code {code}: it has logged the reason above"
                 )
-            _end_services(self._services, os.getpid())  # somebody took the port in between
+            _end_services(self._services, os.getpid())  # another process took the port meanwhile
             self._services.clear()
         raise AssertionError
 
@@ -166,7 +164,7 @@ def _worker_environment() -> dict[str, str]:
 
 
 def _read_ready(descriptor: int, preload: str | None) -> tuple[str, str]:
-    """The scheduler's address, empty where it ended without one, and why no worker started; raises TimeoutError."""
+    """The scheduler's address, empty if it ended, and the reason why no worker started, if any; raises TimeoutError."""
     text, seconds = b"", START_SECONDS if preload is None else PRELOAD_SECONDS
     until = time.monotonic() + seconds
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
@@ -185,11 +183,11 @@ def _read_ready(descriptor: int, preload: str | None) -> tuple[str, str]:
 
 
 def _end_services(services: Sequence[subprocess.Popen[bytes]], owner: int) -> None:
-    """End the processes that `owner` started, the last one first; a fork of it leaves them alone."""
+    """End the processes that process `owner` has started, the last one first; does nothing in a fork of it."""
     if os.getpid() != owner:
         return
     until = time.monotonic() + END_SECONDS
-    # One after the other: workers that lose their scheduler would say so.
+    # One after the other: workers that lose their scheduler would log it.
     for service in reversed(services):
         service.terminate()
         try:

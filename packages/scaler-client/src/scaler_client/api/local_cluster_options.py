@@ -1,9 +1,13 @@
-"""From the parameters of SchedulerClusterCombo to the words that start its services, checked before any does. Pure."""
+"""From the parameters of SchedulerClusterCombo to the command lines of its services. Pure.
+
+Parameters are validated before any process is started.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from scaler_client.parameters import check, check_address, check_positive_seconds, flag, items
@@ -41,56 +45,90 @@ _CLUSTER_OPTIONS = (
     "preload",
     "event_loop",
 )
-"""Parameters that are passed on under their own names."""
-_MEANINGLESS: dict[str, tuple[object, str]] = {
+"""Parameters that are options of the same name."""
+_WITHOUT_EFFECT: dict[str, tuple[object, str]] = {
     "worker_io_threads": (1, "a process has one io thread"),
     "scheduler_io_threads": (1, "a process has one io thread"),
-    "load_balance_seconds": (1, "work is balanced whenever a worker runs dry, not by a timer"),
-    "load_balance_trigger_times": (2, "work is balanced whenever a worker runs dry, not by repeated advice"),
-    "hard_processor_suspend": (False, "a task that waits holds no worker's place, so nothing is suspended"),
+    "load_balance_seconds": (1, "work is balanced when a worker becomes idle, not by a timer"),
+    "load_balance_trigger_times": (2, "work is balanced when a worker becomes idle, not by repeated advice"),
+    "hard_processor_suspend": (False, "a task that waits for its tasks occupies no worker, so nothing is suspended"),
     "scaler_policy": (None, "choose with allocate_policy; a local cluster has a fixed size"),
     "worker_manager_id": ("combo", "the agent names itself after its host"),
-    "security_config": (None, "a local cluster is reached by loopback only"),
+    "security_config": (None, "a local cluster listens on loopback only"),
 }
-"""Old parameters: the default, which is still taken, and what to know instead."""
+"""Old parameters: the default, which is still accepted, and why they have no effect."""
 
 
-def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters as they are meant; raises ValueError, TypeError, AddressError, CapabilityError."""
-    for name, (default, sentence) in _MEANINGLESS.items():
-        if not _is(given[name], default):
-            raise ValueError(f"{name}={shown(given[name])} means nothing any more: {sentence}; leave it out")
-    looked_at = (name for name in _CHECKS if name not in _OPTIONAL or given[name] is not None)
-    return {**given, **{name: _CHECKS[name](name, given[name]) for name in looked_at}}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalClusterConfig:
+    """The parameters of SchedulerClusterCombo, validated and converted; those without any effect are left out."""
 
+    n_workers: int
+    address: str | None
+    object_storage_address: str | None
+    monitor_address: str | None
+    per_worker_capabilities: str | None
+    max_number_of_tasks_waiting: int
+    heartbeat_interval_seconds: float
+    client_timeout_seconds: float
+    worker_timeout_seconds: float
+    object_retention_seconds: float
+    task_timeout_seconds: float
+    death_timeout_seconds: float
+    garbage_collect_interval_seconds: float
+    trim_memory_threshold_bytes: int
+    per_worker_task_queue_size: int
+    per_worker_queue_size: int | None
+    protected: bool
+    event_loop: str
+    logging_paths: Sequence[str]
+    logging_level: str
+    logging_config_file: str | None
+    allocate_policy: str
+    preload: str | None
+    memory_limit: int | None
+    segment_directory: str | None
+    spill_directory: str | None
+    spill_limit: int | None
 
-def scheduler_options(given: Mapping[str, Any]) -> list[str]:
-    """The words for `scaler_scheduler`, but for its address; `given` was checked."""
-    protection = "--protected" if given["protected"] else "--no-protected"
-    return [protection, *_logging_options(given), *_options({name: given[name] for name in _SCHEDULER_OPTIONS})]
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> LocalClusterConfig:
+        """From all parameters by name; raises ValueError, TypeError, AddressError, CapabilityError."""
+        for name, (default, reason) in _WITHOUT_EFFECT.items():
+            if not _is(parameters[name], default):
+                raise ValueError(f"{name}={shown(parameters[name])} has no effect any more: {reason}; leave it out")
+        values = {name: parameters[name] for name in _CHECKS}
+        given = (name for name, value in values.items() if name not in _OPTIONAL or value is not None)
+        return cls(**{**values, **{name: _CHECKS[name](name, values[name]) for name in given}})
 
+    def scheduler_options(self) -> list[str]:
+        """The command line of `scaler_scheduler`, without its address."""
+        protection = "--protected" if self.protected else "--no-protected"
+        return [protection, *self._logging_options(), *self._options(_SCHEDULER_OPTIONS)]
 
-def cluster_options(given: Mapping[str, Any]) -> list[str]:
-    """The words for `scaler_cluster`, but for the address of the scheduler; `given` was checked."""
-    options = {name: given[name] for name in _CLUSTER_OPTIONS}
-    options["num_of_workers"] = given["n_workers"]
-    options["per_worker_task_queue_size"] = given["per_worker_queue_size"] or given["per_worker_task_queue_size"]
-    options["per_worker_capabilities"] = given["per_worker_capabilities"] or None
-    return [*_logging_options(given), *_options(options)]
+    def cluster_options(self) -> list[str]:
+        """The command line of `scaler_cluster`, without the address of the scheduler."""
+        others = {
+            "num_of_workers": self.n_workers,
+            "per_worker_task_queue_size": self.per_worker_queue_size or self.per_worker_task_queue_size,
+            "per_worker_capabilities": self.per_worker_capabilities or None,
+        }
+        return [*self._logging_options(), *self._options(_CLUSTER_OPTIONS), *_options(others)]
+
+    def _options(self, names: Sequence[str]) -> list[str]:
+        return _options({name: getattr(self, name) for name in names})
+
+    def _logging_options(self) -> list[str]:
+        paths = ["--logging-paths", *self.logging_paths] if self.logging_paths else []
+        return [*self._options(("logging_level", "logging_config_file")), *paths]
 
 
 def _options(values: Mapping[str, Any]) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None]
 
 
-def _logging_options(given: Mapping[str, Any]) -> list[str]:
-    levels = _options({name: given[name] for name in ("logging_level", "logging_config_file")})
-    paths: Sequence[str] = given["logging_paths"]
-    return [*levels, *(["--logging-paths", *paths] if paths else [])]
-
-
 def _is(value: object, default: object) -> bool:
-    """Whether it is the default, or a number that equals it."""
+    """Whether a value is the default, or a number or text that equals it."""
     return value is default or (isinstance(value, int | float | str) and value == default)
 
 
@@ -123,19 +161,19 @@ def _address(name: str, value: Any) -> str:
 def _text(name: str, value: Any) -> str:
     check(name, value, _WORDS)
     if "\0" in value:
-        raise ValueError(f"{name} is {shown(value)}, which holds a NUL")
+        raise ValueError(f"{name} is {shown(value)}, which contains a NUL")
     return str(value)
 
 
 def _path(name: str, value: Any) -> str:
-    """Its full name, because services run in another directory."""
+    """The absolute path, because services run in another directory."""
     return os.path.abspath(_text(name, os.fspath(value) if isinstance(value, os.PathLike) else value))
 
 
 def _log_paths(name: str, value: Any) -> list[str]:
     if isinstance(value, str | bytes):
         raise TypeError(f"{name} is {shown(value)}, not a list of paths: write [{shown(value)}]")
-    return [path if path == "-" else _path(f"{name} holds one that", path) for path in items(name, value)]
+    return [path if path == "-" else _path(f"{name} contains one that", path) for path in items(name, value)]
 
 
 def _word(parse: Callable[[str], str]) -> Callable[[str, Any], str]:
@@ -149,7 +187,7 @@ def _word(parse: Callable[[str], str]) -> Callable[[str, Any], str]:
 
 
 def _capabilities(name: str, value: Any) -> str:
-    """As the command line has them."""
+    """In the form of the command line."""
     try:
         found = dict(capabilities(value))
         text = ",".join(word if number == -1 else f"{word}={number}" for word, number in found.items())
@@ -204,4 +242,4 @@ _OPTIONAL: Final = frozenset(
         "spill_limit",
     }
 )
-"""Those that may be None."""
+"""Parameters that may be None."""
