@@ -15,8 +15,9 @@ import pytest
 from scaler import Client, ScalerFuture
 from support.endings import sleep_a_moment
 from support.fault_tasks import step
-from support.faults import Proxy, Service, Services, wait_until
+from support.faults import Proxy, Service, Services
 from support.processes import command_line, descendants
+from support.waiting import wait_until
 
 AGENTS = 3
 WORKERS = 2

@@ -13,9 +13,10 @@ import pytest
 import zmq
 
 from scaler import Client
-from support.faults import resident, wait_until
+from support.faults import resident
 from support.gates import SECONDS
 from support.processes import Terminal, free_ports
+from support.waiting import wait_until
 
 MEBI = 1024 * 1024
 LIMIT = 256

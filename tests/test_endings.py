@@ -12,9 +12,9 @@ import pytest
 
 from support.clusters import LocalCluster
 from support.endings import Marked, sleep_a_moment, started
-from support.faults import wait_until
 from support.gates import SECONDS, Gate
 from support.processes import descendants, free_ports, taken_port
+from support.waiting import wait_until
 
 QUICKLY_SECONDS = 2.0
 NO_NOISE = ("Traceback", "Exception ignored", "KeyboardInterrupt")

@@ -15,9 +15,10 @@ import pytest
 from scaler import Client
 from scaler_protocol.errors import SchedulerLostError, WorkerDiedError
 from support.fault_tasks import bulky, kill_agent, step
-from support.faults import Proxy, Services, template_of, wait_until
+from support.faults import Proxy, Services, template_of
 from support.gates import SECONDS
 from support.processes import command_line, descendants, stopped
+from support.waiting import wait_until
 
 TASKS = 1000
 TASK_SECONDS = 0.003

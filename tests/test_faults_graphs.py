@@ -15,9 +15,10 @@ import pytest
 
 from scaler import Client
 from support.fault_tasks import noted_block, noted_total
-from support.faults import Service, Services, template_of, wait_until
+from support.faults import Service, Services, template_of
 from support.gates import SECONDS
 from support.processes import descendants, free_ports
+from support.waiting import wait_until
 
 LEAVE_IN_THE_MIDDLE = """
 import sys, time

@@ -14,11 +14,12 @@ from scaler_protocol.handshake import Role
 from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Group, Submit
 from scaler_protocol.payloads import Payloads
-from support.faults import Services, resident, wait_until
+from support.faults import Services, resident
 from support.gates import SECONDS
 from support.intruders import answered, flood, hello, raw_noise, wrong_frames, wrong_messages
 from support.processes import descendants, taken_port
 from support.tasks import add
+from support.waiting import wait_until
 
 GARBAGE = 10_000
 LOG_LINES = 60

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from support.far import MIB, Far
-from support.faults import wait_until
 from support.gates import SECONDS
 from support.networks import two_hosts
+from support.waiting import wait_until
 
 HELD = """
     wait_until(lambda: figures(STORAGE).hosts, "an agent that speaks for its host")

@@ -22,7 +22,7 @@ from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, Storag
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_storage.engine.pool import RECYCLE_SECONDS
 from support.clusters import listening_to
-from support.faults import TESTS, Service, Services, resident, wait_until
+from support.faults import TESTS, Service, Services, resident
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import (
     BytesSerializer,
@@ -41,6 +41,7 @@ from support.object_tasks import (
 )
 from support.processes import free_ports
 from support.storage import WatchedStorage
+from support.waiting import wait_until
 
 MIB = 1024 * 1024
 BIG = 100_000

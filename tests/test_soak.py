@@ -14,10 +14,11 @@ import pytest
 
 from scaler import Client, ScalerFuture, SchedulerClusterCombo
 from support.fault_tasks import bulky, nested_sum, wait_a_moment
-from support.faults import Services, parent_of, resident, wait_until
+from support.faults import Services, parent_of, resident
 from support.gates import SECONDS
 from support.processes import command_line, descendants, listener_of
 from support.tasks import add, explode, last_digits
+from support.waiting import wait_until
 
 Submitted = tuple[ScalerFuture[Any], Callable[[ScalerFuture[Any]], bool]]
 MEBI = 1024 * 1024

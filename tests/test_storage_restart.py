@@ -18,11 +18,12 @@ from scaler_io.objects.connection import ObjectConnection
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Role
-from support.faults import Service, Services, wait_until
+from support.faults import Service, Services
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import doubled, fail_with, give, mark, same, size_of, total, weigh
 from support.processes import free_ports, stopped
 from support.storage import WatchedStorage
+from support.waiting import wait_until
 
 BIG = 100_000
 SMALL = 20_000

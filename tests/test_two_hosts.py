@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from support.far import MIB, Far
-from support.faults import wait_until
 from support.gates import SECONDS
 from support.networks import two_hosts
 from support.processes import descendants
+from support.waiting import wait_until
 
 Place = Callable[..., Far]
 

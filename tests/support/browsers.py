@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler_protocol.addresses import Address
-from support.faults import wait_until
 from support.gates import SECONDS
 from support.processes import PROGRAMS, Terminal, command_line, descendants, free_ports
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from support.faults import TESTS, wait_until
+from support.faults import TESTS
 from support.gates import SECONDS
 from support.processes import command_line
+from support.waiting import wait_until
 
 MARK = "SCALER_TEST_MARK"
 GONE_SECONDS = 5.0

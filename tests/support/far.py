@@ -6,9 +6,9 @@ import subprocess
 import textwrap
 from pathlib import Path
 
-from support.faults import wait_until
 from support.gates import SECONDS
 from support.networks import Host, Wire
+from support.waiting import wait_until
 
 MIB = 1024 * 1024
 SCHEDULER, STORAGE = "tcp://10.77.0.1:2345", "tcp://10.77.0.1:2346"
@@ -46,9 +46,9 @@ class Far:
             import numpy as np
             from scaler import Client
             from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
-            from support.faults import wait_until
+            from support.waiting import wait_until
             from support.object_tasks import describe_array, give, longer, same, size_and_cluster, size_of
-            from support.storage import figures
+            from support.storage_processes import figures
             MIB, STORAGE = {MIB}, {STORAGE!r}
             client = Client({SCHEDULER!r}, timeout_seconds=60)
         """

@@ -1,4 +1,4 @@
-"""Services that tests kill and start again, a proxy that drops connections, and waiting with a deadline."""
+"""Services that tests kill and start again, and a proxy that drops connections."""
 
 from __future__ import annotations
 
@@ -9,27 +9,15 @@ import struct
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from support.gates import SECONDS
 from support.processes import Watched, command_line, descendants, free_ports, taken_port
+from support.waiting import wait_until
 
 TESTS = Path(__file__).resolve().parent.parent
-POLL_SECONDS = 0.005
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = SECONDS) -> float:
-    """Look again and again until it is so; how long that took. AssertionError after so many seconds."""
-    start = time.monotonic()
-    while not condition():
-        if time.monotonic() - start > seconds:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(POLL_SECONDS)
-    return time.monotonic() - start
 
 
 def resident(pid: int) -> tuple[int, int]:

@@ -25,8 +25,9 @@ from pathlib import Path
 
 import pytest
 
-from support.faults import TESTS, wait_until
+from support.faults import TESTS
 from support.gates import SECONDS
+from support.waiting import wait_until
 
 _PACKET_BYTES = 16_000
 _QUEUE_SECONDS = 0.2

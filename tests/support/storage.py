@@ -14,41 +14,20 @@ from typing import TypeVar
 from scaler_io.links.events import HubEvent
 from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.service.memory_limits import MEMORY
-from scaler_io.service.operator_link import OperatorLink
 from scaler_io.service.runtime_dirs import ServerDirectory
 from scaler_io.service.server_loop import ServerLoop
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_incarnation
-from scaler_protocol.messages import Message
-from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
+from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.storage import AllocateObject, GetObject, MapObject, PutObject
 from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.files import FileSegments
-from support.faults import wait_until
 from support.gates import SECONDS
+from support.waiting import wait_until
 
 T = TypeVar("T")
-
-
-def figures(address: str) -> StorageStatus:
-    """What a server says of itself."""
-    link = OperatorLink(Address.parse(address), "test")
-    try:
-        link.send(NeedStorageStatus())
-        answers: list[Message] = []
-
-        def answered() -> int:
-            answers.extend(link.turn())
-            return len(answers)
-
-        wait_until(answered, "figures of the storage")
-        [status] = answers
-        assert isinstance(status, StorageStatus)
-        return status
-    finally:
-        link.close()
 
 
 class CountingCore(StorageEngine):

@@ -11,8 +11,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from scaler_client.api.client import Client
 from scaler_client.api.local_cluster import SchedulerClusterCombo
 from scaler_io.ports import free_port
 from scaler_protocol.errors import StorageFullError
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux")
 QUIET: dict[str, Any] = {"logging_paths": ("/dev/null",)}
@@ -51,13 +50,6 @@ def children(pid: int) -> list[int]:
             if b"--parent-pid" in words and words[words.index(b"--parent-pid") + 1] == b"%d" % pid and state != "Z":
                 found.append(int(entry.name))
     return [pid for pid in found if pid not in OTHERS]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_tasks_run_on_a_local_cluster() -> None:
@@ -230,7 +222,7 @@ def test_nothing_is_left_of_a_script_that_is_killed(tmp_path: Path) -> None:
         assert children(process.pid)
         process.send_signal(signal.SIGKILL)
         process.wait(10)
-        wait_until(lambda: not children(process.pid), 5)
+        wait_until(lambda: not children(process.pid), "the cluster ends with its parent", 5)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

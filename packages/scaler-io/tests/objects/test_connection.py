@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import signal
 import socket
 import subprocess
@@ -44,6 +42,7 @@ from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import ObjectPart, ObjectStored, PutObject
+from support.storage_processes import StorageProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
@@ -56,31 +55,9 @@ def pattern(size: int) -> bytes:
     return b"".join(index.to_bytes(8, "little") for index in range(size // 8 + 1))[:size]
 
 
-class Server:
-    """A server process, ready to be reached."""
-
-    def __init__(self, address: str = "tcp://127.0.0.1:0", *words: str) -> None:
-        source, ready = os.pipe()
-        command = [sys.executable, "-m", "scaler_storage", address, "--ready-fd", str(ready), "-lp", "/dev/null"]
-        self.process = subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL, pass_fds=(ready,))
-        os.close(ready)
-        with open(source, encoding="utf-8") as reader:
-            assert select.select([reader], [], [], DEADLINE)[0]
-            self.address = Address.parse(reader.read().strip())
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-        self.process.wait()
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+def server() -> Iterator[StorageProcess]:
+    server = StorageProcess()
     yield server
     server.end()
 
@@ -138,7 +115,7 @@ class Sent:
 
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, SHARED_BYTES - 1, SHARED_BYTES, PART_BYTES, PART_BYTES + 1, 64 * MIB])
-def test_what_is_put_comes_back(server: Server, connect: Connect, size: int) -> None:
+def test_what_is_put_comes_back(server: StorageProcess, connect: Connect, size: int) -> None:
     content = pattern(size)
     writer, reader = connect(server.address), connect(server.address, session=2)
     reference = writer.put(content)
@@ -148,7 +125,7 @@ def test_what_is_put_comes_back(server: Server, connect: Connect, size: int) -> 
 
 @on_another_host
 @pytest.mark.parametrize("size", [SHARED_BYTES, PART_BYTES + 1, 16 * MIB])
-def test_other_hosts_write_and_read_segments_in_parts(server: Server, connect: Connect, size: int) -> None:
+def test_other_hosts_write_and_read_segments_in_parts(server: StorageProcess, connect: Connect, size: int) -> None:
     content = pattern(size)
     reference = connect(server.address).put(content)
     got = connect(server.address, session=2).get(reference)
@@ -178,16 +155,18 @@ def put_copies(connection: ObjectConnection, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [70_000, SHARED_BYTES, PART_BYTES + 1, 20 * MIB])
-def test_copies_are_stored_where_others_may_change_the_buffers(server: Server, connect: Connect, size: int) -> None:
+def test_copies_are_stored_where_others_may_change_the_buffers(
+    server: StorageProcess, connect: Connect, size: int
+) -> None:
     put_copies(connect(server.address), size)
 
 
 @on_another_host
-def test_copies_are_stored_in_parts_too(server: Server, connect: Connect) -> None:
+def test_copies_are_stored_in_parts_too(server: StorageProcess, connect: Connect) -> None:
     put_copies(connect(server.address), 20 * MIB)
 
 
-def test_many_are_put_at_once(server: Server, connect: Connect) -> None:
+def test_many_are_put_at_once(server: StorageProcess, connect: Connect) -> None:
     connection = connect(server.address)
     contents = [pattern(size) for size in (0, 10, 2 * MIB, 20_000)]
     references = connection.put_each(contents)
@@ -196,7 +175,7 @@ def test_many_are_put_at_once(server: Server, connect: Connect) -> None:
 
 
 def test_of_many_all_are_kept_or_none(connect: Connect) -> None:
-    server = Server("tcp://127.0.0.1:0", "--memory-limit", str(MIB))
+    server = StorageProcess("--memory-limit", str(MIB))
     try:
         connection = connect(server.address)
         for _ in range(3):  # nothing of the first attempt takes room from the next
@@ -207,13 +186,13 @@ def test_of_many_all_are_kept_or_none(connect: Connect) -> None:
         server.end()
 
 
-def test_an_object_has_the_name_it_is_to_have(server: Server, connect: Connect) -> None:
+def test_an_object_has_the_name_it_is_to_have(server: StorageProcess, connect: Connect) -> None:
     worker = connect(server.address, session=0, role=Role.AGENT)
     assert worker.put(b"named", session=3, name=b"n" * 16) == Reference(b"n" * 16, 5)
     assert connect(server.address).get(Reference(b"n" * 16, 5)) == b"named"
 
 
-def test_opening_soon_does_not_wait(connect: Connect, server: Server) -> None:
+def test_opening_soon_does_not_wait(connect: Connect, server: StorageProcess) -> None:
     connect(Address.parse("tcp://127.0.0.1:1"), timeout_seconds=0.1).open_soon()
     connection = connect(server.address)
     for _ in range(3):
@@ -223,7 +202,7 @@ def test_opening_soon_does_not_wait(connect: Connect, server: Server) -> None:
 
 
 @pytest.mark.soak
-def test_an_object_of_more_than_2_gib(server: Server, connect: Connect) -> None:
+def test_an_object_of_more_than_2_gib(server: StorageProcess, connect: Connect) -> None:
     connection = connect(server.address)
     block = pattern(256 * MIB)
     reference = connection.put([*[block] * 8, b"end"])
@@ -232,7 +211,7 @@ def test_an_object_of_more_than_2_gib(server: Server, connect: Connect) -> None:
     assert content[-MIB:] == block[3 - MIB :] + b"end"
 
 
-def test_several_buffers_are_one_object(server: Server, connect: Connect) -> None:
+def test_several_buffers_are_one_object(server: StorageProcess, connect: Connect) -> None:
     content = pattern(3 * MIB)
     cuts = [0, 0, 5, MIB, MIB + 1, 2 * MIB + 7, 3 * MIB, 3 * MIB]
     pieces = [content[start:end] for start, end in pairwise(cuts)]
@@ -243,7 +222,7 @@ def test_several_buffers_are_one_object(server: Server, connect: Connect) -> Non
     assert connection.get(connection.put(memoryview(content).cast("Q"))) == content
 
 
-def test_a_deleted_object_is_not_found_at_once(server: Server, connect: Connect) -> None:
+def test_a_deleted_object_is_not_found_at_once(server: StorageProcess, connect: Connect) -> None:
     connection = connect(server.address)
     kept, *gone = [connection.put(b"x" * 20_000) for _ in range(3)]
     connection.delete(gone)
@@ -256,14 +235,14 @@ def test_a_deleted_object_is_not_found_at_once(server: Server, connect: Connect)
         connection.get(kept)
 
 
-def test_a_reference_of_another_size_is_not_found(server: Server, connect: Connect) -> None:
+def test_a_reference_of_another_size_is_not_found(server: StorageProcess, connect: Connect) -> None:
     connection = connect(server.address)
     reference = connection.put(b"12345")
     with pytest.raises(ObjectNotFoundError):
         connection.get(Reference(reference.object, 6))
 
 
-def test_sessions_delete_and_write_only_their_own(server: Server, connect: Connect) -> None:
+def test_sessions_delete_and_write_only_their_own(server: StorageProcess, connect: Connect) -> None:
     alice, bob = connect(server.address, session=1), connect(server.address, session=2)
     hers, his = alice.put(b"hers"), bob.put(b"his")
     bob.delete([hers])
@@ -275,7 +254,7 @@ def test_sessions_delete_and_write_only_their_own(server: Server, connect: Conne
         bob.put(b"forged", session=1)
 
 
-def test_a_worker_puts_results_that_outlive_it_but_not_the_client(server: Server, connect: Connect) -> None:
+def test_a_worker_puts_results_that_outlive_it_but_not_the_client(server: StorageProcess, connect: Connect) -> None:
     client, worker = connect(server.address, session=5), connect(server.address, session=0, role=Role.AGENT)
     client.open()
     result = worker.put(b"result", session=5)
@@ -290,7 +269,7 @@ def test_a_worker_puts_results_that_outlive_it_but_not_the_client(server: Server
         late.put(b"late", session=5)
 
 
-def test_three_clients_at_once(server: Server, connect: Connect, pool: ThreadPoolExecutor) -> None:
+def test_three_clients_at_once(server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor) -> None:
     def work(session: int) -> None:
         connection = connect(server.address, session=session)
         contents = [pattern(size + session) for size in (20_000, 5 * MIB, 0, 3 * MIB, 100_000)]
@@ -302,7 +281,7 @@ def test_three_clients_at_once(server: Server, connect: Connect, pool: ThreadPoo
 
 @on_another_host
 def test_a_small_object_does_not_wait_for_a_big_one(
-    server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(server.address)
     connection.open()
@@ -329,7 +308,7 @@ def test_a_small_object_does_not_wait_for_a_big_one(
 
 @on_another_host
 def test_a_server_killed_under_a_put_is_a_clear_error(
-    server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(server.address, timeout_seconds=0.5)
     connection.open()
@@ -345,7 +324,7 @@ def test_a_server_killed_under_a_put_is_a_clear_error(
 
 @on_another_host
 def test_a_server_killed_under_a_get_is_a_clear_error(
-    server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(server.address, timeout_seconds=0.5)
     reference = connection.put(pattern(32 * MIB))
@@ -359,13 +338,13 @@ def test_a_server_killed_under_a_get_is_a_clear_error(
     assert reference.object.hex() in str(error)
 
 
-def test_the_next_operation_after_a_loss_tries_anew(server: Server, connect: Connect) -> None:
+def test_the_next_operation_after_a_loss_tries_anew(server: StorageProcess, connect: Connect) -> None:
     connection = connect(server.address, timeout_seconds=0.5)
     old = connection.put(b"old")
     server.kill()
     with pytest.raises(StorageLostError, match=r"no connection for 0\.5 s"):
         connection.put(b"lost")
-    again = Server(str(server.address))
+    again = StorageProcess(address=str(server.address))
     try:
         assert connection.get(connection.put(b"new")) == b"new"
         with pytest.raises(ObjectNotFoundError):
@@ -376,7 +355,7 @@ def test_the_next_operation_after_a_loss_tries_anew(server: Server, connect: Con
 
 @on_another_host
 def test_an_upload_begins_anew_with_a_server_that_came_back(
-    server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(server.address)
     connection.open()
@@ -386,7 +365,7 @@ def test_an_upload_begins_anew_with_a_server_that_came_back(
     put = pool.submit(connection.put, content)
     sent.at(3)
     server.kill()
-    again = Server(str(server.address))
+    again = StorageProcess(address=str(server.address))
     try:
         assert connection.get(put.result(DEADLINE)) == content
     finally:
@@ -442,7 +421,7 @@ def hang_up(end: socket.socket) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_process_outlives_its_connection(server: Server, connect: Connect) -> None:
+def test_a_process_outlives_its_connection(server: StorageProcess, connect: Connect) -> None:
     cable = Cable(server.address)
     connection = connect(cable.address, timeout_seconds=0.5)
     reference = connection.put(bytes(SHARED_BYTES))
@@ -497,7 +476,7 @@ def test_a_fork_has_a_life_of_its_own(tmp_path: Path) -> None:
 
 @on_another_host
 def test_a_cut_connection_is_resumed(
-    server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cable = Cable(server.address)
     try:
@@ -523,7 +502,7 @@ def test_a_cut_connection_is_resumed(
 
 @on_another_host
 def test_a_closed_connection_is_closed_for_everybody(
-    server: Server, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(server.address)
     connection.open()
@@ -546,13 +525,15 @@ def test_nobody_there(connect: Connect) -> None:
         connection.open()
 
 
-def test_a_refusal(server: Server, connect: Connect) -> None:
+def test_a_refusal(server: StorageProcess, connect: Connect) -> None:
     with pytest.raises(HandshakeRefusedError, match="refused us: a client has a session"):
         connect(server.address, session=0).put(b"x")
 
 
 @pytest.mark.timeout(DEADLINE)
-def test_a_refusal_that_comes_at_once(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_that_comes_at_once(
+    server: StorageProcess, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin = ConnectionThread.__init__
 
     def begin_and_end(made: ConnectionThread, *words: Any) -> None:
@@ -571,7 +552,7 @@ def run(script: str, *words: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_a_forked_process_connects_for_itself(server: Server) -> None:
+def test_a_forked_process_connects_for_itself(server: StorageProcess) -> None:
     script = """
         import os, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on: fork with threads
@@ -598,7 +579,7 @@ def test_a_forked_process_connects_for_itself(server: Server) -> None:
 
 
 def test_an_interrupted_put_leaves_nothing_and_breaks_nothing() -> None:
-    server = Server("tcp://127.0.0.1:0", "--memory-limit", str(50 * MIB))
+    server = StorageProcess("--memory-limit", str(50 * MIB))
     script = """
         import os, signal, sys
         from scaler_io.objects import connection_thread
@@ -637,7 +618,7 @@ def test_an_interrupted_put_leaves_nothing_and_breaks_nothing() -> None:
         server.end()
 
 
-def test_a_process_that_just_ends_ends_at_once(server: Server) -> None:
+def test_a_process_that_just_ends_ends_at_once(server: StorageProcess) -> None:
     script = """
         import sys
         from scaler_io.objects.connection import ObjectConnection

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,18 +29,12 @@ from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Role
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
 DEADLINE = 60
 MIB = 1024 * 1024
-
-
-def wait_until(holds: Callable[[], object]) -> None:
-    until = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

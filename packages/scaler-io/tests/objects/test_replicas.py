@@ -6,8 +6,6 @@ import contextlib
 import errno
 import os
 import random
-import select
-import signal
 import subprocess
 import sys
 import textwrap
@@ -24,12 +22,12 @@ from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import HELD, TOKEN, HostCache
 from scaler_io.objects.replica_server import AGAIN_SECONDS, SURE_SECONDS, ReplicaServer
 from scaler_io.objects.replicas import Replica, Replicas, new_version
-from scaler_io.service.operator_link import OperatorLink
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError
 from scaler_protocol.handshake import Role
-from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import SHARED_BYTES, Reference, new_object_id
+from support.storage_processes import StorageProcess
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
@@ -37,66 +35,17 @@ DEADLINE = 60
 MIB = 1024 * 1024
 
 
-def wait_until(holds: Callable[[], object]) -> None:
-    until = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
-class Server:
-    """A server process, which can be killed and started again, and its figures."""
-
-    def __init__(self, *words: str) -> None:
-        self._words = words
-        self.address = Address.parse("tcp://127.0.0.1:0")
-        self.start()
-
-    def start(self) -> None:
-        source, ready = os.pipe()
-        command = [sys.executable, "-m", "scaler_storage", str(self.address), "--ready-fd", str(ready)]
-        command += ["-lp", "/dev/null", *self._words]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(ready,))
-        os.close(ready)
-        with open(source, encoding="utf-8") as reader:
-            assert select.select([reader], [], [], DEADLINE)[0]
-            self.address = Address.parse(reader.read().strip())
-        self._operator = OperatorLink(self.address, "test")
-
-    def status(self) -> StorageStatus:
-        answers: list[object] = []
-        self._operator.send(NeedStorageStatus())
-
-        def answered() -> bool:
-            answers.extend(self._operator.turn())
-            return bool(answers)
-
-        wait_until(answered)
-        [answer] = answers
-        assert isinstance(answer, StorageStatus)
-        return answer
-
-    def restart(self) -> None:
-        self.close(signal.SIGKILL)
-        self.start()
-
-    def close(self, how: int = signal.SIGTERM) -> None:
-        self._operator.close()
-        self.process.send_signal(how)
-        self.process.wait(DEADLINE)
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def server() -> Iterator[StorageProcess]:
+    made = StorageProcess()
     yield made
-    made.close()
+    made.end()
 
 
 class Host:
     """Another host than the server's: a directory, and agents that speak for it."""
 
-    def __init__(self, directory: Path, server: Server, limit: int = 1 << 40) -> None:
+    def __init__(self, directory: Path, server: StorageProcess, limit: int = 1 << 40) -> None:
         directory.mkdir(exist_ok=True)
         self.directory, self._server = directory, server
         self.cache = HostCache(directory, limit)
@@ -137,11 +86,11 @@ Place = Callable[..., Host]
 
 
 @pytest.fixture
-def place(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(server: StorageProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(connection_thread, "read_token", lambda directory: b"")
     hosts: list[Host] = []
 
-    def made(limit: int = 1 << 40, other: Server | None = None) -> Host:
+    def made(limit: int = 1 << 40, other: StorageProcess | None = None) -> Host:
         hosts.append(Host(tmp_path / f"host-{len(hosts)}", other or server, limit))
         return hosts[-1]
 
@@ -155,7 +104,7 @@ def pattern(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-def test_what_a_host_makes_stays_there_until_somebody_elsewhere_wants_it(server: Server, place: Place) -> None:
+def test_what_a_host_makes_stays_there_until_somebody_elsewhere_wants_it(server: StorageProcess, place: Place) -> None:
     here, elsewhere = place(), place()
     agent, writer = here.agent(), here.worker()
     content = pattern(8 * MIB + 5)
@@ -174,7 +123,7 @@ def test_what_a_host_makes_stays_there_until_somebody_elsewhere_wants_it(server:
     assert not agent.has(Reference(new_object_id(), 5), 1)
 
 
-def test_small_objects_and_those_of_hosts_without_agents_are_put(server: Server, place: Place) -> None:
+def test_small_objects_and_those_of_hosts_without_agents_are_put(server: StorageProcess, place: Place) -> None:
     host = place()
     writer = host.worker()
     small, big = pattern(SHARED_BYTES - 1), pattern(SHARED_BYTES)
@@ -187,7 +136,7 @@ def test_small_objects_and_those_of_hosts_without_agents_are_put(server: Server,
     assert [host.worker().get(reference) for reference in references] == expected
 
 
-def test_what_is_deleted_is_gone_from_the_host(server: Server, place: Place) -> None:
+def test_what_is_deleted_is_gone_from_the_host(server: StorageProcess, place: Place) -> None:
     host = place()
     host.agent()
     writer, other = host.worker(), host.worker()
@@ -205,7 +154,7 @@ def test_what_is_deleted_is_gone_from_the_host(server: Server, place: Place) -> 
     assert server.status().objects == 0
 
 
-def test_room_is_made_by_putting_what_was_not_used_for_longest(server: Server, place: Place) -> None:
+def test_room_is_made_by_putting_what_was_not_used_for_longest(server: StorageProcess, place: Place) -> None:
     here, elsewhere = place(10 * MIB), place()
     here.agent()
     writer = here.worker()
@@ -225,8 +174,9 @@ def test_room_is_made_by_putting_what_was_not_used_for_longest(server: Server, p
 
 
 def test_what_a_server_has_no_room_for_stays(place: Place, tmp_path: Path) -> None:
-    full = Server("--memory-limit", str(6 * MIB))
-    with contextlib.closing(full):
+    full = StorageProcess("--memory-limit", str(6 * MIB))
+    with contextlib.ExitStack() as ending:
+        ending.callback(full.end)
         here, elsewhere = place(10 * MIB, full), place(1 << 40, full)
         here.agent()
         writer = here.worker()
@@ -244,7 +194,7 @@ def test_what_a_server_has_no_room_for_stays(place: Place, tmp_path: Path) -> No
             connection.close()
 
 
-def test_a_server_that_is_started_again_is_told_what_is_held(server: Server, place: Place) -> None:
+def test_a_server_that_is_started_again_is_told_what_is_held(server: StorageProcess, place: Place) -> None:
     here, elsewhere = place(), place()
     here.agent(), here.agent()
     writer = here.worker()
@@ -279,7 +229,7 @@ AGENT = """
 
 
 @contextlib.contextmanager
-def agent_process(server: Server, host: Host) -> Iterator[subprocess.Popen[str]]:
+def agent_process(server: StorageProcess, host: Host) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", textwrap.dedent(AGENT), str(server.address), str(host.directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -289,7 +239,7 @@ def agent_process(server: Server, host: Host) -> Iterator[subprocess.Popen[str]]
             process.kill()
 
 
-def test_of_two_agents_one_is_enough(server: Server, place: Place) -> None:
+def test_of_two_agents_one_is_enough(server: StorageProcess, place: Place) -> None:
     here, elsewhere = place(), place()
     with agent_process(server, here) as first, agent_process(server, here):
         reference = here.worker().put(pattern(2 * MIB))
@@ -298,7 +248,7 @@ def test_of_two_agents_one_is_enough(server: Server, place: Place) -> None:
         assert elsewhere.worker().get(reference) == pattern(2 * MIB)
 
 
-def test_a_host_without_agents_is_not_found_until_there_is_one(server: Server, place: Place) -> None:
+def test_a_host_without_agents_is_not_found_until_there_is_one(server: StorageProcess, place: Place) -> None:
     here, elsewhere = place(), place()
     agent = here.agent()
     reference = here.worker().put(pattern(2 * MIB))
@@ -310,7 +260,7 @@ def test_a_host_without_agents_is_not_found_until_there_is_one(server: Server, p
     assert elsewhere.worker().get(reference) == pattern(2 * MIB)
 
 
-def test_files_that_are_gone_are_objects_that_are_lost(server: Server, place: Place) -> None:
+def test_files_that_are_gone_are_objects_that_are_lost(server: StorageProcess, place: Place) -> None:
     here, elsewhere = place(), place()
     here.agent()
     reference = here.worker().put(pattern(2 * MIB))
@@ -323,7 +273,11 @@ def test_files_that_are_gone_are_objects_that_are_lost(server: Server, place: Pl
 
 @pytest.mark.parametrize("reading", ["map", "host", "list"])
 def test_an_agent_without_descriptors_loses_nothing(
-    server: Server, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reading: str
+    server: StorageProcess,
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    reading: str,
 ) -> None:
     host, content = place(), pattern(2 * MIB)
     host.agent()
@@ -386,7 +340,7 @@ def test_what_is_not_announced_is_not_dropped(tmp_path: Path, monkeypatch: pytes
     assert not files.list()
 
 
-def test_what_nobody_could_say_is_not_needed_is_found_out(server: Server, place: Place) -> None:
+def test_what_nobody_could_say_is_not_needed_is_found_out(server: StorageProcess, place: Place) -> None:
     host = place()
     agent, writer = host.agent(), host.worker()
     kept = writer.put(pattern(MIB))
@@ -415,7 +369,7 @@ def test_what_nobody_could_say_is_not_needed_is_found_out(server: Server, place:
     assert asked[2:] == [kept.object] == host.held
 
 
-def test_many_at_once(server: Server, place: Place) -> None:
+def test_many_at_once(server: StorageProcess, place: Place) -> None:
     here, elsewhere = place(24 * MIB), place()
     here.agent(), here.agent()
     contents = [pattern(SHARED_BYTES + 4099 * number, number) for number in range(120)]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import select
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from scaler_io.objects import connection_thread
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.mmaps import Mappings
 from scaler_io.objects.segments import SegmentWriter, map_segment, read_token
-from scaler_protocol.addresses import Address
 from scaler_protocol.errors import (
     ClientQuitError,
     ObjectNotFoundError,
@@ -31,6 +28,8 @@ from scaler_protocol.errors import (
 )
 from scaler_protocol.handshake import Role
 from scaler_protocol.objects import SHARED_BYTES, Reference
+from support.storage_processes import ANY_PORT, StorageProcess
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
@@ -38,65 +37,21 @@ DEADLINE = 60
 MIB = 1024 * 1024
 
 
-class SegmentServer:
-    """A server process whose segments can be looked at."""
-
-    def __init__(self, folder: Path, *words: str, address: str = "tcp://127.0.0.1:0") -> None:
-        self.folder = folder
-        source, ready = os.pipe()
-        command = [sys.executable, "-m", "scaler_storage", address, "--segment-directory", str(folder)]
-        self.process = subprocess.Popen(
-            [*command, "--ready-fd", str(ready), "-lp", "/dev/null", *words],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(ready,),
-        )
-        os.close(ready)
-        with open(source, encoding="utf-8") as reader:
-            assert select.select([reader], [], [], DEADLINE)[0]
-            self.address = Address.parse(reader.read().strip())
-
-    @property
-    def directory(self) -> Path:
-        [directory] = self.folder.iterdir()
-        return directory
-
-    @property
-    def segments(self) -> set[str]:
-        """The segments that there are, the free ones included."""
-        return {path.name for path in self.directory.iterdir()} - {"lock", "token", "peers"}
-
-    def wait_for(self, holds: Callable[[set[str]], bool]) -> None:
-        """Until the segments are so."""
-        wait_until(lambda: holds(self.segments))
-
-    def end(self, number: int = signal.SIGKILL) -> None:
-        self.process.send_signal(number)
-        self.process.wait(DEADLINE)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
-Start = Callable[..., SegmentServer]
+Start = Callable[..., StorageProcess]
 Connect = Callable[..., ObjectConnection]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    servers: list[SegmentServer] = []
+    servers: list[StorageProcess] = []
 
-    def started(*words: str, address: str = "tcp://127.0.0.1:0") -> SegmentServer:
-        servers.append(SegmentServer(tmp_path / "segments", *words, address=address))
+    def started(*words: str, address: str = ANY_PORT) -> StorageProcess:
+        servers.append(StorageProcess(*words, address=address, segments=tmp_path / "segments"))
         return servers[-1]
 
     yield started
     for server in servers:
-        server.process.send_signal(signal.SIGCONT)
-        server.end(signal.SIGTERM)
+        server.end()
 
 
 @pytest.fixture
@@ -104,7 +59,7 @@ def connect() -> Iterator[Connect]:
     connections: list[ObjectConnection] = []
 
     def connected(
-        server: SegmentServer, session: int = 1, role: int = Role.CLIENT, timeout_seconds: float = DEADLINE
+        server: StorageProcess, session: int = 1, role: int = Role.CLIENT, timeout_seconds: float = DEADLINE
     ) -> ObjectConnection:
         made = ObjectConnection(server.address, session=session, role=role, timeout_seconds=timeout_seconds)
         connections.append(made)
@@ -242,11 +197,11 @@ def test_a_thousand_rounds_leave_one_free_segment_and_its_server_none(start: Sta
         reference = writer.put(number.to_bytes(4, "little") * (SHARED_BYTES // 4))
         assert view(reader.get(reference))[-4:] == number.to_bytes(4, "little")
         writer.delete([reference])
-    server.wait_for(lambda segments: len(segments) <= 3)
+    wait_until(lambda: len(server.segments) <= 3)
     writer.close()
     reader.close()
     directory = server.directory
-    server.end(signal.SIGTERM)
+    server.end()
     assert not directory.exists()
 
 
@@ -306,7 +261,7 @@ def test_what_is_read_ahead_and_deleted_is_not_found(start: Start, connect: Conn
     for reference in references:
         with pytest.raises(ObjectNotFoundError):
             connection.get(reference)
-    server.wait_for(lambda found: len(found) == 1)  # which is free
+    wait_until(lambda: len(server.segments) == 1)  # which is free
     connection.delete([connection.put(bytes(MIB))])
     assert len(server.segments) == 1
 
@@ -321,7 +276,7 @@ def test_what_could_not_be_read_ahead_is_asked_for_again(start: Start, connect: 
     assert connection.get(here) == bytes(MIB)
     server.process.send_signal(signal.SIGSTOP)
     connection.get_soon([here])
-    server.end()
+    server.kill()
     with pytest.raises(StorageLostError):
         connection.get(here)
 
@@ -378,7 +333,7 @@ def test_a_lost_server_ends_puts_that_do_not_wait(start: Start, connect: Connect
 
     for _ in range(2):
         connection.put_soon(b"x" * MIB, done=done)
-    server.end()
+    server.kill()
     assert ended.wait(DEADLINE)
     assert all(isinstance(error, StorageLostError) for error in errors)
 
@@ -405,9 +360,9 @@ def test_views_outlive_server_and_connection(start: Start, connect: Connect) -> 
     connection = connect(server, timeout_seconds=0.2)
     reference = connection.put(b"1" * MIB)
     got = view(connection.get(reference))
-    server.end()
+    server.kill()
     again = start(address=str(server.address))
-    assert not again.segments and len(list(again.folder.iterdir())) == 1  # of the killed one nothing is left
+    assert not again.segments and len(list(again.directory.parent.iterdir())) == 1  # of the killed one nothing is left
     with pytest.raises(ObjectNotFoundError):
         connect(again).get(reference)
     assert connect(again).put(b"2" * MIB)
@@ -532,7 +487,7 @@ def test_an_interrupted_put_is_no_segment_for_others(start: Start, connect: Conn
         print("done")
     """
     run(script, str(server.address))
-    server.wait_for(lambda segments: len(segments) <= 1)
+    wait_until(lambda: len(server.segments) <= 1)
 
 
 @pytest.mark.soak

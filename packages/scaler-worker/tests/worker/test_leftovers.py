@@ -18,8 +18,8 @@ import cloudpickle
 import pytest
 
 from scaler_worker.worker.leftovers import Leftovers, standard_stream
-from support.faults import wait_until
 from support.tasks import in_fork
+from support.waiting import wait_until
 
 LONG = 1000.0
 
