@@ -1,4 +1,4 @@
-"""What the documents show is true: their Python runs, their TOML starts services, their links lead somewhere."""
+"""What the documents show is true: their Python runs, their TOML starts services, what they name exists."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,7 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert match["anchor"] in anchors, f"{document.name} links to {match['anchor']}"
 
 
+@cache
 def is_name(dotted: str) -> bool:
     """Whether a dotted name is a module, or what one defines."""
     for source in SOURCES:
@@ -137,13 +139,22 @@ def is_name(dotted: str) -> bool:
     return False
 
 
+def missing(text: str) -> Iterator[str]:
+    """The modules, their names, and the paths in a text that do not exist."""
+    yield from (name for name in set(DOTTED.findall(text)) if not is_name(name))
+    yield from (path for path in set(IN_REPOSITORY.findall(text)) if not (ROOT / path).exists())
+    yield from (path for path in set(IN_PACKAGE.findall(text)) if not any((src / path).exists() for src in SOURCES))
+
+
 @pytest.mark.parametrize("document", [*DOCUMENTS, *INTERNAL], ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_and_paths_exist(document: Path) -> None:
-    text = document.read_text("utf-8")
-    missing = [name for name in DOTTED.findall(text) if not is_name(name)]
-    missing += [path for path in IN_REPOSITORY.findall(text) if not (ROOT / path).exists()]
-    missing += [path for path in IN_PACKAGE.findall(text) if not any((src / path).exists() for src in SOURCES)]
-    assert missing == []
+    assert list(missing(document.read_text("utf-8"))) == []
+
+
+@pytest.mark.parametrize("package", [source.parent for source in SOURCES], ids=lambda path: str(path.name))
+def test_modules_and_paths_in_comments_exist(package: Path) -> None:
+    found = {str(file.relative_to(ROOT)): list(missing(file.read_text("utf-8"))) for file in package.rglob("*.py")}
+    assert {file: names for file, names in found.items() if names} == {}
 
 
 def test_architecture_is_short() -> None:
