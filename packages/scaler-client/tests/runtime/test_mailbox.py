@@ -39,10 +39,10 @@ def test_entries_come_in_order_and_a_byte_only_to_a_sleeper(mailbox: Mailbox[int
 
 
 def test_a_thread_about_to_block_cuts_a_pause_short(mailbox: Mailbox[int]) -> None:
-    mailbox.press()
+    mailbox.flush()
     assert not has_byte(mailbox)
     mailbox.put(1)
-    mailbox.press()
+    mailbox.flush()
     assert has_byte(mailbox)
 
 
@@ -62,7 +62,7 @@ def test_an_interrupt_between_entry_and_byte_loses_nothing(
     mailbox.put(2)  # the flag is still up
     assert has_byte(mailbox)
     mailbox.drain()
-    mailbox.press()  # and so would anybody be who waits for 1
+    mailbox.flush()  # and so would anybody be who waits for 1
     assert has_byte(mailbox) and mailbox.take() == [1, 2]
 
 
@@ -129,7 +129,7 @@ def test_threads_wake_a_sleeper_by_their_own_bytes() -> None:
     crowd = Crowd()
     for thread in crowd.submitters:
         thread.join()
-    while len(crowd.taken) < 20_000:  # no close, no press
+    while len(crowd.taken) < 20_000:  # no close, no flush
         pass
     crowd.end()
 

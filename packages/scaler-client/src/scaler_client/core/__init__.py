@@ -1,1 +1,1 @@
-"""ClientCore and its parts: which calls are under way. Pure: no IO, no clock, no user code of its own."""
+"""The client's core: the state of outstanding calls. Pure: imports no IO, clock or thread, and no connection."""

@@ -1,19 +1,19 @@
-"""ClientCore: which calls are under way, and what the scheduler is told about them. Pure, no IO.
+"""ClientCore: the state of outstanding calls, and the messages that follow from it. Pure, no IO.
 
-Theory. A task is *waiting* (submitted here, not sent), *sent*, or gone: an outcome was delivered, or its owner gave it
-up. Its call is kept until then, because a new scheduler may ask for it again.
+Theory. A task is *waiting* (submitted here, not sent), *sent*, or gone: its outcome was delivered, or it was cancelled.
+The core keeps its call until then, because a restarted scheduler may request it again.
 
     submit ─▶ waiting ──credit──▶ sent ──Done──▶ delivered         cancel: any ─▶ gone, without delivery
                                    │  ▲
                        NeedTasks   └──┘
 
-What the scheduler holds of our calls is bounded by the session's credit in bytes; a task gives its part back with its
-outcome; those of a graph weigh nothing, and are outstanding as a whole until all its requested nodes have ended.
-Nothing is sent while there is no link. A link that is up again *resumed* has lost nothing; otherwise the
-scheduler is another one, or has forgotten us: it is told which tasks we want, and asks for those that nobody holds.
-Where there will be no link (refused, or lost for too long) every task fails, later ones too, until a link is up.
+The session's credit bounds the bytes of sent calls; a task's outcome returns its part. Nodes of a graph have weight 0,
+and all of them stay outstanding until the requested nodes have ended. Nothing is sent while the link is down. A link
+that *resumed* lost no message. Otherwise the scheduler was restarted or has dropped this session: the core sends Resume
+with the tasks it wants, and the scheduler requests those that no process holds. When the link is refused or lost, all
+tasks fail, and so do later ones until a link is up.
 
-Invariants (`check`): a waiting or sent task is outstanding; the credit in use is what the sent tasks weigh.
+Invariants (`check`): a waiting or sent task is outstanding; the credit in use is the total weight of the sent tasks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ MESSAGE_TASKS = 4096
 
 
 class ClientCore:
-    """All of a client but its threads and sockets. Events and requests in, effects out of `settle`."""
+    """The state of a client, without threads and sockets: takes events and requests, returns effects from `settle`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -93,7 +93,7 @@ class ClientCore:
         self._functions = SentFunctions()
         self._resubmissions = Resubmissions()
         self._pending_at_listing: list[int] | None = None
-        """Tasks that may have put objects which storage had when stock was taken."""
+        """Tasks that were outstanding when storage listed the objects of this session, and may own some of them."""
         self._releases = Releases()
         self._blocked: dict[int, bool] = {}
         self._pending_inputs = PendingInputs()
@@ -118,39 +118,39 @@ class ClientCore:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def submit(self, calls: Sequence[SingleCall]) -> None:
-        """New tasks, one by one."""
+        """Add single tasks."""
         self._outstanding.update([(call.task_id, call) for call in calls])
         self._waiting.extend(calls)
 
     def submit_block(self, block: CallBlock) -> None:
-        """New tasks, all at once."""
+        """Add the tasks of a block."""
         self._outstanding.update(dict.fromkeys(block.tasks, block))
         self._waiting.append(block)
 
     def submit_piece(self, piece: GraphPiece) -> None:
-        """More nodes of a graph."""
+        """Add the nodes of one piece of a graph."""
         self._outstanding.update(dict.fromkeys(piece.tasks, piece))
         self._outstanding.update(piece.requested)
         self._graphs.add(piece)
         self._waiting.append(piece)
 
     def cancel(self, tasks: Iterable[int]) -> None:
-        """Nobody wants these any more; nothing will be delivered for them."""
+        """Cancel these tasks; no outcome is delivered for them."""
         self._cancelled.extend(tasks)
 
     def mark_blocked(self, run: int, blocked: bool) -> None:
-        """A task that runs in this process began, or stopped, to wait for others."""
+        """A task that runs in this process started or stopped waiting for others."""
         if self._blocked.get(run) is (not blocked):
             del self._blocked[run]
         else:
             self._blocked[run] = blocked
 
     def ask_shutdown(self) -> None:
-        """Ask the scheduler to end."""
+        """Send Shutdown to the scheduler."""
         self._replies.append(Shutdown())
 
     def clear(self, cleared: Callable[[], object]) -> None:
-        """Cancel every task and forget which functions the scheduler has."""
+        """Cancel all tasks and forget which functions were sent; then have `cleared` called."""
         calls = self._outstanding.copy()
         self.cancel(calls)
         self._drop_cancelled()
@@ -159,12 +159,12 @@ class ClientCore:
         self._out.append(Call(cleared))
 
     def abandon(self, failure: ScalerError | None = None) -> None:
-        """End every task, as cancelled or with this failure: the client leaves."""
+        """End all tasks because the client closes: as failed with `failure`, or as cancelled."""
         how = (Status.FAILED, LocalFailure.of(failure)) if failure else (Status.CANCELLED, b"")
         self._fail_all(*how)
 
     def reject(self, message: Message, error: ScalerError) -> None:
-        """The transport can not write this message: the calls that it is about fail with this error."""
+        """The transport cannot write this message: fail its calls with this error."""
         self._functions.forget(message)
         tasks = tasks_of(message, self._outstanding)
         calls = {task: call for task in tasks if (call := self._outstanding.get(task)) is not None}
@@ -172,15 +172,15 @@ class ClientCore:
         self.cancel(calls)
 
     def resubmit(self, tasks: Sequence[int]) -> None:
-        """Storage has again what it had lost: run these once more."""
+        """Lost objects are in storage again: run these tasks again."""
         self._resubmissions.take(tasks)
         if again := [task for task in tasks if task in self._outstanding]:
             self._outstanding.update(nodes := self._graphs.rerun(again))
-            self._send(self._releases.take_with(again))  # how they ended does not count
+            self._send(self._releases.take_with(again))  # their earlier outcomes are dropped
             self._resend([*again, *nodes])
 
     def give_up(self, tasks: Sequence[int]) -> None:
-        """There is no storage: these end as they had."""
+        """Lost objects cannot be restored: deliver the failures that were held back for these tasks."""
         self._stop_asking(tasks)
         for task, payload in self._resubmissions.take(tasks).items():
             if (call := self._outstanding.pop(task, None)) is not None:
@@ -189,18 +189,18 @@ class ClientCore:
         self._graphs_ended(tasks)
 
     def await_listed(self) -> None:
-        """Stock was taken: what there was is known, or garbage, once all that is under way now has ended."""
+        """Storage has listed its objects: once the outstanding tasks have ended, those still unknown are garbage."""
         self._pending_at_listing = list(self._outstanding)
 
     def handle(self, event: UplinkEvent, now: float) -> None:
-        """Take one event in; what a client is never told is ignored."""
+        """Handle one event; unexpected messages are ignored."""
         if handler := self._handlers.get(type(event)):
             handler(event, now)
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
     def settle(self, now: float) -> list[ClientEffect]:
-        """Make every pending decision once, and say what to do about it."""
+        """Make all pending decisions once; return the effects to perform, in order."""
         if self._cancelled:
             self._drop_cancelled()
         if self._failure is not None and self._outstanding:
@@ -232,7 +232,7 @@ class ClientCore:
             self._out.append(DeleteUnknownObjects())
 
     def due(self, now: float) -> float | None:
-        """When `settle` should be called again although nothing happened."""
+        """When `settle` is to be called next even if no event arrives (time.monotonic), or None."""
         if self._pending_inputs and self._up:
             return now + RELEASE_SECONDS
         return self._releases.due if self._up else None
@@ -248,7 +248,7 @@ class ClientCore:
         self._out.append(Transmit(message))
 
     def _submit_some(self) -> bool:
-        """Transmit one more message of waiting calls; False where the next one exceeds the credit."""
+        """Send one message of waiting calls; False if the next call exceeds the credit or is not uploaded yet."""
         first = self._waiting[0]
         size = first.weight * (len(first.calls) if type(first) is CallBlock else 1)
         if not is_uploaded(first) or (self._used and size and self._used + size > self._credit):
@@ -274,7 +274,7 @@ class ClientCore:
         return unsent
 
     def _graphs_ended(self, tasks: Iterable[int]) -> None:
-        """Of graphs of which nothing is wanted any more other nodes are forgotten, or stopped; some go on once more."""
+        """Drop or cancel the nodes of graphs without requested nodes left; rerun deferred nodes that are ready."""
         for graph in self._graphs.ended(tasks):
             if graph.as_tasks:
                 self._cancelled += graph.tasks
@@ -289,7 +289,7 @@ class ClientCore:
         for graph in self._graphs.ended(self._cancelled):
             self._cancelled += graph.tasks
             self._waiting = deque(call for call in self._waiting if getattr(call, "graph", None) is not graph)
-        for graph in as_tasks:  # whose nodes the scheduler has as tasks like any others
+        for graph in as_tasks:  # the scheduler treats their nodes as ordinary tasks
             self._cancelled += graph.unneeded(self._outstanding, self._unsent() - self._resending.keys())
         self._stop_asking(self._cancelled)
         self._resubmissions.forget(self._cancelled)
@@ -358,7 +358,7 @@ class ClientCore:
     def _done(self, message: Done, now: float) -> None:
         if self._resending:
             self._stop_asking(message.tasks)
-        pop, held = self._outstanding.pop, self._resubmissions.hold(message, self._outstanding)
+        pop, held = self._outstanding.pop, self._resubmissions.hold_back(message, self._outstanding)
         calls = [None if held and task in held else pop(task, None) for task in message.tasks]
         if held and (plain := self._graphs.defer(held)):
             self._out.append(RestoreObjects(plain))
@@ -382,7 +382,7 @@ class ClientCore:
         self._resend(self._graphs.resend(message.tasks, self._outstanding))
 
     def _resend(self, tasks: Iterable[int]) -> None:
-        """Nobody holds these: they wait once more, and their part of the credit is free."""
+        """No process holds these tasks: queue them again and return their credit."""
         for task in tasks:
             call = self._outstanding.get(task)
             if call is not None and task not in self._resending:
@@ -392,7 +392,7 @@ class ClientCore:
                 self._used -= call.weight
 
     def _stop_asking(self, tasks: Iterable[int]) -> None:
-        """These need not be sent again after all."""
+        """Remove these tasks from those queued for resending."""
         gone = {task for task in tasks if task in self._resending}
         if gone:
             self._used += sum(self._resending.pop(task).weight for task in gone)

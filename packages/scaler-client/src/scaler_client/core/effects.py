@@ -1,4 +1,4 @@
-"""What the core of a client wants done. Pure, no IO."""
+"""Effects of the client's core: what its shell performs. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scaler_protocol.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Transmit:
-    """Give this to the transport, in order."""
+    """Send this message, in order."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A Welcome: the address of object storage, the incarnation of the scheduler; or why there will be none."""
+    """The link is up (address of object storage, incarnation of the scheduler), or will not be (error)."""
 
     error: ScalerError | None
     storage: str = ""
@@ -28,14 +28,14 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Print:
-    """What tasks wrote: stream (1 or 2) and text, in order."""
+    """Output of tasks, in order: stream (1 stdout, 2 stderr) and UTF-8 text."""
 
     texts: Sequence[tuple[int, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerShutdown:
-    """The scheduler's word on our Shutdown."""
+    """The scheduler's answer to Shutdown."""
 
     accepted: bool
     reason: str
@@ -43,24 +43,24 @@ class AnswerShutdown:
 
 @dataclass(frozen=True, slots=True)
 class RestoreObjects:
-    """Put in storage once more what it has lost, and `repeat` these tasks; or `give_up`."""
+    """Put lost objects into storage again, then `resubmit` these tasks; on failure `give_up` on them."""
 
     tasks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class ListUnknownObjects:
-    """Find out what storage has of this session; then `await_listed`."""
+    """List the objects of this session in storage that this process does not know; then call `await_listed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteUnknownObjects:
-    """Free what was there then and is known to nobody now."""
+    """Delete the listed objects that are still unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Everything before is performed: tell whoever waits for that."""
+    """Call this once all earlier effects are performed."""
 
     whom: Callable[[], object]
 

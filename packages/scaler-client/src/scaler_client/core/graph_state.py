@@ -1,12 +1,13 @@
-"""What the core keeps of a graph until its requested nodes have ended. Pure, no IO.
+"""The state of submitted graphs, kept until their requested nodes have ended. Pure, no IO.
 
-A graph is sent in pieces, each a Submit. The outcomes of its inner nodes stay with the scheduler. Only after a restart,
-when nodes that nobody holds are sent once more as tasks like any others, they come here, and are kept for nodes that
-take them. So it is with nodes that missed an object, and all that they take.
+A graph is sent in pieces, each a Submit. The outcomes of its intermediate nodes stay with the scheduler. There are two
+exceptions: after a restart of the scheduler, nodes that no process holds are resent as ordinary tasks; and a node that
+failed because an object was lost is rerun with all its inputs. The outcomes of such nodes come to the client, which
+keeps them for their consumers.
 
-A scheduler that was started again is asked for what can still be of use: what the requested nodes that have not ended
-take, and so on, as far as nothing is known here. Of what it finds nowhere only those nodes are sent again that are
-*wanted*: requested themselves, or taken by one that is sent again. What agents have kept makes all below it unwanted.
+A restarted scheduler is asked for the nodes that are still needed: the unfinished requested ones and, transitively,
+their inputs without a known outcome. Of those it does not find, only the *wanted* ones are resent: requested nodes, and
+inputs of resent nodes. A node whose outcome an agent has kept makes all its inputs unwanted.
 """
 
 from __future__ import annotations
@@ -26,38 +27,38 @@ F = TypeVar("F", bound=tuple[BaseException, Any])
 
 @dataclass(slots=True, eq=False)
 class GraphTasks:
-    """One graph: its nodes are consecutive tasks, each after those it needs."""
+    """One graph: its nodes are consecutive tasks in topological order."""
 
     tasks: range
     path: Callable[[int, set[int]], str]
-    """How a task depends on these, which have failed, in words."""
+    """Describes how a task depends on these failed tasks."""
     requested: dict[int, OutstandingCall] = field(default_factory=dict)
-    """The requested nodes that have not ended."""
+    """Requested nodes that have not ended."""
     outcomes: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    """Outcomes of inner nodes: failures, and values after a restart."""
+    """Outcomes of intermediate nodes: failures, and values after a restart."""
     failed: set[int] = field(default_factory=set)
-    """The nodes that are known to have failed; it only grows."""
+    """Nodes known to have failed; the set only grows."""
     leases: dict[int, Dependency] = field(default_factory=dict)
-    """Requested nodes that others take: objects of theirs are needed here."""
+    """Result leases of requested nodes that have consumers in the graph."""
     pieces: list[GraphPiece] = field(default_factory=list)
-    """All that was handed over, while something of it is wanted."""
+    """All submitted pieces, while a requested node is outstanding."""
     deferred: set[int] = field(default_factory=set)
-    """Requested nodes that missed an object, and are run again when all others have ended."""
+    """Requested nodes that failed because an object was lost; rerun when all others have ended."""
     as_tasks: bool = False
     wanted: set[int] = field(default_factory=set)
-    """After a restart: nodes that are sent again should nobody hold them."""
+    """After a restart: nodes to resend if no process holds them."""
     lost_nodes: set[int] = field(default_factory=set)
-    """After a restart: nodes that nobody holds, and that were not sent again."""
+    """After a restart: nodes that no process holds and that were not resent."""
     watched: bool = False
     ended: int = 0
-    """Inner nodes that have a value, where it is watched."""
+    """Intermediate nodes that have a value; counted only if `watched`."""
 
     def need(self, task: int) -> Dependency:
-        """One of its tasks as a need of another one."""
+        """One of its tasks as a dependency of another one."""
         return self.leases.get(task) or NodeNeed(self, task)
 
     def rerun(self, task: int) -> dict[int, GraphPiece]:
-        """The inner nodes that are to be run again for a requested one: all it takes whose values are not here."""
+        """The intermediate nodes to rerun for a requested one: all its inputs, transitively, without a value here."""
         self.as_tasks = True
         found: dict[int, GraphPiece] = {}
         stack = [need.task_id for need in self.requested[task].needs_of(task)]
@@ -75,11 +76,11 @@ class GraphTasks:
 
     @property
     def arriving(self) -> bool:
-        """Whether more of it is to be handed over."""
+        """Whether pieces of it are still to be submitted."""
         return sum(len(piece.calls) for piece in self.pieces) < len(self.tasks)
 
     def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> set[int]:
-        """The scheduler is another one: the nodes that it need not look for. Those that are unsent it will be sent."""
+        """The scheduler was restarted: the nodes it need not look for. Unsent nodes will be sent anyway."""
         self.as_tasks = True
         self.lost_nodes.clear()
         self.deferred.clear()
@@ -90,8 +91,8 @@ class GraphTasks:
         return self.unneeded(outstanding, unsent)
 
     def unneeded(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> set[int]:
-        """The nodes without which all can be had that is asked for, and all that is still to be sent."""
-        if self.arriving:  # who knows what the rest of them take
+        """The nodes that neither a requested nor an unsent node depends on, directly or transitively."""
+        if self.arriving:  # pieces still to come may depend on any node
             return set()
         reached = found = {*self.requested, *filter(unsent.__contains__, self.tasks)}
         while found:
@@ -100,7 +101,7 @@ class GraphTasks:
         return {task for task in self.tasks if task not in reached}
 
     def resend(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
-        """Nobody holds these nodes: those of them, and of the others that nobody holds, that are to be sent again."""
+        """No process holds these nodes: which of them, and of those lost before, to resend, in topological order."""
         self.lost_nodes.update(tasks)
         again: set[int] = set()
         found = self.lost_nodes & self.wanted
@@ -113,7 +114,7 @@ class GraphTasks:
         return sorted(again)
 
     def _missing(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> set[int]:
-        """The nodes that these take, and whose outcomes are not here."""
+        """The direct inputs of these nodes whose outcomes are not here."""
         return {
             need.task_id
             for task in tasks
@@ -125,25 +126,25 @@ class GraphTasks:
 
 @dataclass(frozen=True, slots=True)
 class NodeNeed:
-    """An inner node whose result another one takes."""
+    """An intermediate node as a dependency of another one."""
 
     graph: GraphTasks
     task_id: int
 
     def outcome(self) -> tuple[int, bytes] | None:
-        """Status and payload, None while they are not here."""
+        """Status and payload; None while they are not here."""
         return self.graph.outcomes.get(self.task_id)
 
 
 class FailurePayload(bytes):
-    """The outcome of a failed node of a graph, with the way that leads from it to the one that failed first."""
+    """The outcome of a failed node, with the path from it to the node that failed first."""
 
     path: Callable[[], str]
 
 
 @dataclass(slots=True, eq=False)
 class GraphPiece:
-    """Consecutive nodes of a graph. `needs` are tasks, `dependents` the positions of those that take them, in order."""
+    """Consecutive nodes of a graph. `needs` are task ids, `dependents` the positions of their consumers, ascending."""
 
     graph: GraphTasks
     first: int
@@ -157,12 +158,12 @@ class GraphPiece:
     consumers: list[int]
     intermediate: list[int]
     others: Mapping[int, Sequence[Dependency]]
-    """By position, what nodes take besides nodes of this graph; they are among the needs, too."""
+    """By position, the dependencies that are not nodes of this graph; `needs` contains them, too."""
     requested: Mapping[int, OutstandingCall]
 
     weight = 0
     task_id = 0
-    """It waits to be sent as a whole, whichever of its tasks is cancelled."""
+    """No id: a piece is sent as a whole, whichever of its tasks is cancelled."""
 
     @property
     def tasks(self) -> range:
@@ -191,16 +192,16 @@ class GraphPiece:
         return [*(self.graph.need(need) for need in own if need in self.graph.tasks), *others]
 
     def resent_call(self, task: int) -> ResentCall:
-        """One of its tasks, which nobody holds."""
+        """One of its tasks, to be resent."""
         group = list(self.groups)[self.numbers[task - self.first]]
         return ResentCall(task, group, 0, self.call_of(task), self.needs_of(task))
 
     def has(self, task: int) -> bool:
-        """Whether the outcome of an inner node is here."""
+        """Whether the outcome of an intermediate node is here."""
         return task in self.graph.outcomes
 
     def take(self, task: int, status: int, payload: bytes) -> bool:
-        """Note the outcome of an inner node; nobody waits for it here."""
+        """Note the outcome of an intermediate node; False, as no thread waits for it."""
         self.graph.outcomes[task] = (status, payload)
         if status != Status.VALUE:
             self.graph.failed.add(task)
@@ -208,7 +209,7 @@ class GraphPiece:
 
 
 class GraphTable:
-    """The graphs of a client that have requested nodes left."""
+    """The graphs of a client with unfinished requested nodes, by requested node."""
 
     def __init__(self) -> None:
         self._graphs: dict[int, GraphTasks] = {}
@@ -221,13 +222,13 @@ class GraphTable:
         return task in self._graphs
 
     def add(self, piece: GraphPiece) -> None:
-        """A piece is submitted."""
+        """Add a submitted piece."""
         piece.graph.pieces.append(piece)
         for task in piece.requested:
             self._graphs[task] = piece.graph
 
     def ended(self, tasks: Iterable[int]) -> list[GraphTasks]:
-        """These tasks have ended, or are not wanted any more; returns the graphs of which nothing is wanted now."""
+        """These tasks have ended or were cancelled; returns the graphs without requested nodes left."""
         over = []
         for task in tasks:
             graph = self._graphs.pop(task, None)
@@ -237,7 +238,7 @@ class GraphTable:
         return over
 
     def defer(self, tasks: Iterable[int]) -> list[int]:
-        """These missed an object; returns those that are no nodes, and can be run again at once."""
+        """These tasks failed because an object was lost; returns those outside of graphs, to be rerun at once."""
         others = []
         for task in tasks:
             if (graph := self._graphs.get(task)) is None:
@@ -248,7 +249,7 @@ class GraphTable:
         return others
 
     def ready_to_rerun(self) -> list[int]:
-        """The requested nodes to be run again by now: of their graphs nothing is under way any more."""
+        """The requested nodes to rerun now, because all unfinished nodes of their graphs are deferred."""
         tasks: list[int] = []
         for graph in [graph for graph in self._deferred if graph.requested.keys() <= graph.deferred]:
             del self._deferred[graph]
@@ -257,7 +258,7 @@ class GraphTable:
         return tasks
 
     def rerun(self, tasks: Iterable[int]) -> dict[int, GraphPiece]:
-        """The inner nodes that are to be run again, too."""
+        """The intermediate nodes to rerun for these tasks."""
         found: dict[int, GraphPiece] = {}
         for task in tasks:
             if (graph := self._graphs.get(task)) is not None:
@@ -265,7 +266,7 @@ class GraphTable:
         return found
 
     def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> list[int]:
-        """The scheduler is another one: the tasks that it is to look for."""
+        """The scheduler was restarted: the tasks that it is to look for."""
         spare: set[int] = set()
         pieces = {call for call in outstanding.values() if isinstance(call, GraphPiece)}
         for graph in {*self._graphs.values(), *(piece.graph for piece in pieces)}:
@@ -273,12 +274,12 @@ class GraphTable:
         return [task for task in outstanding if task not in unsent and task not in spare]
 
     def as_tasks(self, tasks: Iterable[int]) -> set[GraphTasks]:
-        """The graphs of these requested nodes that another scheduler has been told of."""
+        """Of the graphs of these requested nodes, those whose nodes the scheduler treats as ordinary tasks."""
         graphs = {graph for task in tasks if (graph := self._graphs.get(task)) is not None}
         return {graph for graph in graphs if graph.as_tasks}
 
     def resend(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
-        """Nobody holds these tasks: those, of graphs and others, that are to be sent again."""
+        """No process holds these tasks: those to resend, nodes and others."""
         again: list[int] = []
         nodes: dict[GraphTasks, list[int]] = {}
         for task in tasks:
@@ -294,13 +295,13 @@ class GraphTable:
 
     @staticmethod
     def count(calls: Iterable[OutstandingCall | None]) -> None:
-        """These nodes have a value."""
+        """Count nodes that have a value."""
         for call in calls:
             if isinstance(call, GraphPiece):
                 call.graph.ended += 1
 
     def explain(self, outcomes: Deliver) -> Sequence[bytes]:
-        """The results, those of failed nodes with what is known of why."""
+        """The results; those of failed nodes carry the path to the node that failed first."""
         statuses = list(outcomes.statuses)
         if not any(statuses):
             return outcomes.results
@@ -326,7 +327,7 @@ def _first(piece: GraphPiece) -> int:
 
 
 class _Path:
-    """Worked out when somebody looks at the exception."""
+    """Computes the path when the exception is loaded."""
 
     __slots__ = ("_graph", "_task")
 
@@ -338,7 +339,7 @@ class _Path:
 
 
 def noted(failure: F, payload: bytes) -> F:
-    """The failure, its exception with a note of how the node that was asked for depends on the one that failed."""
+    """The failure, its exception with a note of how the requested node depends on the node that failed first."""
     path = payload.path() if type(payload) is FailurePayload else ""
     if path:
         add_note(failure[0], path)

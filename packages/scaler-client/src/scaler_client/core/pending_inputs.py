@@ -1,4 +1,4 @@
-"""PendingInputs: results that the scheduler has asked us for, and gets when they are there. Pure, no IO."""
+"""PendingInputs: results that the scheduler has requested and that are sent when available. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler_protocol.payloads import Payloads
 
 
 class PendingInputs:
-    """Which task takes what that has not ended yet."""
+    """Requested inputs that have no outcome yet: pairs of consumer and dependency."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, Dependency]] = []
@@ -20,7 +20,7 @@ class PendingInputs:
         return bool(self._waiting)
 
     def ask(self, message: NeedInputs, outstanding: Mapping[int, OutstandingCall]) -> None:
-        """These are wanted."""
+        """Note the inputs that the scheduler requests."""
         known: dict[int, dict[int, Dependency]] = {}
         for task, need in zip(message.tasks, message.needs, strict=True):
             call = outstanding.get(task)
@@ -32,7 +32,7 @@ class PendingInputs:
                 self._waiting.append((task, known[task][need]))
 
     def answer(self, outstanding: Mapping[int, OutstandingCall]) -> Inputs | None:
-        """Those that are there, for tasks that still want them."""
+        """The inputs available now, for tasks still outstanding; None if there are none."""
         pairs, outcomes, waiting = [], [], []
         for task, need in self._waiting:
             if task not in outstanding:
@@ -51,5 +51,5 @@ class PendingInputs:
         return Inputs(tasks, needs, statuses, Payloads(results), stored_positions(results))
 
     def clear(self) -> None:
-        """Nothing is wanted any more."""
+        """Drop all requests."""
         self._waiting = []

@@ -1,4 +1,4 @@
-"""What the core keeps of calls until their outcomes are in. Pure, no IO."""
+"""Records of calls, kept until their outcomes arrive, and the delivery of outcomes. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 class FunctionBody:
     """The bytes of a function (or of a serializer class), known everywhere by their id.
 
-    A body in object storage is known by its reference: it lives with the client that put it, so nobody shares it.
+    A body in object storage is identified by its reference: it lives as long as its client, so clients do not share it.
     """
 
     id: bytes
@@ -27,7 +27,7 @@ class FunctionBody:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallGroup:
-    """What calls share: their Group, the bodies it names, how results are loaded (and written), the run they are of."""
+    """What calls share: their Group, the bodies it names, how to load and dump results, the run that submits them."""
 
     wire: Group
     bodies: tuple[FunctionBody, ...]
@@ -37,17 +37,17 @@ class CallGroup:
 
 
 class Dependency(Protocol):
-    """A task whose result is an argument of another one; or an object that is one, with a task id of 0."""
+    """An argument that is the result of a task, or an object in storage (with a task id of 0)."""
 
     @property
     def task_id(self) -> int: ...
 
     def outcome(self) -> tuple[int, bytes] | None:
-        """Status and payload, None while there is none."""
+        """Status and payload; None while there is no outcome."""
 
 
 class OutstandingCall(Protocol):
-    """One or more tasks without an outcome. `weight` is what one of them counts against the credit, in bytes."""
+    """One or more tasks without an outcome. `weight`: bytes that one of them counts against the credit."""
 
     @property
     def group(self) -> CallGroup: ...
@@ -74,7 +74,7 @@ class SingleCall(OutstandingCall, Protocol):
 
 @dataclass(slots=True, eq=False)
 class ResentCall:
-    """A task that was sent before and is asked for again."""
+    """A task that was sent before and is sent again."""
 
     task_id: int
     group: CallGroup
@@ -97,7 +97,7 @@ class ResentCall:
 
 
 class _Missing(bytes):
-    """In the place of a result that is still to come."""
+    """Placeholder for a result that has not arrived."""
 
 
 _MISSING: Final[bytes] = _Missing()
@@ -107,7 +107,7 @@ _MISSING: Final[bytes] = _Missing()
 class CallBlock:
     """Consecutive tasks of one map: `results` fill up in any order, `failures` come as they happen.
 
-    `changed` is called, by the thread that delivers, at the first failure and when nothing is missing any more.
+    `changed` is called by the delivering thread at each failure and when the last result arrives.
     """
 
     first: int
@@ -117,7 +117,7 @@ class CallBlock:
     needs: dict[int, Sequence[Dependency]] = field(default_factory=dict)
     weight: int = field(init=False)
     argument_bytes: int = field(init=False)
-    """What the arguments of one of its tasks take up, here or in object storage, in bytes."""
+    """Bytes of the arguments of one task, here or in object storage (average)."""
     stored: bool = field(init=False)
     missing: int = field(init=False)
     results: list[bytes] = field(init=False)
@@ -156,11 +156,11 @@ class CallBlock:
         return not self.missing or self.results[task - self.first] is not _MISSING
 
     def take(self, task: int, status: int, payload: bytes) -> bool:
-        """Note an outcome; True where `changed` is due."""
+        """Note an outcome; True if `changed` is to be called."""
         position = task - self.first
         self.results[position] = payload
         if self.stored:
-            self.calls[position] = b""  # its object is not needed any more
+            self.calls[position] = b""  # lets go of its object
         if self.needs:
             self.needs.pop(position, None)
         self.missing -= 1
@@ -171,7 +171,7 @@ class CallBlock:
 
 
 class RunReports:
-    """The profiles of one batch of outcomes, kept by its futures and read when asked for."""
+    """The profiles of one outcome batch, kept by its futures and decoded on demand."""
 
     __slots__ = ("_profiles", "_tasks", "worker")
 
@@ -179,30 +179,30 @@ class RunReports:
         self._tasks, self._profiles, self.worker = tasks, profiles, worker
 
     def profile(self, task: int) -> Profile:
-        """The profile of one of the tasks; of zeros where there is none."""
+        """The profile of one of the tasks; all zeros if there is none."""
         if not self._profiles:
             return profile_at(NO_PROFILE, 0)
         return profile_at(self._profiles, self._tasks.index(task))
 
 
 class LocalFailure(bytes):
-    """The payload of a FAILED outcome that this client found itself, with its cause, which no message can hold.
+    """The payload of a FAILED outcome that originates in this client, with its cause, which no message can hold.
 
-    The cause has no traceback, which would keep alive whatever its frames name; the log has it.
+    The cause has no traceback, which would keep the locals of its frames alive; the log has it.
     """
 
     cause: BaseException | None
 
     @classmethod
     def of(cls, error: ScalerError) -> LocalFailure:
-        """As `describe` writes it."""
+        """The payload that `describe` makes of this error."""
         payload = cls(describe(error))
         payload.cause = error.__cause__
         return payload
 
     @classmethod
     def undelivered(cls, cause: Exception) -> LocalFailure:
-        """An outcome came, and could not be handed to whoever waits for it."""
+        """An outcome arrived and could not be delivered."""
         error = ScalerError(f"the outcome of this call could not be delivered: {cause!r}")
         error.__cause__ = cause.with_traceback(None)
         return cls.of(error)
@@ -210,7 +210,7 @@ class LocalFailure(bytes):
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Outcomes have come: column by column, with None for a task that nobody waits for."""
+    """An outcome batch, as columns; the call is None for a task that is no longer outstanding."""
 
     calls: Sequence[OutstandingCall | None]
     tasks: Sequence[int]
@@ -222,7 +222,7 @@ class Deliver:
 
     @classmethod
     def of(cls, done: Done, calls: Sequence[OutstandingCall | None]) -> Deliver:
-        """What a Done says."""
+        """The outcomes of a Done message."""
         reports = RunReports(done.tasks, done.profiles, done.worker)
         if done.stored or max(done.statuses, default=0) > Status.CANCELLED:
             return cls(calls, done.tasks, *_replace_unreadable(done), reports, done.stored)
@@ -232,14 +232,14 @@ class Deliver:
     def alike(
         cls, calls: Sequence[OutstandingCall | None], tasks: Sequence[int], status: int, payload: bytes
     ) -> Deliver:
-        """All of these end the same way."""
+        """The same outcome for all of these tasks."""
         size = len(tasks)
         return cls(calls, tasks, [status] * size, [payload] * size, RunReports((), b"", ""))
 
     def adopted(self, adopt: Callable[[bytes], bytes]) -> Deliver:
-        """The same with what `adopt` makes of the references, those that nobody waits for included.
+        """The batch with `adopt` applied to every reference, including those of tasks no longer outstanding.
 
-        A call for whose reference `adopt` raises fails with the cause.
+        If `adopt` raises, that task fails with the exception as its cause.
         """
         statuses, results = list(self.statuses), list(self.results)
         for position in self.stored:
@@ -250,8 +250,8 @@ class Deliver:
                     statuses[position], results[position] = Status.FAILED, LocalFailure.undelivered(error)
         return replace(self, statuses=statuses, results=results, stored=())
 
-    def tells_of_losses(self) -> bool:
-        """Whether a task has failed because an object is not where it should be."""
+    def has_losses(self) -> bool:
+        """Whether a task has failed because an object was lost."""
         if Status.FAILED not in self.statuses:
             return False
         failed = (result for status, result in zip(self.statuses, self.results, strict=True) if status == Status.FAILED)
@@ -260,7 +260,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Objects of ours of which nobody else will hear: the outcomes of runs that do not count."""
+    """Delete these objects of this session: outcomes of superseded runs, which only this client knows."""
 
     objects: Sequence[bytes]
 
@@ -269,7 +269,7 @@ WaitingCall = SingleCall | CallBlock
 
 
 def _replace_unreadable(done: Done) -> tuple[list[int], list[bytes]]:
-    """Statuses and results with an error in place of each one that this client can not read."""
+    """Statuses and results, with an error in place of each outcome that this client cannot read."""
     statuses, results = list(done.statuses), list(done.results)
     stored = set(done.stored)
     for position, status in enumerate(statuses):

@@ -1,4 +1,4 @@
-"""Releases: which outcomes the scheduler need not keep any longer, said in batches. Pure, no IO."""
+"""Releases: tells the scheduler in batches which outcomes it need not keep. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ RELEASE_TASKS: Final = 1024
 
 
 class Releases:
-    """The tasks whose outcomes have arrived and were not released yet."""
+    """Tasks whose outcomes have arrived and are not released yet."""
 
     def __init__(self) -> None:
         self._tasks: list[int] = []
         self.due: float | None = None
-        """When they are to be released at the latest; None where there are none."""
+        """The latest time to release them (time.monotonic); None if there are none."""
 
     def add(self, tasks: Sequence[int], now: float) -> None:
-        """The outcomes of these have arrived."""
+        """Note that the outcomes of these tasks have arrived."""
         if tasks and not self._tasks:
             self.due = now + RELEASE_SECONDS
         self._tasks += tasks
 
     def take(self, now: float) -> Release | None:
-        """The message to send now, if one is due."""
+        """The message to send now, None if none is due."""
         if self.due is None or (now < self.due and len(self._tasks) < RELEASE_TASKS):
             return None
         return self.take_with(())
 
     def take_with(self, tasks: Sequence[int]) -> Release:
-        """The message that releases all of them at once, and these tasks."""
+        """The message that releases all of them now, and `tasks`."""
         release = Release([*self._tasks, *tasks])
         self._tasks, self.due = [], None
         return release

@@ -1,8 +1,8 @@
-"""Resubmissions: tasks that failed because an object of theirs was not to be had, and are run again. Pure, no IO.
+"""Resubmissions: tasks that failed because an input object was lost, and are run again. Pure, no IO.
 
-Storage that is started again has lost everything; what this process still holds is put there once more. Until that is
-done the outcome is held back here, and its task counts as under way. A requested node of a graph goes with all that it
-takes (`graph_records`): an inner one that failed has failed those that take it.
+Restarted storage has lost all objects; the client puts those it can rebuild there again. Until then the failure is held
+back here, and its task stays outstanding. A requested node of a graph is rerun with all its inputs (`graph_state`),
+since an intermediate node that failed has failed its consumers.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from scaler_protocol.errors import ObjectNotFoundError, StorageLostError, restor
 from scaler_protocol.messages import Done, Status
 
 RESUBMISSION_LIMIT: Final = 2
-"""How often a task is run again for this."""
+"""How often a task is run again because an object was lost."""
 
 
 class Resubmissions:
-    """Which failures are held back, and how often a task had one."""
+    """The failures held back, and the number of resubmissions of each task."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._held: dict[int, bytes] = {}
 
-    def hold(self, done: Done, known: Mapping[int, OutstandingCall]) -> Sequence[int]:
-        """The tasks of an outcome, of those that are known, that are to be run again; inner nodes go with others."""
+    def hold_back(self, done: Done, known: Mapping[int, OutstandingCall]) -> Sequence[int]:
+        """The known tasks of a batch that failed because an object was lost, except intermediate nodes of graphs."""
         if Status.FAILED not in done.statuses:
             self.forget(done.tasks)
             return ()
@@ -43,13 +43,13 @@ class Resubmissions:
         return held
 
     def forget(self, tasks: Iterable[int]) -> None:
-        """These have ended."""
+        """Drop the counts of tasks that have ended."""
         for task in tasks if self._counts else ():
             self._counts.pop(task, None)
             self._held.pop(task, None)
 
     def take(self, tasks: Sequence[int]) -> Mapping[int, bytes]:
-        """Of these, what was held back."""
+        """Remove and return the failures held back for these tasks."""
         return {task: self._held.pop(task) for task in tasks if task in self._held}
 
 

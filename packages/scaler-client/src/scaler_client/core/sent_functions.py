@@ -1,4 +1,4 @@
-"""SentFunctions: which functions a scheduler has been sent, and can ask for once more. Pure, no IO."""
+"""SentFunctions: the functions a scheduler was sent and may request again. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ KEPT_FUNCTION_BYTES: Final = 64 * 1024 * 1024
 
 
 class SentFunctions:
-    """The latest functions, as many as are worth their memory."""
+    """The latest functions, bounded by KEPT_FUNCTIONS and KEPT_FUNCTION_BYTES."""
 
     def __init__(self) -> None:
         self._bodies: dict[bytes, FunctionBody] = {}
         self._bytes = 0
 
     def new(self, groups: Iterable[CallGroup]) -> list[FunctionBody]:
-        """The functions of these groups that are to be sent with them."""
+        """The functions of these groups that were not sent yet; notes them as sent."""
         bodies = {body.id: body for group in groups for body in group.bodies if body.id not in self._bodies}
         for body in bodies.values():
             self._remember(body)
@@ -31,7 +31,7 @@ class SentFunctions:
 
     def _remember(self, body: FunctionBody) -> None:
         if type(body.body) is StoredPayload:
-            return  # to send a reference again costs nothing, and its object is to go with its last call
+            return  # a reference is cheap to resend, and its object must be freed with its last call
         self._bodies[body.id] = body
         self._bytes += len(body.body)
         while len(self._bodies) > KEPT_FUNCTIONS or (self._bytes > KEPT_FUNCTION_BYTES and len(self._bodies) > 1):
@@ -39,17 +39,17 @@ class SentFunctions:
             self._bytes -= len(oldest.body)
 
     def forget(self, message: Message) -> None:
-        """It was not sent after all."""
+        """This message was not sent: neither were its functions."""
         for function in message.functions if isinstance(message, Submit | Functions) else ():
             if (body := self._bodies.pop(function, None)) is not None:
                 self._bytes -= len(body.body)
 
     def clear(self) -> None:
-        """It is another scheduler."""
+        """Forget all: the scheduler was restarted."""
         self._bodies, self._bytes = {}, 0
 
     def answer(self, message: NeedFunctions, outstanding: Iterable[OutstandingCall]) -> Functions | None:
-        """Those that are asked for, of what was sent or what calls name."""
+        """The requested functions, from those sent or from outstanding calls; None if all are unknown."""
         wanted = set(message.functions) - self._bodies.keys()
         found = {function: self._bodies[function] for function in message.functions if function not in wanted}
         if wanted:

@@ -1,4 +1,4 @@
-"""A Submit in the making. Pure, no IO."""
+"""Builds Submit messages from waiting calls. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scaler_protocol.payloads import Payloads
 
 
 def is_uploaded(call: WaitingCall | GraphPiece) -> bool:
-    """Whether storage has what the call names; blocks and graphs are handed over when that is so."""
+    """Whether the objects that a call names are in storage; blocks and graphs are submitted only after that."""
     if isinstance(call, CallBlock | GraphPiece) or not (call.needs or type(call.call) is StoredPayload):
         return True
     return not pending_puts(call.needs, call.call)
 
 
 class SubmitBuilder:
-    """Tasks of one parent: calls, whose groups are numbered as they come, or one piece of a graph."""
+    """Collects calls of one parent; groups are numbered in the order of their first call."""
 
     __slots__ = ("calls", "count_limit", "dependents", "groups", "needs", "numbers", "parent", "size", "tasks")
 
@@ -37,7 +37,7 @@ class SubmitBuilder:
         self.size = 0
 
     def fill(self, waiting: deque[WaitingCall | GraphPiece], room: int) -> None:
-        """Move calls from `waiting` while they fit into `room` bytes; the first one always does."""
+        """Move calls from `waiting` while they fit into `room` bytes; the first one always fits."""
         tasks, calls, numbers = self.tasks, self.calls, self.numbers
         group, number, size = None, 0, self.size
         left = self.count_limit - len(tasks)
@@ -85,7 +85,7 @@ class SubmitBuilder:
 
 
 def submit_message(batch: SubmitBuilder | GraphPiece, bodies: Sequence[FunctionBody]) -> Submit:
-    """The Submit of a batch, or of a piece of a graph, with the bytes of functions that the scheduler has not got."""
+    """The Submit of a batch, or of a piece of a graph, with the functions that the scheduler does not have."""
     written = [body.body for body in bodies]
     message = Submit(
         groups=[group.wire for group in batch.groups],
@@ -109,7 +109,7 @@ def submit_message(batch: SubmitBuilder | GraphPiece, bodies: Sequence[FunctionB
 
 
 def tasks_of(message: Message, outstanding: Mapping[int, OutstandingCall]) -> Iterable[int]:
-    """The tasks that can not end unless the scheduler gets this message; those of a graph are told of as a whole."""
+    """The tasks that cannot end unless the scheduler receives this message; for a graph, all its nodes."""
     if isinstance(message, Submit) and message.graph:
         return range(message.graph, message.graph + message.graph_size)
     if isinstance(message, Resume):
@@ -120,7 +120,7 @@ def tasks_of(message: Message, outstanding: Mapping[int, OutstandingCall]) -> It
 
 
 def _callers(functions: frozenset[bytes], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
-    """The tasks that call any of these, and what is in one graph with such a node."""
+    """The tasks that call any of these functions, with all nodes of their graphs."""
     tasks: dict[int, None] = {}
     for task, call in outstanding.items():
         groups = call.groups if isinstance(call, GraphPiece) else (call.group,)

@@ -1,7 +1,7 @@
 """Futures inside arguments: how a pickled call refers to results that are not there yet.
 
-Nothing walks the arguments. Whoever pickles a call opens a `Collector` for the thread; a future that is reached by the
-pickler finds it, leaves itself there and is written as a reference that the worker resolves.
+Arguments are not traversed. The code that pickles a call opens a `Collector` for its thread; a future reached by the
+pickler registers itself there and is pickled as a reference, which the worker resolves.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 Written = tuple[int, bytes]
-"""Status and payload of an outcome as they came."""
+"""Status and payload of an outcome, as received."""
 
 
 class ResultLease:
-    """A future as a need of calls: it keeps the bytes of a result that was loaded meanwhile."""
+    """A future as a dependency of calls: keeps the received bytes of its result after the result was loaded."""
 
     __slots__ = ("__weakref__", "_future", "written")
 
@@ -38,12 +38,12 @@ class ResultLease:
         return self._future.task_id
 
     def outcome(self) -> Written | None:
-        """Status and payload, None while there is none."""
+        """Status and payload; None while there is no outcome."""
         return self._future.outcome()
 
 
 class ResultLeases(dict[int, "weakref.ref[ResultLease]"]):
-    """The loans that there are, by task. A WeakValueDictionary takes ten times as long to say that there is none."""
+    """Live leases by task. A WeakValueDictionary takes ten times as long to find that there is none."""
 
     def find(self, task: int) -> ResultLease | None:
         """The lease of this task's result."""
@@ -51,7 +51,7 @@ class ResultLeases(dict[int, "weakref.ref[ResultLease]"]):
         return found() if found is not None else None
 
     def add(self, lease: ResultLease) -> None:
-        """Know it as long as it lives."""
+        """Add a lease; it is removed when it is collected."""
         task = lease.task_id
 
         def forget(gone: object) -> None:
@@ -69,7 +69,7 @@ _open = _Open()
 
 
 class Collector:
-    """What the call that this thread is pickling depends on; `failed` is an argument that has no result to give."""
+    """The dependencies of the call that this thread is pickling; `failed` is an argument that has failed."""
 
     __slots__ = ("_found", "_outer", "failed", "owner")
 
@@ -87,28 +87,28 @@ class Collector:
 
     @property
     def found(self) -> list[Dependency]:
-        """What the call needs, each once."""
+        """The dependencies, without duplicates."""
         return list(self._found)
 
     def add(self, need: Dependency) -> None:
-        """The call needs this."""
+        """Add a dependency."""
         self._found[need] = None
 
     def await_result(self, future: ScalerFuture[Any]) -> int:
-        """The call waits for this future; returns its task id. Raises ValueError where the scheduler knows it not."""
+        """Add the result of this future; returns its task id. Raises ValueError if it belongs to another client."""
         if future.owner is not self.owner:
             raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
         self.add(future.lease())
         return future.task_id
 
     def keep(self, payload: StoredPayload) -> bytes:
-        """The call names this object, which must outlive it; returns the reference."""
+        """Add this object, which must outlive the call; returns its reference."""
         self.add(payload.object)
         return payload.object.reference
 
 
 def collector(what: str = "a ScalerFuture") -> Collector:
-    """The one that is open in this thread; raises TypeError, which says `what` wants it, where no call is pickled."""
+    """The collector open in this thread; raises TypeError, which names `what`, if no call is being pickled."""
     if _open.collector is None:
         raise TypeError(
             f"{what} can not be pickled, but for as an argument of a call of its own client: give it to the call "
@@ -118,5 +118,5 @@ def collector(what: str = "a ScalerFuture") -> Collector:
 
 
 def same(value: Any) -> Any:
-    """The value: what a future that has one is pickled as."""
+    """The value; a future that has its result is pickled as a call of this."""
     return value

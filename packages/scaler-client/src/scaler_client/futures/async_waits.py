@@ -1,7 +1,7 @@
-"""`await` of a future: its event loop hears of the end from the thread that settles it.
+"""`await` of a future: the thread that settles the future notifies its event loop.
 
-No callback comes in between, so that callbacks that block hold up no coroutine. An outcome that came with its message
-is loaded in the loop; one that is in object storage is fetched and loaded by a thread of the loop's default executor.
+This does not go through the callback thread, so callbacks that block delay no coroutine. An outcome that was received
+inline is loaded in the loop; one in object storage is fetched and loaded by a thread of the loop's default executor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _LoopWaiter:
 
 
 async def outcome_of(future: ScalerFuture[T]) -> T:
-    """What `future.result()` returns or raises, as an event loop has it: a StopIteration comes as a RuntimeError.
+    """What `future.result()` returns or raises; asyncio turns a StopIteration into a RuntimeError.
 
     A wait that is cancelled cancels the future.
     """

@@ -1,4 +1,4 @@
-"""Outcomes reach those who wait for them. A call for which this fails ends with the cause, and harms no other."""
+"""Delivers outcome batches to futures and blocks. A call for which this fails ends with the cause; others go on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _log = logging.getLogger("scaler")
 
 
 Failure = tuple[OutstandingCall, int, Exception]
-"""A call, its task, and why that could not be ended."""
+"""A call, its task, and the exception that prevented its delivery."""
 
 
 def deliver(outcomes: Deliver) -> None:
-    """End the calls of a batch so, and wake whoever waits for them."""
+    """Settle the calls of a batch and wake their waiters."""
     failures: list[Failure] = []
     with guard:
         watched, changed = _end_unwatched(outcomes, failures)
@@ -41,9 +41,9 @@ def deliver(outcomes: Deliver) -> None:
 def _end_unwatched(
     outcomes: Deliver, failures: list[Failure]
 ) -> tuple[list[tuple[ScalerFuture[Any], int, bytes]], dict[CallBlock, None]]:
-    """End what nobody looks at; returns the futures that somebody looks at, and the blocks of which one is to be told.
+    """Settle futures without a Watch, and blocks; returns the futures with one, and the blocks to notify.
 
-    What fails is added to `failures`.
+    Adds calls that could not be settled to `failures`.
     """
     watched: list[tuple[ScalerFuture[Any], int, bytes]] = []
     changed: dict[CallBlock, None] = {}
@@ -65,7 +65,7 @@ def _end_unwatched(
 
 
 def fail(outcomes: Deliver, cause: Exception) -> None:
-    """Fail those of the calls that have not ended, as `cause` was raised before they were delivered."""
+    """Fail the calls of a batch that were not delivered, because delivery raised `cause`."""
     for call, task in zip(outcomes.calls, outcomes.tasks, strict=False):
         if call is not None:
             _fail(call, task, cause)
@@ -76,7 +76,7 @@ def _fail(call: OutstandingCall, task: int, cause: Exception) -> None:
     try:
         if isinstance(call, ScalerFuture):
             call.settle(Status.FAILED, payload)
-            call.owner.call_soon(call.invoke_callbacks)  # does nothing where they were called already
+            call.owner.call_soon(call.invoke_callbacks)  # no effect if they were called already
         elif isinstance(call, CallBlock | GraphPiece):
             if not call.has(task):
                 call.take(task, Status.FAILED, payload)

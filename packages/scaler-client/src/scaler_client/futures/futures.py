@@ -1,12 +1,12 @@
-"""Futures: a hundred thousand of them are cheap, and they do all that the standard library's do.
+"""ScalerFuture: the standard library's Future without its cost per instance.
 
-A pending future has no lock, no list of waiters and no list of callbacks. The first thread that wants one of them makes
+A pending future has no lock, no list of waiters and no list of callbacks. The first thread that needs one of them makes
 a `Watch`, under a lock of the process. Outcomes are delivered in batches under that same lock: a future without a
-watch is settled on the spot, one with a watch under its own lock, which is what the standard library calls its
-`_condition`. The bytes of an outcome are fetched, where they are in object storage, and loaded by the first thread
-that asks for it. A value that its user may change keeps its bytes as they came as long as the future lives, so that
-calls that take it later get the result as the task made it. Of a value that nobody can change the bytes (and their
-object) go at once, unless calls take it: those hold a `ResultLease` until their outcomes are in.
+watch is settled at once, one with a watch under its own lock, which the standard library calls its `_condition`. The
+first thread that asks for an outcome loads its bytes, and fetches them first if they are in object storage. Of a
+mutable value the future keeps the received bytes, so that later calls get the result as the task returned it.
+Of an immutable value the bytes (and their object in storage) are released at once, unless pending calls depend on it:
+those hold a `ResultLease` until their outcomes arrive.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ScalerFuture(Future[T]):
         self.task_id = task_id
         self.group = group
         self.call = call
-        """The payload of the call; when a result that its user may change was loaded, the payload of that."""
+        """The payload of the call; after a mutable result was loaded, the payload of that result."""
         self.weight = len(call)
         self.needs = needs
         self._status = _PENDING
@@ -81,11 +81,11 @@ class ScalerFuture(Future[T]):
         return self.call
 
     def needs_of(self, task: int) -> Sequence[Dependency]:
-        """The futures among its arguments."""
+        """Its dependencies."""
         return self.needs
 
     def outcome(self) -> Written | None:
-        """Status and payload for a task that takes the result, None while there is none."""
+        """Status and payload for a task that depends on the result; None while there is none."""
         if not self.done():
             return None
         if (written := self._as_written()) is not None:
@@ -101,7 +101,7 @@ class ScalerFuture(Future[T]):
             return Status.FAILED, describe(ResultNotSerializableError(problem))
 
     def _as_written(self) -> Written | None:
-        """The outcome as it came, where that is kept."""
+        """The outcome as received, if it is kept."""
         with guard:
             if Status.VALUE <= self._status < Status.CANCELLED:
                 return self._status, self._outcome
@@ -111,7 +111,7 @@ class ScalerFuture(Future[T]):
             return lease.written if lease is not None else None
 
     def settle(self, status: int, outcome: Any, reports: RunReports | None = None) -> bool:
-        """End it so; False if it had ended before. Callbacks are left to the caller."""
+        """Set the outcome and wake waiters; False if it was done before. Calls no callbacks."""
         watch = self._watching()
         with watch.lock:
             if self._status != _PENDING:
@@ -121,13 +121,13 @@ class ScalerFuture(Future[T]):
                 self._outcome, self._reports, self.call, self.needs = outcome, reports, b"", ()
                 self._status = status
                 watch.tell(untold, self)
-            finally:  # whatever a signal handler has raised, they wait for this alone
+            finally:  # even if a signal handler raised: nothing else wakes them
                 if self._status == status:
                     watch.tell(untold, self)
         return True
 
     def end_like(self, other: ScalerFuture[Any]) -> None:
-        """End as another one ended that was to be an argument."""
+        """Take the outcome of another future, which is an argument of this call and has failed."""
         self.settle(*(other._as_written() or (other._status, other._outcome)))
 
     # --- the interface of concurrent.futures ------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class ScalerFuture(Future[T]):
             logging.getLogger("scaler").exception("exception calling callback for %r", self)
 
     def invoke_callbacks(self) -> None:
-        """Call back whoever asked for it before the future was done, and was not called yet."""
+        """Call the pending callbacks."""
         if self._watch is not None:
             due_callbacks.call(self, self._watch.callbacks)
 
@@ -242,7 +242,7 @@ class ScalerFuture(Future[T]):
         return same, (None,)
 
     def add_waiter(self, waiter: object) -> bool:
-        """Tell this, as concurrent.futures tells its waiters, when the future is done; False where it is."""
+        """Add a waiter of concurrent.futures; False if the future is done already."""
         watch = self._watching()
         with watch.lock:
             if self._status != _PENDING:
@@ -251,28 +251,28 @@ class ScalerFuture(Future[T]):
             return True
 
     def remove_waiter(self, waiter: object) -> None:
-        """It waits no longer."""
+        """Remove a waiter."""
         watch = self._watching()
         with watch.lock:
             watch.waiters.remove(waiter)
 
     def is_stored(self) -> bool:
-        """Whether the outcome is in object storage, and is fetched when it is asked for."""
+        """Whether the outcome is in object storage and not fetched yet."""
         return self._status < _CANCELLED and type(self._outcome) is StoredPayload
 
     def is_stored_for(self, owner: FutureOwner, load: Callable[[Any], Any]) -> bool:
-        """Whether the result is in object storage, where calls of this owner can take it from and load it so."""
+        """Whether the result is in object storage, readable by calls of this owner, and loaded with `load`."""
         status, payload = self._as_written() or (_PENDING, b"")
         stored = status == Status.VALUE and type(payload) is StoredPayload
         return stored and self.owner is owner and self.group.load == load
 
     def payload_for(self, load: Callable[[Any], Any]) -> bytes | None:
-        """The bytes of the result as they came, where they are kept and loaded so; raises ScalerError."""
+        """The received bytes of the result, if they are kept and loaded with `load`; raises ScalerError."""
         status, payload = self._as_written() or (_PENDING, b"")
         return bytes(fetched(payload)) if status == Status.VALUE and self.group.load == load else None
 
     def made(self) -> T:
-        """The result as the task made it, whatever was done since to what `result` gave."""
+        """The result as the task returned it, even if the value that `result` returned was changed since."""
         status, payload = self._as_written() or (_PENDING, b"")
         if status != Status.VALUE:
             return self.result()
@@ -280,7 +280,7 @@ class ScalerFuture(Future[T]):
         return value
 
     def lease(self) -> ResultLease:
-        """What calls hold that take the result from wherever it is."""
+        """The lease that calls hold while they depend on the result."""
         with guard:
             lease = _leases.find(self.task_id)
             if lease is None:
@@ -288,7 +288,7 @@ class ScalerFuture(Future[T]):
         return lease
 
     def failed(self) -> bool:
-        """Whether there is an exception; nothing is loaded to find out."""
+        """Whether there is an exception; loads nothing."""
         return self._status in (Status.RAISED, Status.FAILED, _ERROR)
 
     def __repr__(self) -> str:
@@ -302,9 +302,9 @@ class ScalerFuture(Future[T]):
         return "finished" if self._status in (Status.VALUE, _VALUE) else "failed"
 
     def _end(self, status: int, outcome: Any) -> bool:
-        """End it so, and call back; False if it had ended before.
+        """Set the outcome, cancel the task and call callbacks; False if it was done before.
 
-        Where a signal handler raises on the way, threads of the client do what is left.
+        If a signal handler raises on the way, threads of the client do the rest.
         """
         try:
             if not self.settle(status, outcome):
@@ -337,7 +337,7 @@ class ScalerFuture(Future[T]):
                 self.remove_waiter(waiter)
 
     def _finish(self, timeout: float | None) -> None:
-        """Wait, and make the value or the exception of the bytes; threads that do so at once end up with the same."""
+        """Wait, then load the value or exception; threads that do so concurrently get the same object."""
         until = math.inf if timeout is None else deadline(timeout)
         if self._status == _PENDING:
             self._wait(timeout)

@@ -1,4 +1,4 @@
-"""Outcomes: from the bytes of a Done to what `result()` raises and `profiling_info()` tells."""
+"""Results: from the bytes of an outcome to what `result()` returns or raises, and to `profiling_info()`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from scaler_protocol.messages import Status
 from scaler_protocol.profiles import Profile
 
 FETCH_SECONDS: Final = 1.0
-"""How long a result that is there may take to be fetched, however short the timeout of `result()` is."""
+"""Minimum time to fetch a result that is ready, even if the timeout of `result()` is shorter."""
 Failure = tuple[BaseException, TracebackType | None]
-"""An exception and the traceback it came with: raising it adds frames, so each time starts from the first."""
+"""An exception and its original traceback: raising adds frames, so each raise starts from the original."""
 
 
 class RemoteTracebackError(Exception):
@@ -67,9 +67,9 @@ class ProfilingInfo:
 
 
 def load_failure(status: int, payload: Buffer) -> Failure:
-    """The exception of a task that has no result: what it raised, or what the engine says.
+    """The exception of a failed task: what it raised, or the error of the system.
 
-    Raises what `refuse` raises where it can not be loaded.
+    Raises what `refuse` raises if it cannot be loaded.
     """
     if status != Status.RAISED:
         failure = restore(bytes(payload))
@@ -91,9 +91,8 @@ def load_failure(status: int, payload: Buffer) -> Failure:
 def load_outcome(status: int, payload: bytes, load: Callable[[Any], Any], until: float = math.inf) -> tuple[bool, Any]:
     """True and the value, or False and the failure, of a payload that may be in object storage.
 
-    Raises what may pass, so that asking again may help: StorageLostError, another OSError, TimeoutError where the
-    payload could not be fetched `until` then (a time of time.monotonic), and what `refuse` raises where it can not be
-    loaded.
+    Raises errors that may be transient, so that a retry may succeed: StorageLostError, another OSError, TimeoutError if
+    the payload cannot be fetched by `until` (time.monotonic), and what `refuse` raises if it cannot be loaded.
     """
     try:
         content = fetched(payload, max(until - time.monotonic(), FETCH_SECONDS))
@@ -124,7 +123,7 @@ def refuse(what: str, problem: BaseException) -> NoReturn:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether a signal handler raised it: one of its frames was given the frame that it interrupted."""
+    """Whether a signal handler raised it: one of its frames received the interrupted frame as an argument."""
     trace = error.__traceback__
     while trace is not None:
         interrupted = trace.tb_frame.f_back
@@ -136,7 +135,7 @@ def is_interruption(error: BaseException) -> bool:
 
 
 def dump_failure(failure: Failure) -> bytes:
-    """The payload of a RAISED outcome, made again from the exception."""
+    """The payload of a RAISED outcome, pickled again from the exception."""
     from scaler_client.payloads.exceptions import dump_exception
 
     error, traceback = failure

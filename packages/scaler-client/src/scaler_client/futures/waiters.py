@@ -31,13 +31,13 @@ if sys.version_info < (3, 11):  # there are two; callers catch either
 
 
 guard = threading.RLock()
-"""The lock under which outcomes are delivered to futures that have no Watch, and under which a Watch is made."""
+"""Held while outcomes are delivered to futures without a Watch, and while a Watch is created."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=guard._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def deadline(timeout: float | None) -> float:
-    """When a wait of so many seconds ends, by time.monotonic(); raises ValueError for what is no number."""
+    """The end of a wait of `timeout` seconds (time.monotonic); raises ValueError if it is not a number."""
     if timeout is None:
         return math.inf
     try:
@@ -54,17 +54,17 @@ class FutureOwner(Protocol):
 
     @property
     def waiting(self) -> AbstractContextManager[object]:
-        """A context that a thread enters while it blocks on a future; entering it sends whatever was submitted."""
+        """A context that a thread enters while it blocks on a future; entering it flushes submitted calls."""
 
     def cancel(self, tasks: Sequence[int]) -> None:
-        """These tasks are not wanted any more. Never blocks."""
+        """Cancel these tasks. Never blocks."""
 
     def call_soon(self, work: Callable[[], object]) -> None:
-        """Do this in the thread for callbacks."""
+        """Run this in the callback thread."""
 
 
 class ThreadWaiter:
-    """Blocks one thread in `result()`; it has the interface of the waiters of concurrent.futures."""
+    """Blocks one thread in `result()`, with the interface of the waiters of concurrent.futures."""
 
     __slots__ = ("_gate",)
 
@@ -78,7 +78,7 @@ class ThreadWaiter:
         return self._gate.acquire(timeout=float(min(max(timeout, 0.0), threading.TIMEOUT_MAX)))
 
     def add_result(self, future: object) -> None:
-        with contextlib.suppress(RuntimeError):  # it was told before
+        with contextlib.suppress(RuntimeError):  # it was notified before
             self._gate.release()
 
     add_exception = add_cancelled = add_result
@@ -112,26 +112,26 @@ class Bell:
 
 
 class DueCallbacks:
-    """The futures of this process whose callbacks are yet to be called. For any thread."""
+    """The futures of this process with pending callbacks. Thread-safe."""
 
     def __init__(self) -> None:
         self._futures: dict[Future[Any], None] = {}
         self._called = Bell()
 
     def add(self, future: Future[Any]) -> None:
-        """Note a future that is not done and has got a callback."""
+        """Add a pending future that has a callback."""
         self._futures[future] = None
 
     def call(self, future: Future[Any], callbacks: list[Any]) -> None:
-        """Call the callbacks of a future that is done, all of them; then raise the last exception that is no Exception.
+        """Call all callbacks of a done future; logs each Exception, raises the last other BaseException at the end.
 
-        Exceptions are logged. Where a signal handler raises between two of them, those that are left stay in the list.
-        They do not stay once they are called: they may lead back to the future, whose result goes with its last user.
+        If a signal handler raises between two callbacks, the remaining ones stay in the list. Each is removed before
+        its call, because it may refer to the future and so keep the result alive.
         """
         raised: BaseException | None = None
         while callbacks:
             callback = callbacks[0]
-            del callbacks[0]  # not pop: handlers run when a call has ended, and this one would be lost
+            del callbacks[0]  # not pop: a signal handler may run after a call returns, and the callback would be lost
             try:
                 callback(future)
             except Exception:
@@ -144,11 +144,11 @@ class DueCallbacks:
             raise raised
 
     def clear(self) -> None:
-        """Forget all futures, in a forked process: its threads for callbacks are the parent's."""
+        """Forget all futures in a forked process, which has no callback thread."""
         self._futures, self._called = {}, Bell()
 
     def wait(self) -> None:
-        """Block until the callbacks of all futures that are done by then were called."""
+        """Block until no done future has pending callbacks."""
         while any(future.done() for future in list(self._futures)):
             self._called.wait()
 
@@ -159,7 +159,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _WaitEvent(threading.Event):
-    """Replaces the event of a `concurrent.futures.wait` or `as_completed`: who waits for it enters `owner.waiting`."""
+    """Replaces the event of `concurrent.futures.wait` and `as_completed`, so that waiting enters `owner.waiting`."""
 
     def __init__(self, owner: FutureOwner) -> None:
         super().__init__()
@@ -181,14 +181,14 @@ class _Waiters(list[Any]):
         self._owner = owner
 
     def append(self, waiter: Any) -> None:
-        # Nobody can have set the event yet: concurrent.futures installs a waiter while it holds all the locks.
+        # The event cannot be set yet: concurrent.futures installs a waiter while it holds all the locks.
         if type(getattr(waiter, "event", None)) is threading.Event:
             waiter.event = _WaitEvent(self._owner)
         super().append(waiter)
 
 
 class Watch:
-    """The lock, waiters and callbacks of a future, made when a thread first waits for it or adds a callback."""
+    """The lock, waiters and callbacks of a future, created when a thread first waits for it or adds a callback."""
 
     __slots__ = ("callbacks", "lock", "waiters")
 
@@ -199,7 +199,7 @@ class Watch:
 
     @staticmethod
     def tell(waiters: list[Any], future: ScalerFuture[Any]) -> None:
-        """Tell these that a future is done, the last one first, and take out of the list whoever was told."""
+        """Notify these waiters that a future is done, from the last to the first; removes each notified one."""
         while waiters:
             waiter = waiters[-1]
             if future.cancelled():

@@ -1,1 +1,1 @@
-"""The threads behind a client, and its connection. Knows nothing of the public classes."""
+"""The threads of a client and its connection. Imports no graph and no public class."""

@@ -1,4 +1,4 @@
-"""What threads leave for the io thread: calls, requests, and that a task of this process blocks on others."""
+"""What threads put into the io thread's mailbox, and the section in which a thread blocks on futures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scaler_protocol.errors import ClientForkedError
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something to tell the core, in turn with the calls."""
+    """A request to the core, in order with the calls."""
 
     tell: Callable[[ClientCore], object]
 
@@ -29,9 +29,10 @@ MailboxEntry = ScalerFuture[Any] | CallBlock | GraphPiece | Request
 
 
 class BlockingSection:
-    """Entered by threads that block on our futures. Inside a task the agent hears of the first and of the last.
+    """Entered by a thread while it blocks on futures.
 
-    Entering it raises RuntimeError in a thread that must not wait.
+    Inside a task, the first thread to enter and the last to leave report the task as blocked and unblocked. Entering
+    flushes the mailbox. Raises RuntimeError in a thread that must not wait, ClientForkedError in a forked process.
     """
 
     def __init__(self, mailbox: Mailbox[MailboxEntry], runtime: TaskRuntime | None) -> None:
@@ -46,7 +47,7 @@ class BlockingSection:
         check_may_wait()
         if self._runtime is not None:
             self._count(1)
-        self._mailbox.press()
+        self._mailbox.flush()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._runtime is not None:

@@ -1,4 +1,4 @@
-"""Callbacks: the thread that runs users' code, apart from the thread that talks to the scheduler."""
+"""Callbacks: the thread that runs user code, separate from the io thread."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _log = logging.getLogger("scaler")
 
 
 class Callbacks:
-    """Runs what is added, in order, from `start` on; what one piece of work raises harms no other.
+    """Runs callbacks in order after `start`; an exception of one is logged and does not affect the others.
 
-    The thread is not started by the first piece of work, which may come when none can be: at the limit of processes,
-    or, from Python 3.12 on, when the interpreter ends.
+    The thread is started in advance, because starting it with the first callback may fail: at the limit of processes,
+    or, from Python 3.12 on, during interpreter shutdown.
     """
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class Callbacks:
         self._thread = threading.Thread(target=self._run, name="scaler-callbacks", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; raises RuntimeError where the system has none left."""
+        """Start the thread; raises RuntimeError at the limit of threads."""
         self._thread.start()
 
     def add(self, work: Callable[[], object]) -> None:
-        """Run this soon; after `stop` the calling thread runs it at once."""
+        """Queue this callback; after `stop` the calling thread runs it at once."""
         with self._lock:
             if not self._stopped:
                 self._work.put(work)
@@ -36,7 +36,7 @@ class Callbacks:
         _perform(work)
 
     def stop(self) -> None:
-        """End after what was added."""
+        """End the thread after the queued callbacks."""
         with self._lock:
             self._stopped = True
             self._work.put(None)
@@ -44,7 +44,7 @@ class Callbacks:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             _perform(work)
-            work = None  # the next may be long in coming, and a future keeps its result
+            work = None  # do not keep a future's result alive while waiting for the next
 
 
 def _perform(work: Callable[[], object]) -> None:

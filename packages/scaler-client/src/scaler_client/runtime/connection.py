@@ -26,7 +26,7 @@ from scaler_protocol.ids import new_identity, new_incarnation, new_session
 from scaler_protocol.messages import Message
 
 CONNECT_GRACE_SECONDS = 5.0
-"""On top of the timeout, for the thread that connects to say so itself."""
+"""Added to the timeout, so that the connecting thread reports the error first."""
 
 
 class DialedTransport:
@@ -36,7 +36,7 @@ class DialedTransport:
         self._dialer = dialer
 
     def turn(self, now: float) -> Sequence[UplinkEvent]:
-        """Take in what has arrived."""
+        """Read what has arrived."""
         return self._dialer.turn(now)
 
     def send(self, message: Message) -> None:
@@ -48,23 +48,23 @@ class DialedTransport:
         return self._dialer.flush(now)
 
     def readable(self) -> bool:
-        """Whether a turn would find something."""
+        """Whether a turn would read something."""
         return self._dialer.readable()
 
     def wait(self, wake: int, seconds: float) -> bool:
-        """Block, but not beyond what the link has to do."""
+        """Block until input, `wake` is readable, `seconds` are over, or the link is due."""
         due = self._dialer.uplink.due() - time.monotonic()
         return self._dialer.wait(wake, max(0.0, min(seconds, due)))
 
     def close(self) -> None:
-        """Write what is left, and leave."""
+        """Write what is left, then close."""
         self._dialer.close()
 
 
 def dial(address: str, identity: bytes, name: str, timeout_seconds: float, storage_address: str = "") -> IoThread:
     """A running IoThread that connects to a scheduler; raises AddressError.
 
-    Object storage is where `storage_address` says, or else the scheduler.
+    Object storage is at `storage_address` if given, else where the scheduler says.
     """
     parsed = Address.parse_peer(address)
     if storage_address:
@@ -145,7 +145,7 @@ def connect(
         io.stop()
         raise
     if inside is not None and io.scheduler == inside.scheduler:
-        # The task's own cluster, whatever its address: a task that waits must not keep its worker's place.
+        # The task's own cluster, under any address: a task that waits must not occupy its worker's slot.
         io.stop()
         return nested(inside), inside
     return io, None

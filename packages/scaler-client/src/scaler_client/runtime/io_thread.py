@@ -42,16 +42,16 @@ from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import Message
 
 PAUSE_SECONDS: Final = 0.001
-"""How long the thread lets submissions pile up after it took some."""
+"""How long the thread pauses after it took submissions, so that more of them go into one batch."""
 IDLE_SECONDS: Final = 1.0
 GOODBYE_SECONDS: Final = 1.0
-"""How long leaving may take."""
+"""How long closing may take."""
 
 _log = logging.getLogger("scaler")
 
 
 class IoThread:
-    """Runs one core over one transport, from `start` to `stop`. Everything else may be called by any thread."""
+    """Runs one core over one transport, from `start` to `stop`. Public methods may be called from any thread."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class IoThread:
     ) -> None:
         self.address = address
         self.storage_address = ""
-        """What the scheduler says."""
+        """The address of object storage as the scheduler reports it."""
         self.scheduler = 0
-        """The incarnation of the scheduler that welcomed us last."""
+        """The incarnation of the scheduler that sent the last Welcome."""
         self.storage = storage
         self._inside = runtime is not None
         self.mailbox: Mailbox[MailboxEntry] = Mailbox()
@@ -91,12 +91,12 @@ class IoThread:
             DeleteUnknownObjects: lambda effect: self._callbacks.add(self.storage.delete_unknown),
         }
         self._taken: list[MailboxEntry] = []
-        """What the core is being told of."""
+        """The mailbox entries that the core is processing."""
         self._taken_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
 
     def start(self) -> None:
-        """Begin to connect; raises RuntimeError where the system has no threads left."""
+        """Start connecting; raises RuntimeError at the limit of threads."""
         _living.add(self)
         try:
             self._callbacks.start()
@@ -107,7 +107,7 @@ class IoThread:
             raise
 
     def wait_connected(self, seconds: float) -> None:
-        """Block until the scheduler welcomed us; raises HandshakeRefusedError or SchedulerLostError."""
+        """Block until the scheduler sends Welcome; raises HandshakeRefusedError or SchedulerLostError."""
         self._connected.wait(seconds)
         if self._connect_error is not None:
             raise self._connect_error
@@ -115,16 +115,16 @@ class IoThread:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def cancel(self, tasks: Sequence[int]) -> None:
-        """These tasks are not wanted any more."""
+        """Cancel these tasks. Never blocks."""
         self.tell(lambda core: core.cancel(tasks))
 
     def tell(self, request: Callable[[ClientCore], object]) -> None:
-        """Have the core do something soon; nothing happens where the client has left."""
+        """Send a request to the core; does nothing if the client is closed."""
         with contextlib.suppress(ClientQuitError, ClientForkedError):
             self.mailbox.put(Request(request))
 
     def clear(self) -> None:
-        """Cancel everything; returns when all futures have ended."""
+        """Cancel all tasks; returns when all futures have ended."""
         cleared = OnceEvent()
         self.tell(lambda core: core.clear(cleared.set))
         self.mailbox.wake()
@@ -132,11 +132,11 @@ class IoThread:
             pass
 
     def call_soon(self, work: Callable[[], object]) -> None:
-        """Do this in the thread for callbacks."""
+        """Run this in the callback thread."""
         self._callbacks.add(work)
 
     def ask_shutdown(self, seconds: float) -> AnswerShutdown | None:
-        """The scheduler's answer, None where there was none in time."""
+        """The scheduler's answer to Shutdown; None if there is none within `seconds`."""
         answered = self._shutdown_answered
         self.tell(lambda core: core.ask_shutdown())
         self.mailbox.wake()
@@ -145,21 +145,21 @@ class IoThread:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def stop(self, seconds: float = GOODBYE_SECONDS) -> None:
-        """Cancel what is under way and leave; waits that long for the thread to have said goodbye."""
+        """Cancel all tasks and close; waits at most `seconds` for the thread to send Goodbye."""
         self.mailbox.close(ClientQuitError())
         self.mailbox.wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(seconds)
 
     def poison(self) -> None:
-        """This process is a fork: threads and sockets are the parent's."""
+        """Refuse all use in a forked process, whose threads and sockets belong to the parent."""
         self.mailbox.close(ClientForkedError())
         self.storage.refuse(ClientForkedError())
         self.waiting.forked = True
 
     def _deliver(self, outcomes: Deliver) -> None:
         deliver(outcomes.adopted(self.storage.adopt) if outcomes.stored else outcomes)
-        if outcomes.tells_of_losses():
+        if outcomes.has_losses():
             self.storage.losses += 1
 
     def _discard(self, unwanted: Discard) -> None:
@@ -167,7 +167,7 @@ class IoThread:
             self.storage.discard(object_id)
 
     def restore_objects(self, tasks: Sequence[int] = ()) -> None:
-        """Put in storage once more what it has lost, then repeat these tasks; does not wait."""
+        """Put lost objects into storage again, then rerun these tasks. Does not block."""
 
         def run() -> None:
             try:
@@ -199,7 +199,7 @@ class IoThread:
 
     def _note_shutdown(self, answer: AnswerShutdown) -> None:
         self._shutdown_answer = answer
-        answered, self._shutdown_answered = self._shutdown_answered, OnceEvent()  # who asks again waits again
+        answered, self._shutdown_answered = self._shutdown_answered, OnceEvent()  # for the next request
         answered.set()
 
     # --- the thread -------------------------------------------------------------------------------------------------
@@ -223,9 +223,9 @@ class IoThread:
             self._leave(transport, failure)
 
     def _turn(self, transport: Transport) -> tuple[bool, bool]:
-        """Take in, decide, write out, deliver; whether there is more to take in, and whether users submit in numbers.
+        """Read, decide, write, deliver; returns whether there is more to read, and whether submissions are expected.
 
-        What was delivered is not held beyond this: this thread may sleep for long, and a future keeps its result.
+        Delivered effects are local to this frame: a reference kept while the thread sleeps would keep results alive.
         """
         core, now = self._core, time.monotonic()
         for event in transport.turn(now):
@@ -235,7 +235,7 @@ class IoThread:
             self._accept(entries)
         effects = core.settle(now)
         try:
-            for effect in effects:  # grows where a message is rejected
+            for effect in effects:  # grows when a message is rejected
                 if type(effect) is Transmit:
                     try:
                         transport.send(effect.message)
@@ -246,7 +246,7 @@ class IoThread:
                 core.handle(event, now)
             more = transport.readable()
         finally:
-            # Last, because whoever waits for an outcome waits for the interpreter too, until this thread sleeps.
+            # Last, because threads that wait for an outcome need the GIL, which this thread has until it sleeps.
             self._perform_each(effects)
         return more, self._expects_more(len(entries), now)
 
@@ -258,7 +258,7 @@ class IoThread:
         self._core.reject(message, error)
 
     def _perform_each(self, effects: Iterable[ClientEffect]) -> None:
-        """Perform all effects but messages; one that fails harms no other. What somebody waits for is made up for."""
+        """Perform all effects but messages; one that fails does not affect the others, and its waiters are notified."""
         fatal: Exception | None = None
         for effect in effects:
             if type(effect) is not Transmit:
@@ -267,13 +267,13 @@ class IoThread:
                 except Exception as error:
                     _log.exception("a client failed to perform %s", type(effect).__name__)
                     try:
-                        self._make_up_for(effect, error)
+                        self._recover(effect, error)
                     except Exception as another:
                         fatal = another
         if fatal is not None:
             raise fatal
 
-    def _make_up_for(self, effect: ClientEffect, error: Exception) -> None:
+    def _recover(self, effect: ClientEffect, error: Exception) -> None:
         if isinstance(effect, Deliver):
             fail(effect, error)
         elif isinstance(effect, RestoreObjects):
@@ -283,7 +283,7 @@ class IoThread:
             self._perform[type(effect)](effect)
 
     def _expects_more(self, taken: int, now: float) -> bool:
-        """Whether submissions come in numbers: a single one that long after the last is waited for by its caller."""
+        """Whether more submissions are likely: a single one after a pause is probably waited for by its caller."""
         before = self._taken_at
         if taken:
             self._taken_at = now
@@ -332,14 +332,14 @@ class IoThread:
             self.mailbox.free,
             lambda: _living.discard(self),
         )
-        for step in steps:  # whatever one of them raises, the others are taken
+        for step in steps:  # an exception of one step does not skip the others
             try:
                 step()
             except Exception:
                 _log.exception("a client failed to leave properly")
 
     def _end_all(self, failure: ClientQuitError | None) -> None:
-        """End every call: those that the core has, and those that it has not been told of."""
+        """End all calls: those of the core, and those still in the mailbox."""
         entries = [*self._taken, *self.mailbox.take()]
         self._accept([entry for entry in entries if not isinstance(entry, Request)])
         self._core.abandon(failure)

@@ -1,17 +1,17 @@
-"""The hand-off: what user threads leave for the io thread, and how they wake it.
+"""Mailbox: the queue from user threads to the io thread, and how they wake it.
 
-Theory. Entries are appended to a list without a lock; the io thread takes them from the front. Only the io thread says
-whether it is asleep, so no interrupted or delayed submitter can leave that flag wrong:
+Theory. Entries are appended to a list without a lock; the io thread takes them from the front. Only the io thread
+writes the flag `asleep`, so an interrupted or delayed submitter cannot leave it wrong:
 
-    io thread:   asleep = True; if nothing was left, block until a byte comes; asleep = False; take
+    io thread:   asleep = True; if the list is empty, block until a byte arrives; asleep = False; take
     submitter:   append; if asleep, write a byte
 
-Either the submitter sees the flag, or the io thread the entry. A Ctrl-C between append and byte leaves an entry without
-a byte: every later submission sees the flag still set, and every blocking call begins with `press`, which writes one
-while anything is left. An io thread that has just taken entries is likely to get more: it pauses with the flag down,
-so that they cost their submitters nothing and leave in one batch; `press` cuts the pause short.
+Either the submitter sees the flag, or the io thread sees the entry. A Ctrl-C between append and byte leaves an entry
+without a byte: every later submission still sees the flag set, and every blocking call begins with `flush`, which
+writes a byte if the list is not empty. After taking entries the io thread expects more: it pauses with the flag clear,
+so that their submitters make no system call and they leave in one batch; `flush` ends the pause.
 
-`close` refuses what comes later: each entry is either taken by the last `take` or its `put` raises.
+After `close` each entry is either taken by the last `take`, or its `put` raises.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DRAIN_BYTES = 4096
 
 
 class Mailbox(Generic[Entry]):
-    """Many threads `put`; one thread sleeps on `fileno()` and takes."""
+    """A queue with many producers, which `put`, and one consumer, which sleeps on `fileno()` and takes."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -38,31 +38,31 @@ class Mailbox(Generic[Entry]):
     # --- any thread -------------------------------------------------------------------------------------------------
 
     def put(self, entry: Entry) -> None:
-        """Leave an entry; raises what `close` was given."""
+        """Append an entry; raises what `close` was given."""
         self._entries.append(entry)
         if self._asleep or self._refusal is not None:
             self.check()
             self.wake()
 
-    def press(self) -> None:
-        """Make the io thread take what is left, now: whoever calls is about to block on it."""
+    def flush(self) -> None:
+        """Wake the io thread if entries are waiting; called by threads that are about to block."""
         if self._entries:
             self.wake()
 
     def wake(self) -> None:
-        """Let the io thread make a turn."""
+        """Wake the io thread."""
         try:
             self._writer.send(b"\0")
         except (BlockingIOError, InterruptedError):
-            pass  # it has bytes enough to wake up
+            pass  # the pipe is full: the io thread will wake up anyway
         except OSError:
             if self._refusal is None:
                 raise
 
     def close(self, refusal: Exception) -> None:
-        """Refuse entries from now on, with this exception; those that came before can still be taken.
+        """Refuse entries from now on, with this exception; earlier entries can still be taken.
 
-        The first one stays: who left because something failed is told what that was.
+        Later calls have no effect, so that the first cause is the one reported.
         """
         if self._refusal is None:
             self._refusal = refusal
@@ -80,29 +80,29 @@ class Mailbox(Generic[Entry]):
     # --- the io thread ----------------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """What to sleep on."""
+        """The descriptor that becomes readable when the io thread is to wake up."""
         return self._reader.fileno()
 
     def fall_asleep(self) -> bool:
-        """Ask for a byte with the next entry; False, and no byte will come, where there is one already."""
+        """Request a byte with the next entry; False, without a byte to come, if there are entries already."""
         self._asleep = True
         if self._entries:
             self._asleep = False
         return self._asleep
 
     def wake_up(self) -> None:
-        """No more bytes, please."""
+        """Request no more bytes."""
         self._asleep = False
 
     def take(self) -> list[Entry]:
-        """All that was left so far, in order."""
+        """Remove and return all entries, in order."""
         entries = self._entries
         taken = entries[:]
         del entries[: len(taken)]
         return taken
 
     def drain(self) -> None:
-        """Swallow the bytes that woke us."""
+        """Read the wake-up bytes."""
         try:
             while len(self._reader.recv(_DRAIN_BYTES)) == _DRAIN_BYTES:
                 pass

@@ -1,4 +1,4 @@
-"""Ids for the tasks of one session: no id is given out twice, whichever threads ask."""
+"""Task ids of one session, each given out once. Thread-safe."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scaler_protocol.errors import SessionExhaustedError
 from scaler_protocol.ids import LAST_COUNT, first_task
 
 SINGLES: Final = 4096
-"""Single ids are set apart so many at a time: the last ones of a session may stay unused."""
+"""Single ids are reserved in ranges of this size; the rest of the last range stays unused."""
 
 
 class TaskIds:
     """Single ids count up from the session's first, blocks of consecutive ids come down from its last.
 
-    `remedy` is what to do when they meet: whoever asks then gets SessionExhaustedError, after `on_end`.
+    When they meet, `on_end` is called and SessionExhaustedError, which names `remedy`, is raised.
     """
 
     def __init__(
