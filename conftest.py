@@ -1,6 +1,28 @@
-"""For all tests: how long examples of hypothesis take says more of the machine than of us."""
+"""For all tests: settings of hypothesis, and a summary of what was not run."""
 
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
 from hypothesis import HealthCheck, settings
 
+# The time an example takes depends on the load of the machine.
 settings.register_profile("scaler", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("scaler")
+
+LONG = "not soak and not chaos"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print what was not run, by reason, and how to run it."""
+    skipped: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        where = report.longrepr
+        reason = where[2].removeprefix("Skipped: ") if isinstance(where, tuple) else str(where)
+        skipped[reason] += 1
+    terminalreporter.section("not run")
+    for reason, count in sorted(skipped.items()):
+        terminalreporter.write_line(f"{count} skipped: {reason}")
+    if config.option.markexpr == LONG:
+        terminalreporter.write_line("long tests: run them with `make soak` and `make chaos`")

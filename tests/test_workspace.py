@@ -27,6 +27,56 @@ IMPORTS = {
 }
 SERVERS = ["scaler-scheduler", "scaler-storage", "scaler-worker"]
 MAX_FUNCTION_LINES = 50
+SEVERAL = {
+    "scaler/tests/test_metadata.py": "metadata of the installed distributions",
+    "scaler-client/tests/test_front_door.py": "the package `scaler`",
+    "scaler-client/tests/core/test_core_graphs.py": "ClientCore: graphs",
+    "scaler-client/tests/core/test_core_rules.py": "ClientCore: a state machine",
+    "scaler-client/tests/runtime/test_nested.py": "clients inside tasks: io_thread with another transport",
+    "scaler-io/tests/links/test_links.py": "Hub and Uplink together, over memory and over ZeroMQ",
+    "scaler-io/tests/objects/test_shared_objects.py": "ObjectConnection on the host of the server: segments, mmaps",
+    "scaler-io/tests/transport/test_publishing.py": "publisher and subscriber of zeromq",
+    "scaler-scheduler/tests/core/test_core_any_message.py": "SchedulerCore: any message from any peer",
+    "scaler-scheduler/tests/core/test_core_rules.py": "SchedulerCore: a state machine",
+    "scaler-scheduler/tests/core/test_objects.py": "SchedulerCore: messages about objects",
+    "scaler-scheduler/tests/core/test_simulation.py": "SchedulerCore: a large simulated cluster",
+}
+"""Test modules of no single source module, with what they test."""
+
+COVERED_BY = {
+    "scaler": "packages/scaler-client/tests/test_front_door.py",
+    "scaler_client/api": "packages/scaler-client/tests/api/test_client.py",
+    "scaler_client/calls": "packages/scaler-client/tests/calls/test_encoding.py",
+    "scaler_client/core": "packages/scaler-client/tests/core/test_core.py",
+    "scaler_client/dask.py": "tests/test_dask.py",
+    "scaler_client/futures": "packages/scaler-client/tests/futures/test_futures.py",
+    "scaler_client/graphs": "packages/scaler-client/tests/graphs/test_ordering.py",
+    "scaler_client/objects": "packages/scaler-client/tests/objects/test_handles.py",
+    "scaler_client/payloads": "packages/scaler-client/tests/payloads/test_pickles.py",
+    "scaler_client/runtime": "packages/scaler-client/tests/runtime/test_io_thread.py",
+    "scaler_client/task_context.py": "packages/scaler-client/tests/runtime/test_nested.py",
+    "scaler_io/links": "packages/scaler-io/tests/links/test_links.py",
+    "scaler_io/objects": "packages/scaler-io/tests/objects/test_connection.py",
+    "scaler_io/service": "packages/scaler-io/tests/service/test_server_loop.py",
+    "scaler_io/simulation": "packages/scaler-io/tests/simulation/test_network.py",
+    "scaler_io/transport": "packages/scaler-io/tests/transport/test_zeromq.py",
+    "scaler_launch": "packages/scaler-client/tests/api/test_local_cluster.py",
+    "scaler_protocol": "packages/scaler-protocol/tests/test_codec.py",
+    "scaler_scheduler/core": "packages/scaler-scheduler/tests/core/test_core.py",
+    "scaler_scheduler/monitoring": "packages/scaler-scheduler/tests/service/test_shell.py",
+    "scaler_scheduler/service": "packages/scaler-scheduler/tests/service/test_shell.py",
+    "scaler_storage/engine": "packages/scaler-storage/tests/engine/test_engine.py",
+    "scaler_storage/options.py": "packages/scaler-storage/tests/test_service.py",
+    "scaler_ui": "tests/test_pages.py",
+    "scaler_ui/model": "packages/scaler-ui/tests/model/test_views.py",
+    "scaler_ui/terminal": "packages/scaler-ui/tests/terminal/test_top.py",
+    "scaler_worker/agent": "packages/scaler-worker/tests/agent/test_shell.py",
+    "scaler_worker/agent/core": "packages/scaler-worker/tests/agent/core/test_core.py",
+    "scaler_worker/forking": "packages/scaler-worker/tests/agent/test_shell.py",
+    "scaler_worker/ipc": "packages/scaler-worker/tests/ipc/test_frames.py",
+    "scaler_worker/worker": "packages/scaler-worker/tests/worker/test_runner.py",
+}
+"""Modules and folders to the test that covers what has no test module of its own there."""
 
 
 def metadata(folder: Path) -> dict[str, Any]:
@@ -129,3 +179,28 @@ def test_functions_are_short() -> None:
                 if lines > MAX_FUNCTION_LINES:
                     offenders.append(f"{path}:{node.lineno} {node.name}: {lines} lines")
     assert offenders == []
+
+
+def own_test(path: Path) -> Path:
+    """Where the test module of a source module stands."""
+    _, package, _, _, *folders, name = path.parts
+    return Path("packages", package, "tests", *folders, f"test_{name}")
+
+
+def test_every_test_module_stands_where_its_source_module_stands() -> None:
+    sources = {own_test(path) for path, _, _ in modules()}
+    tests = {path.relative_to(ROOT) for path in ROOT.glob("packages/*/tests/**/test_*.py")}
+    assert {str(path.relative_to("packages")) for path in tests - sources} == SEVERAL.keys()
+
+
+def test_every_source_module_has_a_test_module_or_one_that_covers_it() -> None:
+    used: set[str] = set()
+    for path, _, _ in modules():
+        if path.name.startswith("__") or (ROOT / own_test(path)).is_file():
+            continue
+        module = Path(*path.parts[3:])
+        keys = [key for key in map(str, (module, *module.parents)) if key in COVERED_BY]
+        assert keys, f"{path} has no {own_test(path)}, and COVERED_BY names no test for it"
+        used.add(keys[0])
+    assert used == COVERED_BY.keys(), "every other module there has a test module of its own"
+    assert [name for name in COVERED_BY.values() if not (ROOT / name).is_file()] == []
