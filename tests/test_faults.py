@@ -86,7 +86,7 @@ def test_the_template_is_killed(tmp_path: Path) -> None:
             for worker in (pid for pid in agent.family() if "template" not in command_line(pid) and pid != agent.pid):
                 os.kill(worker, signal.SIGKILL)
             Flight(client, tmp_path, tasks=20).land()
-        assert f"the template (process {first}) is gone; starting another one" in agent.said()
+        assert f"the template (process {first}) has exited; starting another one" in agent.said()
 
 
 def test_a_host_is_killed(tmp_path: Path) -> None:

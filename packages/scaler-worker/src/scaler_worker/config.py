@@ -26,7 +26,7 @@ WORKERS_LIMIT: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """What every worker process needs to know."""
+    """The settings of a worker process."""
 
     preload: str | None = None
     garbage_collect_interval_seconds: float = 30.0
@@ -34,11 +34,11 @@ class WorkerConfig:
     object_storage_address: str = ""
     """Where object storage is, if not where the scheduler says."""
     object_cache: str = ""
-    """The directory that this host's workers share, where object storage is on another one."""
+    """The directory in which this host's workers share objects if object storage is on another host."""
     object_cache_limit: int = 0
-    """Bytes that they may keep there; 0: they share nothing."""
+    """Bytes allowed in that directory; 0 disables sharing."""
     descriptor_limit: int = 0
-    """How many files a worker may have open, as whoever started the agent has set it; 0: as many as the template."""
+    """Open files allowed per worker, as set when the agent was started; 0: the template's limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -533,13 +533,13 @@ def test_without_descriptors_workers_are_started_later(scheduler: Any, cluster: 
     resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     [killed] = scheduler.run(os._exit, (1,))
     assert isinstance(scheduler.error(killed, Status.LOST), WorkerDiedError)
-    scheduler.until(lambda: "workers can not be started" in agent.log())
+    scheduler.until(lambda: "workers cannot be started" in agent.log())
     [killed] = scheduler.run(os._exit, (1,))
     assert isinstance(scheduler.error(killed, Status.LOST), WorkerDiedError)
     big = scheduler.run(len, (bytes(500_000),))
     resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
     assert scheduler.results(big) == [500_000]
-    assert agent.log().count("workers can not be started") == 1
+    assert agent.log().count("workers cannot be started") == 1
     scheduler.until(lambda: "workers can be started again" in agent.log())
 
 
@@ -585,7 +585,7 @@ def test_a_task_that_overwrites_the_shared_words_silences_nobody(scheduler: Any,
         from scaler_client import task_context
 
         runtime: Any = task_context.runtime()
-        everything = memoryview(runtime._core._word.obj).cast("Q")
+        everything = memoryview(runtime._runner._cells.obj).cast("Q")
         for at in range(len(everything)):
             everything[at] = 2**64 - 1
 
@@ -603,8 +603,8 @@ def test_a_first_run_that_wrote_zeros_over_its_word_is_charged(scheduler: Any, c
         from scaler_client import task_context
 
         runtime: Any = task_context.runtime()
-        for at in range(len(runtime._core._word)):
-            runtime._core._word[at] = 0
+        for at in range(len(runtime._runner._cells)):
+            runtime._runner._cells[at] = 0
         os._exit(1)
 
     [task] = scheduler.run(erase, ())
@@ -621,7 +621,7 @@ def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start)
 
         runtime: Any = task_context.runtime()
         record = RECORD.pack(kind, 77, 4, runtime.current().run, 0, 0, 0, 0, 0, 0) + b"what"
-        runtime._core._write(record)
+        runtime._runner._write(record)
 
     for kind in range(1, 9):
         scheduler.run(lie, (kind,))

@@ -86,7 +86,7 @@ def test_descriptors_that_are_used_up() -> None:
 def test_what_others_have_found() -> None:
     damage = Damage(0)
     assert not damage.find()
-    damage.note("it is worn out")
+    damage.report("it is worn out")
     assert damage.find() == "it is worn out"
 
 

@@ -137,18 +137,18 @@ def test_what_is_not_used_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_worker_finds_where_the_storage_is_now() -> None:
-    words = SharedState.create(3)
-    other = SharedState(os.dup(words.descriptor), 3)
+    shared = SharedState.create(3)
+    other = SharedState(os.dup(shared.descriptor), 3)
     try:
-        assert (other.storage, len(other.secret), other.secret) == ("", 16, words.secret)
-        words.of(2)[0] = 77
+        assert (other.storage, len(other.secret), other.secret) == ("", 16, shared.secret)
+        shared.cells(2)[0] = 77
         for address in ("tcp://127.0.0.1:2346", "ipc:///a"):
-            words.follow(1, address)
+            shared.follow(1, address)
             assert other.storage == address
-        assert list(other.of(2)) == [77, 0, 0]
+        assert list(other.cells(2)) == [77, 0, 0]
     finally:
         os.close(other.descriptor)
-        os.close(words.descriptor)
+        os.close(shared.descriptor)
 
 
 @pytest.mark.parametrize(("body", "serializer"), [(False, False), (True, False), (False, True), (True, True)])

@@ -159,7 +159,7 @@ def test_a_record_that_comes_in_the_middle_of_another_one_follows_it() -> None:
     answers.write(b"3")
     answer.stored(None)
     assert said == [b"1", b"2"]
-    answer.say(b"stored", lambda error: b"error")
+    answer.complete(b"stored", lambda error: b"error")
     answers.write(b"5")
     assert said == [b"1", b"2", b"stored", b"3", b"4", b"5"]
 

@@ -119,8 +119,8 @@ class Bench:
             host="vm",
             number=3,
             pid=44,
-            word=self.word,
-            answers=OrderedReplies(lambda record: self.written.extend(reader.feed(record))),
+            cells=self.word,
+            replies=OrderedReplies(lambda record: self.written.extend(reader.feed(record))),
             capture=capture,
             finish=run_coroutine,
             clock=lambda: next(self.ticks),
@@ -325,7 +325,7 @@ def test_a_forked_process_does_not_wait_to_say_what_its_parent_does() -> None:
         os._exit(0 if said == [b"of the child"] else 1)
     assert os.waitpid(pid, 0)[1] == 0 and not said
     answer.stored(None)
-    answer.say(b"first", lambda error: b"")
+    answer.complete(b"first", lambda error: b"")
     assert said == [b"first", b"behind"]
 
 

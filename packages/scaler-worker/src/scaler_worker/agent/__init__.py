@@ -1,1 +1,1 @@
-"""The agent's process: its link, its workers' channels, its clock. The decisions are in `core`."""
+"""The agent process: its link to the scheduler, channels to workers, and clock. `core` makes the decisions."""

@@ -1,4 +1,4 @@
-"""Figures of the host and its workers, from /proc."""
+"""Measures the host and its processes through /proc, and ends processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END_SECONDS: Final = 2.0
 
 
 def available_memory() -> tuple[int, int]:
-    """Bytes of memory that programs may still take, and in all."""
+    """Available and total memory in bytes."""
     figures: dict[str, int] = {}
     with open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
@@ -29,12 +29,12 @@ def available_memory() -> tuple[int, int]:
 
 
 def is_nearly_gone(available: int, total: int) -> bool:
-    """Whether one more process may be one too many."""
+    """Whether so little memory is available that no more processes should be started."""
     return available < min(total // 50, 512 * 1024 * 1024)
 
 
 def cpu_nanoseconds(pid: int) -> int:
-    """CPU time that the threads of a process have used, as precisely as the kernel knows."""
+    """CPU time of the threads of a process in nanoseconds, from schedstat; 0 if the process has ended."""
     total = 0
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -46,14 +46,14 @@ def cpu_nanoseconds(pid: int) -> int:
 
 
 class HostFigures:
-    """What an AgentStatus says of the agent's own process and of its workers; CPU is the mean since the last one."""
+    """Makes AgentStatus messages about the agent's process and its workers; CPU is the mean since the last one."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
         self._at = 0.0
 
     def status(self, workers: Workers, queued: int, free: int, now: float) -> AgentStatus:
-        """The figures of now."""
+        """The current status."""
         alive = [worker for worker in workers if worker.pid]
         deaths, workers.deaths = workers.deaths, []
         pids = [os.getpid(), *(worker.pid for worker in alive)]
@@ -85,7 +85,7 @@ class HostFigures:
 
 
 def ending_of(status: int) -> str:
-    """How a process with this wait status ended, in words."""
+    """Describe the exit of a process with this wait status."""
     code = os.waitstatus_to_exitcode(status)
     if code == DESCRIPTORS_LOST:
         return "ended because a task closed or overwrote its descriptors"
@@ -105,9 +105,9 @@ def ended_children() -> Iterator[tuple[int, int, int]]:
 
 
 def end_children(is_foreign: Callable[[int], bool]) -> None:
-    """Kill and wait for every child of this process that is not foreign, for END_SECONDS at most.
+    """Kill and reap every child of this process that is not foreign, for at most END_SECONDS.
 
-    Orphans become children while we wait.
+    This process is a subreaper: orphans become its children meanwhile.
     """
     deadline = time.monotonic() + END_SECONDS
     while time.monotonic() < deadline:
@@ -123,9 +123,9 @@ def end_children(is_foreign: Callable[[int], bool]) -> None:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill what a stopped process has started, in whatever sessions; those are left whose parents have ended."""
+    """Kill the descendants of a stopped process in all sessions, except orphans, whose ancestry is lost."""
     killed: set[int] = set()
-    # Who is killed starts nothing more; what was started meanwhile is seen the next time.
+    # A killed process forks no more; children forked meanwhile are found by the next iteration.
     while found := set(_descendants(pid)) - killed:
         for each in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""HostReplicas: the agent's connection to object storage on another host, which asks there for what this host holds."""
+"""HostReplicas: the agent's connection to object storage on another host, which fetches this host's replicas."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ PATIENCE_SECONDS: Final = 60.0
 
 
 class HostReplicas:
-    """Speaks for this host to the server at `address`, empty as long as there is none, which may become another one.
+    """Serves this host's replicas to the storage server at `address()`, which may change and is empty if unknown.
 
-    All of a host's agents do, each over a connection of its own, so what workers hold outlives any of them. On the
-    server's own host nothing is held, and the connection is closed again.
+    Each agent of a host has its own connection, so replicas stay available when one agent exits. The server's own host
+    has no replicas: there the connection is closed again.
     """
 
     def __init__(self, cache: HostCache, address: Callable[[], str], name: str) -> None:
         self._cache, self._address, self._name = cache, address, name
         self._named = ""
-        self._speaking: tuple[ObjectConnection, ReplicaServer] | None = None
+        self._connected: tuple[ObjectConnection, ReplicaServer] | None = None
         self._lock = threading.Lock()
         self._closed = False
 
-    def look_after(self, unused_seconds: float = UNUSED_SECONDS) -> None:
-        """Connect where need be, and give up what nobody has needed for so long; blocks, for a thread."""
+    def maintain(self, unused_seconds: float = UNUSED_SECONDS) -> None:
+        """Connect if necessary, and drop replicas unused for `unused_seconds`. Blocks: call it in a thread."""
         try:
             self._cache.trim(unused_seconds)
-            speaking = self._connect()
-            if speaking is None:
+            connected = self._connect()
+            if connected is None:
                 return
-            connection, replica_server = speaking
+            connection, replica_server = connected
             connection.open_soon()
             if connection.is_near():
-                self._hang_up()
+                self._disconnect()
             else:
                 replica_server.drop_unneeded(unused_seconds, lambda held: _is_known(connection, held))
         except (ScalerError, OSError) as error:
             if not self._closed:
-                LOGGER.warning("what is held on this host can not be looked after: %s", error)
+                LOGGER.warning("replicas of this host cannot be maintained: %s", error)
 
     def _connect(self) -> tuple[ObjectConnection, ReplicaServer] | None:
         address = self._address()
         if address != self._named:
-            self._hang_up()
+            self._disconnect()
         with self._lock:
             if address != self._named and not self._closed:
                 self._named = address
@@ -67,19 +67,19 @@ class HostReplicas:
                     name=self._name,
                     replica_server=replica_server,
                 )
-                self._speaking = connection, replica_server
-            return self._speaking
+                self._connected = connection, replica_server
+            return self._connected
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         with self._lock:
-            speaking, self._speaking = self._speaking, None
-        if speaking is not None:
-            speaking[0].close()
+            connected, self._connected = self._connected, None
+        if connected is not None:
+            connected[0].close()
 
     def close(self) -> None:
-        """Speak no more, also to who is just being called."""
+        """Close the connection, also one that is being opened."""
         self._closed = True
-        self._hang_up()
+        self._disconnect()
 
 
 def _is_known(connection: ObjectConnection, held: Replica) -> bool:

@@ -1,4 +1,4 @@
-"""LogOnce: what goes wrong again and again is said once."""
+"""LogOnce: repeated errors are logged once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _REMEMBERED = 256
 
 
 class LogOnce:
-    """Logs each complaint the first time, with a traceback where the error is a fault of the program."""
+    """Logs each distinct error once, with a traceback if it is neither an OSError nor a ScalerError."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
-    def say(self, what: str, error: Exception) -> None:
-        """Log what could not be done, and why, unless that was said before."""
+    def log(self, what: str, error: Exception) -> None:
+        """Log `what` with the error, unless the same was logged before."""
         why = f"{type(error).__name__}: {error}"
-        if (what, why) in self._said:
+        if (what, why) in self._logged:
             return
-        if len(self._said) >= _REMEMBERED:
-            self._said.clear()
-        self._said.add((what, why))
+        if len(self._logged) >= _REMEMBERED:
+            self._logged.clear()
+        self._logged.add((what, why))
         foreseen = isinstance(error, OSError | ScalerError)
         self._logger.error("%s (%s)", what, why, exc_info=None if foreseen else error)

@@ -1,4 +1,4 @@
-"""What `scaler_cluster` does once its template is forked."""
+"""The main function of `scaler_cluster` after the template is forked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SOFTWARE: Final = "scaler 3.0.0"
 
 
 def run_cluster(config: ClusterConfig, forking: Forking) -> int:
-    """Run the agent to its end; returns the exit code."""
+    """Run the agent until it ends; returns the exit code."""
     become_subreaper()
 
     async def main() -> int:
@@ -54,10 +54,10 @@ async def work(
     is_foreign: Callable[[int], bool],
     tell_started: Callable[[str], None],
 ) -> int:
-    """Be the agent that a command line describes until `stop` is set; returns the exit code.
+    """Run an agent until it ends or `stop` is set; returns the exit code.
 
-    It ends all children of this process, tasks' orphans too, but those that are foreign to it. `tell_started` is called
-    once: with an empty string when the first worker is ready, or with the reason why the agent ended before that.
+    At the end it kills all children of this process, orphans of tasks included, except foreign ones. `tell_started` is
+    called once: with an empty string when the first worker is ready, or with the reason why the agent ended before.
     """
     LOGGER.info(
         "ClusterProcess: starting %d workers, heartbeat_interval_seconds=%g, object_retention_seconds=%g",
@@ -79,14 +79,14 @@ async def work(
     agent = Agent(core, dialer, forking, config.heartbeat_interval_seconds, is_foreign)
     running = loop.create_task(agent.run())
     running.add_done_callback(lambda ended: stop.set())
-    voice = _voice(forking, name)
-    looking = loop.create_task(_look_after(voice, agent.connected))
+    replicas = _host_replicas(forking, name)
+    maintaining = loop.create_task(_maintain(replicas, agent.connected))
     telling = loop.create_task(_tell_started(agent, tell_started))
     await stop.wait()
     agent.stop(0, "stopping")
     await telling
-    looking.cancel()
-    await asyncio.to_thread(voice.close)
+    maintaining.cancel()
+    await asyncio.to_thread(replicas.close)
     return await running
 
 
@@ -98,28 +98,28 @@ def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str)
         config.worker_names,
         config.task_timeout_seconds,
         config.object_retention_seconds,
-        forking.words.secret,
+        forking.shared.secret,
         config.preload or "",
     )
 
 
-def _voice(forking: Forking, name: str) -> HostReplicas:
+def _host_replicas(forking: Forking, name: str) -> HostReplicas:
     cache, storage = forking.config.object_cache, forking.config.object_storage_address
     host_cache = HostCache(Path(cache), forking.config.object_cache_limit)
-    return HostReplicas(host_cache, lambda: storage or forking.words.storage, name)
+    return HostReplicas(host_cache, lambda: storage or forking.shared.storage, name)
 
 
 async def _tell_started(agent: Agent, tell: Callable[[str], None]) -> None:
     tell(await agent.started.outcome())
 
 
-async def _look_after(voice: HostReplicas, connected: asyncio.Event) -> None:
-    """Have what this host has of objects looked after, now and then and with each scheduler that may name a storage."""
+async def _maintain(replicas: HostReplicas, connected: asyncio.Event) -> None:
+    """Maintain replicas at intervals, and for each new scheduler, which may announce another storage."""
     await connected.wait()
     while True:
         connected.clear()
-        # In a thread: the memory of big files takes long to free, and the server may be out of reach.
-        await asyncio.to_thread(voice.look_after)
+        # In a thread: freeing the memory of big files takes long, and the server may be unreachable.
+        await asyncio.to_thread(replicas.maintain)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(connected.wait(), UNUSED_SECONDS / 2)
 

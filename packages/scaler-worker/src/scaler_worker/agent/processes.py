@@ -1,4 +1,4 @@
-"""The processes behind the workers of one host: forked by a template, killed, waited for. Nothing here blocks."""
+"""The worker processes of one agent: requested from the template, killed, reaped. Nothing blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaler_worker.worker.runner import REVOKED, RUN
 
 
 class WorkerExit(NamedTuple):
-    """The process of a worker has ended, or was never forked."""
+    """The process of a worker has exited, or was never forked."""
 
     number: int
     reason: str
@@ -27,7 +27,7 @@ class WorkerExit(NamedTuple):
 
 
 class WorkerProcesses:
-    """`channels` has the workers that were asked for and have not ended, by number."""
+    """`channels` holds the workers that were requested and have not ended, by number."""
 
     def __init__(self, forking: Forking) -> None:
         self.channels: dict[int, WorkerChannel] = {}
@@ -36,12 +36,12 @@ class WorkerProcesses:
         self._crashes = CrashReports()
 
     def start(self, number: int, name: str) -> WorkerChannel:
-        """Ask the template for a worker; raises OSError, and leaves nothing behind, where that is impossible."""
+        """Request a worker from the template; raises OSError, and then leaves nothing behind."""
         channel = WorkerChannel()
         try:
             faults = self._crashes.open(number)
             try:
-                word = self._forking.words.of(number)
+                word = self._forking.shared.cells(number)
                 word[RUN], word[REVOKED] = NO_RUN, 0
                 self.template.request(number, name, (*channel.worker_ends(), faults))
             finally:
@@ -54,7 +54,7 @@ class WorkerProcesses:
         return channel
 
     def reports(self) -> tuple[list[WorkerExit], bool]:
-        """Take what the template has said: which workers have ended, and whether the template is still there."""
+        """Read the template's reports: workers that have ended, and whether the template is alive."""
         found: list[WorkerExit] = []
         reports, alive = self.template.reports()
         for report in reports:
@@ -70,15 +70,15 @@ class WorkerProcesses:
         return found, alive
 
     def renew_template(self) -> None:
-        """Start a template in the place of one that has ended; its workers go on, as children of this process.
+        """Start a new template after the old one has exited, whose workers become children of this process.
 
         Raises OSError.
         """
         forking = self._forking
-        self.template = TemplateLink.spawn(forking.lifeline, forking.words, forking.config)
+        self.template = TemplateLink.spawn(forking.lifeline, forking.shared, forking.config)
 
     def lost_with_template(self) -> list[WorkerExit]:
-        """Workers that the template had not forked, or whose end it has not reported."""
+        """Workers that the old template did not fork, or whose exit it did not report."""
         found: list[WorkerExit] = []
         for number, channel in self.channels.items():
             if not channel.pid:
@@ -88,7 +88,7 @@ class WorkerProcesses:
         return found
 
     def reap(self) -> list[WorkerExit]:
-        """Wait for children: the template, workers of a template that is gone, orphans that tasks left behind."""
+        """Reap children: the template, workers of an exited template, orphans of tasks."""
         numbers = {channel.pid: number for number, channel in self.channels.items() if channel.pid}
         return [
             WorkerExit(number, host.ending_of(status), peak_memory)
@@ -97,10 +97,10 @@ class WorkerProcesses:
         ]
 
     def kill(self, number: int) -> None:
-        """Kill a worker, its descendants and its group; raises PermissionError where it runs as another user by now."""
+        """Kill a worker, its descendants and its group; raises PermissionError if it now runs as another user."""
         if pid := self.channels[number].pid:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)  # it starts nothing more
+                os.kill(pid, signal.SIGSTOP)  # it cannot fork any more
             host.kill_descendants(pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
@@ -108,12 +108,12 @@ class WorkerProcesses:
                 os.kill(pid, signal.SIGKILL)  # it may not lead its group yet
 
     def forget(self, number: int) -> str:
-        """Close the channel of a worker that has ended; returns what its fault handler wrote."""
+        """Close the channel of a worker that has ended; returns its crash report."""
         self.channels.pop(number).close()
         return self._crashes.take(number)
 
     def end(self, is_foreign: Callable[[int], bool]) -> None:
-        """Kill everything."""
+        """Kill all workers, the template, and other children that are not foreign."""
         for number in self.channels:
             with contextlib.suppress(PermissionError):
                 self.kill(number)

@@ -1,4 +1,4 @@
-"""The agent: the shell around AgentCore. It owns the link, the channels to the workers, the template, and the clock."""
+"""The agent: the shell around AgentCore. It owns the link, the worker channels, the template and the clock."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from scaler_worker.worker.runner import REVOKED, RUN
 
 LOGGER: Final = logging.getLogger("scaler")
 REVOCATION_SECONDS: Final = 0.002
-"""After which a worker that still is in a run has seen, or will see, that its datagram is revoked."""
+"""After this, a worker that is still in the same run sees the revocation before its next one."""
 REAP_SECONDS: Final = 0.01
-"""From the end of a worker's pipe to the end of its process."""
+"""Between the end of a worker's pipe and the attempt to reap its process."""
 RENEW_SECONDS: Final = 1.0
-"""Between two tries to start a template."""
+"""Between two attempts to start a template."""
 UNSENT_LIMIT: Final = 32 * 1024 * 1024
-"""Bytes on the way to the scheduler beyond which results are left in their pipes."""
+"""Bytes queued for the scheduler beyond which results stay in the pipes (back-pressure)."""
 
 
 class Agent:
-    """One host's workers, at work for one scheduler. To be made inside the running loop."""
+    """Runs the workers of one host for one scheduler. Construct it inside the running loop."""
 
     def __init__(
         self, core: AgentCore, dialer: AnyDialer, forking: Forking, heartbeat: float, is_foreign: Callable[[int], bool]
@@ -51,22 +51,22 @@ class Agent:
         self._heartbeat, self._is_foreign = heartbeat, is_foreign
         self._processes = WorkerProcesses(forking)
         self._channels = self._processes.channels
-        self._log_once = LogOnce(LOGGER)
+        self._errors = LogOnce(LOGGER)
         self.started = StartReport()
         self._swept: set[int] = set()
         self._figures, self._epoch, self.connected = host.HostFigures(), (0, True), asyncio.Event()
         self._filenos: tuple[int, ...] = ()
-        self._settling = self._sweeping = self._was_up = self._answered = self._has_failed = False
+        self._settling = self._sweeping = self._was_up = self._more_events = self._has_failed = False
         self._due_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._writer = WorkerWriter(self._loop, self._channels, self._log_once)
+        self._writer = WorkerWriter(self._loop, self._channels, self._errors)
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._perform: dict[type, Callable[[Any], None]] = {
             events.SendToScheduler: lambda effect: dialer.uplink.send(effect.message),
             events.Relay: lambda effect: self._writer.relay(effect.worker, effect.message),
             events.StartWorker: self._start_worker,
-            events.Define: lambda effect: self._writer.give(effect.worker, pack_definition(effect.definition)),
+            events.Define: lambda effect: self._writer.send(effect.worker, pack_definition(effect.definition)),
             events.SendTasks: self._send_tasks,
             events.RecallTail: self._recall_tail,
             events.ReadRun: self._revoke,
@@ -78,18 +78,18 @@ class Agent:
         }
 
     async def run(self) -> int:
-        """Work until told to stop; returns the exit code. Leaves no process behind."""
+        """Run until `stop`; returns the exit code. All worker processes have ended then."""
         self._loop.set_exception_handler(self._failed)
-        self._loop.add_reader(self._processes.template.fileno(), self._hear_template)
+        self._loop.add_reader(self._processes.template.fileno(), self._read_reports)
         try:
-            self._beat()
+            self._heartbeat_due()
             self._turn()
             return await self._ended
         finally:
             self._end()
 
     def stop(self, code: int, *reasons: str) -> None:
-        """End the agent."""
+        """End the agent with an exit code; the reasons are logged."""
         if not self._ended.done():
             self.started.failed("\n".join(reasons))
             for reason in reasons:
@@ -97,7 +97,7 @@ class Agent:
             self._ended.set_result(code)
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """End rather than go on with half of a decision: the scheduler repeats what we had."""
+        """Handle an unexpected exception: exit instead of continuing half-done; the scheduler reruns our tasks."""
         LOGGER.error("%s", context.get("message"), exc_info=context.get("exception"))
         self._has_failed = True
         self.stop(1, "the agent failed")
@@ -105,23 +105,23 @@ class Agent:
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Take in what the scheduler sent."""
+        """Handle what the scheduler sent, then settle."""
         if self._ended.done():
             return
         now = self._loop.time()
-        self._hear(self._dialer.turn(now), now)
+        self._handle_link(self._dialer.turn(now), now)
         self._settle()
 
-    def _hear(self, heard: list[UplinkEvent], now: float) -> None:
-        for event in heard:
+    def _handle_link(self, link_events: list[UplinkEvent], now: float) -> None:
+        for event in link_events:
             if isinstance(event, LinkUp):
                 self._was_up = True
-                self._forking.words.follow(event.welcome.incarnation, event.welcome.storage_address)
+                self._forking.shared.follow(event.welcome.incarnation, event.welcome.storage_address)
                 self.connected.set()
                 LOGGER.info("connected to the scheduler")
             elif isinstance(event, LinkDown) and self._was_up:
                 self._was_up = False
-                LOGGER.warning("the connection to the scheduler is gone (%s); trying again", event.reason)
+                LOGGER.warning("the connection to the scheduler is lost (%s); reconnecting", event.reason)
             self._core.handle(SCHEDULER, event, now)
 
     def _settle_soon(self) -> None:
@@ -130,39 +130,39 @@ class Agent:
             self._loop.call_soon(self._settle)
 
     def _settle(self) -> None:
-        """Have the core decide, do what it says, and see when it is to be asked again."""
+        """Let the core decide, perform its effects, and schedule the next turn."""
         self._settling = False
         if self._ended.done():
             return
         now = self._loop.time()
         core, perform, dialer = self._core, self._perform, self._dialer
-        self._answered = True
-        while self._answered:  # performing some effects tells the core something
-            self._answered = False
+        self._more_events = True
+        while self._more_events:  # performing some effects makes events for the core
+            self._more_events = False
             for effect in core.settle(now):
                 try:
                     perform[type(effect)](effect)
                 except Exception as error:
-                    self._not_performed(effect, error)
+                    self._effect_failed(effect, error)
         if self._ended.done():
             return
-        self._hear(dialer.flush(now), now)
+        self._handle_link(dialer.flush(now), now)
         if dialer.readable():
             self._loop.call_soon(self._turn)
         if self._epoch != (dialer.uplink.epoch, dialer.uplink.state is LinkState.DOWN):
             self._watch_link()
         self._set_timer(now)
 
-    def _not_performed(self, effect: AgentEffect, error: Exception) -> None:
-        """Nothing but what this effect was for is to suffer: the core says what becomes of that."""
-        if not isinstance(effect, events.StartWorker):  # of which the core tells, once
-            self._log_once.say(f"{type(effect).__name__} failed", error)
+    def _effect_failed(self, effect: AgentEffect, error: Exception) -> None:
+        """Report a failed effect to the core, which contains the failure to the run concerned."""
+        if not isinstance(effect, events.StartWorker):  # which the core logs once
+            self._errors.log(f"{type(effect).__name__} failed", error)
         now, reason = self._loop.time(), f"{type(error).__name__}: {error}"
         self._core.handle(SCHEDULER, events.EffectFailed(effect, reason), now)
-        self._answered = True
+        self._more_events = True
 
     def _watch_link(self) -> None:
-        """The link has another connection, or none."""
+        """Watch the descriptors of the link after its connection has changed."""
         uplink, filenos = self._dialer.uplink, self._dialer.filenos()
         self._epoch = uplink.epoch, uplink.state is LinkState.DOWN
         for descriptor in self._filenos:
@@ -182,18 +182,18 @@ class Agent:
         self._due_at = math.inf
         self._turn()
 
-    def _beat(self) -> None:
-        """Tell the scheduler, and the core, how the host is."""
+    def _heartbeat_due(self) -> None:
+        """Report the state of the host to the scheduler and the core."""
         if self._ended.done():
             return
-        self._loop.call_later(self._heartbeat, self._beat)
+        self._loop.call_later(self._heartbeat, self._heartbeat_due)
         self._reap()
         try:
-            self._tell_figures(self._loop.time())
-        except Exception as error:  # no descriptor is left to read them, for example: the next time, then
-            self._log_once.say("the figures of the host can not be told", error)
+            self._send_status(self._loop.time())
+        except Exception as error:  # no descriptor left, for example: retried with the next heartbeat
+            self._errors.log("the status of the host cannot be reported", error)
 
-    def _tell_figures(self, now: float) -> None:
+    def _send_status(self, now: float) -> None:
         free, total = host.available_memory()
         self._core.handle(SCHEDULER, events.MemoryRead(host.is_nearly_gone(free, total)), now)
         if self._dialer.uplink.state is LinkState.UP:
@@ -202,19 +202,19 @@ class Agent:
             )
             self._settle_soon()
 
-    # --- what workers write -----------------------------------------------------------------------------------------
+    # --- records and messages of workers ----------------------------------------------------------------------------
 
     def _read_results(self, number: int) -> None:
-        """A pipe has something."""
+        """A result pipe is readable."""
         if self._dialer.uplink.kept_bytes > UNSENT_LIMIT:
-            self._sweep_from_now_on(number)
+            self._start_sweeping(number)
             return
         self._take_results(number)
-        # Others that run may be about to end, too.
+        # Other workers may finish at the same time: settle once for all of them.
         (self._settle_soon if self._core.workers.running else self._settle)()
 
     def _take_results(self, number: int) -> bool:
-        """Hand what is in a pipe to the core; False at its end."""
+        """Read a pipe and pass its records to the core; returns whether there were any."""
         if (channel := self._channels.get(number)) is None:
             return False
         try:
@@ -224,7 +224,7 @@ class Agent:
             self._loop.call_later(REAP_SECONDS, self._reap)
             return False
         except ProtocolError as error:
-            LOGGER.error("Worker[%d] wrote what is no record (%s); it is killed", number, error)
+            LOGGER.error("Worker[%d] wrote an invalid record (%s); it is killed", number, error)
             self._loop.remove_reader(channel.results)
             self._kill(number)
             return False
@@ -233,18 +233,18 @@ class Agent:
             if isinstance(event, WorkerReady):
                 self.started.ready()
                 channel.pid = channel.pid or event.pid  # the template's report may come later
-            self._tell_core(number, event, now)
+            self._handle_worker(number, event, now)
         return bool(found)
 
-    def _tell_core(self, number: int, event: Any, now: float) -> None:
-        """Hand on what a worker said; one that says what nobody understands is killed, and the others go on."""
+    def _handle_worker(self, number: int, event: Any, now: float) -> None:
+        """Pass an event of a worker to the core; if the core fails on it, only that worker is killed."""
         try:
             self._core.handle(number, event, now)
         except Exception as error:
-            self._log_once.say(f"Worker[{number}] is killed: its {type(event).__name__} makes no sense", error)
+            self._errors.log(f"Worker[{number}] is killed: its {type(event).__name__} could not be handled", error)
             self._kill(number)
 
-    def _sweep_from_now_on(self, number: int) -> None:
+    def _start_sweeping(self, number: int) -> None:
         if number not in self._swept:
             self._swept.add(number)
             self._loop.remove_reader(self._channels[number].results)
@@ -253,7 +253,7 @@ class Agent:
             self._loop.call_later(self._core.in_flight.sweep_seconds(self._swept), self._sweep)
 
     def _sweep(self) -> None:
-        """Read the pipes of all workers that have chunks; those that have none any more are waited for again."""
+        """Read the pipes of all swept workers; those without batches are watched by the event loop again."""
         self._sweeping = False
         if self._ended.done():
             return
@@ -272,48 +272,48 @@ class Agent:
             self._loop.call_later(self._core.in_flight.sweep_seconds(self._swept), self._sweep)
 
     def _read_messages(self, number: int) -> None:
-        """The client inside a task said something."""
+        """The message stream of a client inside a task is readable."""
         channel = self._channels[number]
         try:
             messages = channel.read_messages()
         except (EOFError, ProtocolError) as error:
             self._loop.remove_reader(channel.messages_fileno)
             if isinstance(error, ProtocolError):
-                LOGGER.error("the client inside Worker[%d] wrote what is no message: %s", number, error)
+                LOGGER.error("the client inside Worker[%d] wrote an invalid message: %s", number, error)
             return
         for message in messages:
-            if isinstance(message, Blocked | Submit):  # results before its run may be in the pipe
+            if isinstance(message, Blocked | Submit):  # the pipe may hold results of earlier runs
                 self._take_results(number)
-            self._tell_core(number, message, self._loop.time())
+            self._handle_worker(number, message, self._loop.time())
         self._settle_soon()
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
     def _send_tasks(self, effect: events.SendTasks) -> None:
-        runs, tasks, lanes, calls, attempts, flags = zip(*effect.entries, strict=True)
-        handles = [lane.kind.handle for lane in lanes]
-        self._writer.give(effect.worker, pack_tasks(effect.sequence, runs, tasks, handles, calls, attempts, flags))
+        runs, tasks, groups, calls, attempts, flags = zip(*effect.entries, strict=True)
+        handles = [group.kind.handle for group in groups]
+        self._writer.send(effect.worker, pack_tasks(effect.sequence, runs, tasks, handles, calls, attempts, flags))
         if any(datagram.is_swept for datagram in self._core.workers.by_number[effect.worker].datagrams):
-            self._sweep_from_now_on(effect.worker)
+            self._start_sweeping(effect.worker)
 
     def _recall_tail(self, effect: events.RecallTail) -> None:
         number = effect.worker
         datagrams, handles = self._channels[number].recall()
-        # First the word, then the pipe: a run that ended since is settled when the core hears of it.
-        run = self._forking.words.of(number)[RUN]
+        # Read the run first, then the pipe: if the run has ended since, the core gets its result before this event.
+        run = self._forking.shared.cells(number)[RUN]
         self._take_results(number)
         self._core.handle(number, events.TailRecalled(datagrams, handles, run), self._loop.time())
-        self._answered = True
+        self._more_events = True
 
     def _revoke(self, effect: events.ReadRun) -> None:
         channel = self._channels[effect.worker]
-        self._forking.words.of(effect.worker)[REVOKED] = effect.sequence
+        self._forking.shared.cells(effect.worker)[REVOKED] = effect.sequence
         self._loop.call_later(REVOCATION_SECONDS, self._read_run, effect, channel)
 
     def _read_run(self, effect: events.ReadRun, channel: WorkerChannel) -> None:
         number = effect.worker
         if self._channels.get(number) is channel:
-            run = self._forking.words.of(number)[RUN]
+            run = self._forking.shared.cells(number)[RUN]
             self._take_results(number)
             self._core.handle(number, events.RunRead(effect.sequence, run), self._loop.time())
             self._settle_soon()
@@ -321,12 +321,12 @@ class Agent:
     def _read_cpu(self, effect: events.ReadCpu) -> None:
         used = host.cpu_nanoseconds(self._channels[effect.worker].pid)
         self._core.handle(effect.worker, events.CpuRead(used), self._loop.time())
-        self._answered = True
+        self._more_events = True
 
     def _kill(self, number: int) -> None:
         try:
             self._processes.kill(number)
-        except PermissionError:  # its channel is closed: it ends when its task does
+        except PermissionError:  # its channel is closed, so it exits when its task ends
             self._died(WorkerExit(number, "runs as another user and could not be killed"))
 
     # --- processes --------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class Agent:
         self._loop.add_reader(channel.results, self._read_results, effect.worker)
         self._loop.add_reader(channel.messages_fileno, self._read_messages, effect.worker)
 
-    def _hear_template(self) -> None:
+    def _read_reports(self) -> None:
         endings, alive = self._processes.reports()
         for ending in endings:
             self._died(ending)
@@ -344,7 +344,7 @@ class Agent:
             template = self._processes.template
             self._loop.remove_reader(template.fileno())
             template.close()
-            LOGGER.warning("the template (process %d) is gone; starting another one", template.pid)
+            LOGGER.warning("the template (process %d) has exited; starting another one", template.pid)
             self._renew_template()
         self._settle_soon()
 
@@ -354,10 +354,10 @@ class Agent:
         try:
             self._processes.renew_template()
         except OSError as error:
-            self._log_once.say("no template can be started", error)
+            self._errors.log("the template cannot be started", error)
             self._loop.call_later(RENEW_SECONDS, self._renew_template)
             return
-        self._loop.add_reader(self._processes.template.fileno(), self._hear_template)
+        self._loop.add_reader(self._processes.template.fileno(), self._read_reports)
         self._reap()
         for ending in self._processes.lost_with_template():
             self._died(ending)
@@ -370,7 +370,7 @@ class Agent:
         self._settle_soon()
 
     def _died(self, ending: WorkerExit) -> None:
-        """Hear what a worker wrote to the last byte, then tell the core that it is gone."""
+        """Read a dead worker's pipe to the end, then report its death to the core."""
         number = ending.number
         if (channel := self._channels.get(number)) is None:
             return
@@ -378,21 +378,21 @@ class Agent:
             pass
         if self._channels.get(number) is not channel:
             return
-        run = self._forking.words.of(number)[RUN]
+        run = self._forking.shared.cells(number)[RUN]
         for descriptor in (channel.results, channel.messages_fileno):
             self._loop.remove_reader(descriptor)
         for descriptor in (channel.tasks_fileno, channel.messages_fileno):
             if descriptor >= 0:
                 self._loop.remove_writer(descriptor)
         self._swept.discard(number)
-        last_words = self._processes.forget(number)
+        crash_report = self._processes.forget(number)
         event: Any = events.WorkerNotStarted(ending.reason)
         if ending.forked:
-            event = events.WorkerDied(ending.reason, run, ending.peak_memory, last_words)
+            event = events.WorkerDied(ending.reason, run, ending.peak_memory, crash_report)
         self._core.handle(number, event, self._loop.time())
 
     def _end(self) -> None:
-        """Take all processes along; say goodbye, unless one of the runs may be why the agent failed."""
+        """Close the link and kill all processes; no Goodbye after a failure, which a run may have caused."""
         if not self._has_failed:
             self._dialer.uplink.send(Goodbye("the agent stops"))
             self._dialer.flush(time.monotonic())

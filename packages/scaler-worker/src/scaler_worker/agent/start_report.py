@@ -1,4 +1,4 @@
-"""Whether the workers of an agent could be started, for whoever starts a cluster and waits for that."""
+"""StartReport: whether an agent's workers could be started, awaited by the caller that starts a cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class StartReport:
-    """Decided once: the first worker is ready, or the agent ended before that. To be made inside the running loop."""
+    """Resolved once: the first worker is ready, or the agent ended before. Construct it inside the running loop."""
 
     def __init__(self) -> None:
         self._outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -17,10 +17,10 @@ class StartReport:
             self._outcome.set_result("")
 
     def failed(self, reasons: str) -> None:
-        """The agent ends."""
+        """The agent ends for these reasons."""
         if not self._outcome.done():
             self._outcome.set_result(reasons)
 
     async def outcome(self) -> str:
-        """Wait for the decision; returns why no worker was started, empty where one was."""
+        """Wait; returns the reasons why no worker was started, or an empty string."""
         return await asyncio.shield(self._outcome)

@@ -1,4 +1,4 @@
-"""The agent's ends of the channel to one worker. Nothing here blocks."""
+"""The agent's side of the channel to one worker. Nothing blocks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from scaler_worker.worker.process import RECEIVE_SIZE
 BUFFER_SIZE: Final = 1024 * 1024
 READ_SIZE: Final = 128 * 1024
 READS: Final = 16
-"""Reads of one pipe in one turn, so that no worker keeps the agent from the others."""
+"""Reads of one pipe per turn, so that no worker starves the others."""
 
 
 class WorkerChannel:
-    """Descriptors of one worker, from before its fork to after its death; raises OSError where there are none left."""
+    """The descriptors of one worker, from its request to its end; raises OSError if they cannot be opened."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -39,7 +39,7 @@ class WorkerChannel:
             self.results, self._results_theirs = os.pipe()
             ours.callback(os.close, self.results)
             theirs.callback(os.close, self._results_theirs)
-            with contextlib.suppress(OSError):  # beyond the user's limit of pipe memory the default does
+            with contextlib.suppress(OSError):  # beyond the user's pipe limit: keep the default size
                 fcntl.fcntl(self._results_theirs, fcntl.F_SETPIPE_SZ, BUFFER_SIZE)
             self._tasks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_SIZE)
             self._tasks.setblocking(False)
@@ -56,28 +56,28 @@ class WorkerChannel:
         return self._tail.fileno(), self._results_theirs, self._messages_theirs.fileno()
 
     def handed_over(self) -> None:
-        """The worker has its descriptors; of its ends we keep the one by which tasks are recalled."""
+        """Close the worker's ends, which it has received, except the one through which tasks are recalled."""
         self._theirs.close()
 
     @property
     def tasks_fileno(self) -> int:
-        """The descriptor to wait on where a datagram was not taken."""
+        """The descriptor that becomes writable when more datagrams fit."""
         return self._tasks.fileno()
 
     @property
     def messages_fileno(self) -> int:
-        """The descriptor of the client inside the worker's task."""
+        """The descriptor of the message stream with the client inside the worker's task."""
         return self._messages.fileno()
 
-    def give(self, datagram: bytes) -> None:
-        """Have a datagram written by the next `give_rest`."""
+    def send(self, datagram: bytes) -> None:
+        """Queue a datagram for the next `flush_datagrams`."""
         self._backlog.append(datagram)
 
-    def give_rest(self) -> bool:
-        """Write what waits; False means to call it again when `tasks_fileno` is writable.
+    def flush_datagrams(self) -> bool:
+        """Write queued datagrams; False means to call it again when `tasks_fileno` is writable.
 
-        What is for a dead worker is dropped. Raises OSError where there is no memory file for a long datagram: call it
-        again later.
+        Datagrams for a dead worker are discarded. Raises OSError if no memory file can be created for a long datagram:
+        call it again later.
         """
         backlog = self._backlog
         while backlog:
@@ -105,12 +105,12 @@ class WorkerChannel:
             os.close(descriptor)
 
     def recall(self) -> tuple[int, tuple[int, ...]]:
-        """Take back what the worker has not read: how many task datagrams, and which definitions' handles."""
+        """Read back unread datagrams; returns the number of task datagrams and the handles of definitions."""
         datagrams = list(self._backlog)
         self._backlog.clear()
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
             while True:
-                # Without room for a descriptor the kernel drops the memory file of a long datagram: its head suffices.
+                # The kernel drops the memory file of a long datagram, for which recv has no room: its head suffices.
                 data = self._tail.recv(RECEIVE_SIZE, socket.MSG_DONTWAIT)
                 if not data:
                     break
@@ -119,7 +119,7 @@ class WorkerChannel:
         return len(datagrams) - len(handles), handles
 
     def read(self) -> list[RecordEvent]:
-        """The records that have come; raises EOFError behind the last one of a worker that has closed its end."""
+        """The records that have arrived; raises EOFError after the last one of a worker that has closed its end."""
         events: list[RecordEvent] = []
         for _ in range(READS):
             try:
@@ -136,7 +136,7 @@ class WorkerChannel:
         return events
 
     def read_messages(self) -> list[Any]:
-        """The messages that the client inside the worker sent; raises EOFError when it is gone."""
+        """The messages of the client inside the worker's task; raises EOFError when the worker has ended."""
         try:
             data = self._messages.recv(READ_SIZE)
         except BlockingIOError:
@@ -148,12 +148,12 @@ class WorkerChannel:
         return self._reader.feed(data)
 
     def send_message(self, message: Message) -> bool:
-        """Write to the client inside the worker; False means to call `send_rest` when it is writable."""
+        """Send to the client inside the worker's task; False means to call `flush_messages` when it is writable."""
         self._message_backlog += pack_message(message)
-        return self.send_rest()
+        return self.flush_messages()
 
-    def send_rest(self) -> bool:
-        """Write what waits for the client inside the worker; False means that some still does."""
+    def flush_messages(self) -> bool:
+        """Write queued messages; returns whether all were written."""
         try:
             while self._message_backlog:
                 del self._message_backlog[: self._messages.send(self._message_backlog)]
@@ -164,10 +164,10 @@ class WorkerChannel:
         return True
 
     def end(self) -> None:
-        """Let the worker go: it finds its channel closed and ends."""
+        """Close the task socket: the worker reads its end and exits."""
         self._tasks.close()
 
     def close(self) -> None:
-        """The worker is gone, or was never there."""
+        """Close all descriptors, when the worker has ended or was never started."""
         self._ours.close()
         self._theirs.close()

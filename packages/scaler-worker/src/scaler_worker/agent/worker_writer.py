@@ -1,4 +1,4 @@
-"""What workers are given: written to their channels at once, or as soon as that is possible."""
+"""WorkerWriter: writes datagrams and messages to workers, at once or when their sockets are writable."""
 
 from __future__ import annotations
 
@@ -14,39 +14,37 @@ RETRY_SECONDS: Final = 0.05
 
 
 class WorkerWriter:
-    """Writes to the channels of workers, in order; what is for one that ends meanwhile is dropped with its channel."""
+    """Writes to the channels of workers, in order; data for a worker that ends is discarded with its channel."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, channels: Mapping[int, WorkerChannel], log_once: LogOnce
-    ) -> None:
-        self._loop, self._channels, self._log_once = loop, channels, log_once
+    def __init__(self, loop: asyncio.AbstractEventLoop, channels: Mapping[int, WorkerChannel], errors: LogOnce) -> None:
+        self._loop, self._channels, self._errors = loop, channels, errors
 
-    def give(self, number: int, datagram: bytes) -> None:
-        """Write a datagram."""
+    def send(self, number: int, datagram: bytes) -> None:
+        """Send a datagram to a worker."""
         channel = self._channels[number]
-        channel.give(datagram)
-        self._give_rest(number, channel)
+        channel.send(datagram)
+        self._flush(number, channel)
 
-    def _give_rest(self, number: int, channel: WorkerChannel) -> None:
+    def _flush(self, number: int, channel: WorkerChannel) -> None:
         if self._channels.get(number) is not channel or channel.tasks_fileno < 0:
             return
         try:
-            if not channel.give_rest():
-                self._loop.add_writer(channel.tasks_fileno, self._give_when_writable, number, channel)
+            if not channel.flush_datagrams():
+                self._loop.add_writer(channel.tasks_fileno, self._flush_when_writable, number, channel)
         except OSError as error:
-            self._log_once.say("a long call waits to be given to its worker", error)
-            self._loop.call_later(RETRY_SECONDS, self._give_rest, number, channel)
+            self._errors.log("a long call could not be written to its worker yet", error)
+            self._loop.call_later(RETRY_SECONDS, self._flush, number, channel)
 
-    def _give_when_writable(self, number: int, channel: WorkerChannel) -> None:
+    def _flush_when_writable(self, number: int, channel: WorkerChannel) -> None:
         self._loop.remove_writer(channel.tasks_fileno)
-        self._give_rest(number, channel)
+        self._flush(number, channel)
 
     def relay(self, number: int, message: Message) -> None:
-        """Write to the client inside a worker's task; nothing happens where the worker is gone."""
+        """Send to the client inside a worker's task; ignored if the worker has ended."""
         channel = self._channels.get(number)
         if channel is not None and not channel.send_message(message):
-            self._loop.add_writer(channel.messages_fileno, self._relay_rest, channel)
+            self._loop.add_writer(channel.messages_fileno, self._flush_messages, channel)
 
-    def _relay_rest(self, channel: WorkerChannel) -> None:
-        if channel.send_rest():
+    def _flush_messages(self, channel: WorkerChannel) -> None:
+        if channel.flush_messages():
             self._loop.remove_writer(channel.messages_fileno)

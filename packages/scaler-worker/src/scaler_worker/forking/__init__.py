@@ -1,1 +1,1 @@
-"""The template process, from which workers are forked, and the agent's side of it."""
+"""The template process, from which workers are forked, and the agent's link to it. Must not import the agent."""

@@ -1,8 +1,8 @@
-"""The template: a small process with one thread, from which workers are forked.
+"""The template: a small single-threaded process from which workers are forked.
 
-It is forked by the agent before that has threads or sockets, or (should it have been killed) started afresh as
-`python -m scaler_worker.forking.template`. It forks a worker per request, waits for all, and reports. It dies with the
-agent.
+The agent forks it before it has threads or sockets. If it is killed, the agent starts a new one as
+`python -m scaler_worker.forking.template`. It forks a worker per request, waits for its children and reports their
+exits. It dies with the agent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.process import DESCRIPTORS, WorkerDescriptors, run_worker
 
 REQUEST: Final = struct.Struct("=I")
-"""Number of the worker to fork; its name follows, its descriptors come along."""
+"""Number of the worker to fork; its name follows, its descriptors are passed along."""
 REPORT: Final = struct.Struct("=BIiiQ")
 """Kind, number of the worker, process id, wait status (or errno), peak memory in bytes."""
 NESTING_MODULES: Final = ("scaler_client.api.client", "scaler_client.runtime.connection", "scaler_client.api.map")
@@ -39,15 +39,15 @@ NOT_FORKED: Final = 3
 
 
 class Template:
-    """Forks and waits."""
+    """Forks workers and reports their exits."""
 
-    def __init__(self, requests: socket.socket, lifeline: int, words: SharedState, config: WorkerConfig) -> None:
-        self._requests, self._lifeline, self._words, self._config = requests, lifeline, words, config
+    def __init__(self, requests: socket.socket, lifeline: int, shared: SharedState, config: WorkerConfig) -> None:
+        self._requests, self._lifeline, self._shared, self._config = requests, lifeline, shared, config
         self._numbers: dict[int, int] = {}
         self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> None:
-        """Until the agent is gone."""
+        """Serve requests until the agent exits."""
         signal.set_wakeup_fd(self._wake[1])
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         poller = select.poll()
@@ -70,7 +70,7 @@ class Template:
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            if len(descriptors) < DESCRIPTORS:  # the kernel drops those for which this process has no room
+            if len(descriptors) < DESCRIPTORS:  # the kernel drops descriptors beyond the limit
                 raise OSError(errno.EMFILE, "")
             pid = os.fork()
         except OSError as error:
@@ -89,7 +89,7 @@ class Template:
         for descriptor in self._wake:
             os.close(descriptor)
         ends = WorkerDescriptors(*descriptors)
-        run_worker(ends, self._lifeline, self._words, number, name, self._config)
+        run_worker(ends, self._lifeline, self._shared, number, name, self._config)
 
     def _reap(self) -> None:
         while True:
@@ -107,15 +107,15 @@ class Template:
 
 
 def run_template(
-    requests: socket.socket, lifeline: int, words: SharedState, config: WorkerConfig, parent: int
+    requests: socket.socket, lifeline: int, shared: SharedState, config: WorkerConfig, parent: int
 ) -> NoReturn:
-    """Be the template. Never returns."""
+    """Run the template. Never returns."""
     code = 1
     try:
         die_with_parent(parent)
         if config.descriptor_limit:
             restore_limit(config.descriptor_limit)  # the agent may have raised it meanwhile
-        os.setpgid(0, 0)  # the terminal's signals are for the agent alone
+        os.setpgid(0, 0)  # signals of the terminal go to the agent only
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # What tasks define or unpickle as __main__ must not find our entry point there.
@@ -125,10 +125,10 @@ def run_template(
             importlib.import_module(module)
         gc.collect()
         gc.freeze()
-        Template(requests, lifeline, words, config).serve()
+        Template(requests, lifeline, shared, config).serve()
         code = 0
     except (BrokenPipeError, ConnectionResetError):
-        code = 0  # the agent is gone
+        code = 0  # the agent has exited
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -136,18 +136,18 @@ def run_template(
 
 
 def spawn_arguments(
-    requests: int, lifeline: int, words: SharedState, config: WorkerConfig, parent: int
+    requests: int, lifeline: int, shared: SharedState, config: WorkerConfig, parent: int
 ) -> tuple[str, ...]:
-    """The words of a command line that starts a template afresh, with these descriptors inherited."""
-    numbers = (requests, lifeline, words.descriptor, words.count, parent)
+    """The arguments of a new template process that inherits these descriptors."""
+    numbers = (requests, lifeline, shared.descriptor, shared.count, parent)
     return ("-m", __name__, *map(str, numbers), json.dumps(asdict(config)))
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """What `spawn_arguments` says."""
-    requests, lifeline, words, count, parent = map(int, arguments[:5])
+    """Run a template with `spawn_arguments`."""
+    requests, lifeline, shared, count, parent = map(int, arguments[:5])
     config = WorkerConfig(**json.loads(arguments[5]))
-    run_template(socket.socket(fileno=requests), lifeline, SharedState(words, count), config, parent)
+    run_template(socket.socket(fileno=requests), lifeline, SharedState(shared, count), config, parent)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The agent's side of the template: starting it, asking it for workers, hearing what became of them."""
+"""The agent's link to the template: start it, request workers, read its reports."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.preload import Preload
 
 CACHE_SHARE = 0.2
-"""Of the memory that is allowed, for objects of a storage elsewhere."""
+"""Share of the allowed memory for objects whose storage is on another host."""
 BLOCKED_AND_SPARE = 1024
-"""Workers beyond the places for which there is a word: those that wait for others, and spares."""
+"""Workers beyond the slots that have cells in shared memory: blocked ones and spares."""
 
 
 class Report(NamedTuple):
-    """What the template says about a worker: FORKED, ENDED or NOT_FORKED, with wait status or errno."""
+    """A report of the template: FORKED, ENDED (with wait status) or NOT_FORKED (with errno)."""
 
     kind: int
     number: int
@@ -43,24 +43,24 @@ class TemplateLink:
         self._channel = channel
 
     @classmethod
-    def fork(cls, lifeline: tuple[int, int], words: SharedState, config: WorkerConfig) -> TemplateLink:
-        """Fork a template from this process, which must have no threads and no sockets yet."""
+    def fork(cls, lifeline: tuple[int, int], shared: SharedState, config: WorkerConfig) -> TemplateLink:
+        """Fork a template from this process, which must not have threads or sockets yet."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         pid = os.fork()
         if not pid:
             ours.close()
             os.close(lifeline[1])
-            run_template(theirs, lifeline[0], words, config, parent)
+            run_template(theirs, lifeline[0], shared, config, parent)
         theirs.close()
         return cls(pid, ours)
 
     @classmethod
-    def spawn(cls, lifeline: int, words: SharedState, config: WorkerConfig) -> TemplateLink:
-        """Start a template as a program of its own, since this process has threads by now."""
+    def spawn(cls, lifeline: int, shared: SharedState, config: WorkerConfig) -> TemplateLink:
+        """Start a template as a new program, since this process has threads by now."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        inherited = (theirs.fileno(), lifeline, words.descriptor)
-        arguments = spawn_arguments(theirs.fileno(), lifeline, words, config, os.getpid())
+        inherited = (theirs.fileno(), lifeline, shared.descriptor)
+        arguments = spawn_arguments(theirs.fileno(), lifeline, shared, config, os.getpid())
         for descriptor in inherited:
             os.set_inheritable(descriptor, True)
         try:
@@ -76,11 +76,11 @@ class TemplateLink:
         return self._channel.fileno()
 
     def request(self, number: int, name: str, descriptors: Sequence[int]) -> None:
-        """Ask for a worker; raises OSError where the template is gone, or does not listen."""
+        """Request a worker; raises OSError if the template has exited or its queue is full."""
         socket.send_fds(self._channel, [REQUEST.pack(number) + name.encode()], descriptors)
 
     def reports(self) -> tuple[list[Report], bool]:
-        """What has come, and whether the template is still there."""
+        """The reports that have arrived, and whether the template is alive."""
         found: list[Report] = []
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -94,47 +94,47 @@ class TemplateLink:
         return found, True
 
     def close(self) -> None:
-        """Let go of the socket; the template ends."""
+        """Close the socket; the template exits."""
         self._channel.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Forking:
-    """What workers are forked from and with."""
+    """The template, and the resources that workers inherit."""
 
     template: TemplateLink
     lifeline: int
-    words: SharedState
+    shared: SharedState
     config: WorkerConfig
 
     @classmethod
     @contextlib.contextmanager
     def begin(cls, config: ClusterConfig) -> Iterator[Forking]:
-        """Fork the template; this process must have no threads and no sockets yet.
+        """Fork the template; this process must not have threads or sockets yet.
 
-        From then on this process may have as many files open as the system allows; workers as many as before, since
-        programs that walk through all descriptors, or use select(), do not expect more. The host's cache of objects
-        exists until the last one of its agents ends. Raises ValueError for a preload that can not be read.
+        Afterwards this process may open as many files as the system allows. Workers keep the previous limit, since
+        programs that iterate over all descriptors, or use select(), do not expect more. The host's object cache exists
+        until its last agent exits. Raises PreloadError for a preload that cannot be parsed.
         """
         if config.preload is not None:
             Preload.parse(config.preload)
         limit = config.object_cache_limit
         if limit is None:
             limit = int(CACHE_SHARE * allowed_bytes())
-        place = default_directory(limit)
-        # Locked as long as this process or one that is forked from it lives.
-        with HostDirectory(place) as cache:
+        directory = default_directory(limit)
+        # Locked while this process, or one forked from it, lives.
+        with HostDirectory(directory) as cache:
             worker_config = WorkerConfig(
                 config.preload,
                 config.garbage_collect_interval_seconds,
                 config.trim_memory_threshold_bytes,
                 str(config.object_storage_address or ""),
                 str(cache.path),
-                min(limit, free_bytes(place)),
+                min(limit, free_bytes(directory)),
                 descriptors.limit(),
             )
             lifeline = os.pipe()
-            words = SharedState.create(config.num_of_workers + BLOCKED_AND_SPARE)
-            template = TemplateLink.fork(lifeline, words, worker_config)
+            shared = SharedState.create(config.num_of_workers + BLOCKED_AND_SPARE)
+            template = TemplateLink.fork(lifeline, shared, worker_config)
             descriptors.raise_limit()
-            yield cls(template, lifeline[0], words, worker_config)
+            yield cls(template, lifeline[0], shared, worker_config)

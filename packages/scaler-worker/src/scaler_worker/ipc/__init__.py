@@ -1,1 +1,1 @@
-"""What agent, template and workers say to each other on one host: frames, shared words. Bytes only."""
+"""The formats that agent, template and workers share on one host: frames and shared memory. Imports only settings."""

@@ -1,4 +1,4 @@
-"""The messages between a client inside a task and the agent, over a stream: two lengths, and one or two frames."""
+"""The message stream between the client inside a task and the agent: two lengths, then one or two frames."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LENGTHS: Final = struct.Struct("=QQ")
 
 
 def pack_message(message: Message) -> bytes:
-    """A message as it travels between a worker's client and the agent."""
+    """Encode a message for the stream between a worker's client and the agent."""
     frames = encode(message)
     payload = frames[1] if len(frames) == 2 else b""
     return b"".join((_LENGTHS.pack(len(frames[0]), len(payload)), frames[0], payload))
 
 
 class MessageReader:
-    """Cuts the stream between a worker's client and the agent into messages."""
+    """Splits the stream between a worker's client and the agent into messages."""
 
     __slots__ = ("_buffer",)
 
@@ -27,7 +27,7 @@ class MessageReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """The messages that are complete with `data`; raises MalformedMessageError."""
+        """Append `data`; returns the messages that are now complete. Raises MalformedMessageError."""
         buffer = self._buffer
         buffer += data
         at, messages = 0, []

@@ -1,12 +1,12 @@
-"""The framing between an agent and its workers. Bytes only, no IO.
+"""The frames between an agent and its workers. Pure: bytes, no IO.
 
-Agent to worker, over SOCK_SEQPACKET: one datagram is a TASKS (one task, or a chunk of tiny ones) or a DEFINE (what a
-handle stands for). Columns are native integers, since both ends are on one host.
+Agent to worker, over SOCK_SEQPACKET: a datagram is either TASKS (one task, or a batch of short ones) or DEFINE (the
+function behind a handle). Columns are native integers, since both ends are on one host.
 
 Worker to agent, over a pipe: records of a HEADER (kind, status, payload length, run, and the bytes of a PROFILE)
-and a payload. A record cut short by the death of its writer is dropped.
+and a payload. A record that its writer did not complete before it died is discarded.
 
-Beside them stands a stream for the client inside a task: `scaler_worker.ipc.client_messages`.
+The client inside a task has a separate stream: `scaler_worker.ipc.client_messages`.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from scaler_protocol.ids import session_of
 from scaler_protocol.objects import OBJECT_ID_BYTES
 
 DATAGRAM_LIMIT: Final = 60 * 1024
-"""Bytes of a datagram; a longer one travels as a memory file."""
+"""Bytes; a longer datagram is passed as a memory file."""
 COUNT_LIMIT: Final = 512
-"""Tasks of one chunk."""
+"""Tasks in one datagram."""
 FUNCTIONS_LIMIT: Final = 1024
-"""Functions that a worker holds."""
+"""Functions that a worker caches."""
 
 HEAD_BYTES: Final = 16
-"""What of a datagram that travels as a memory file stands in the datagram itself."""
+"""First bytes of a memory file's content that the datagram repeats, so that a recall can identify it unread."""
 
 TASKS: Final = 1
 DEFINE: Final = 2
 
 PLAIN: Final = 0
 STORED: Final = 1
-"""Flag: the call is a reference into object storage."""
+"""Flag: the call is a reference to an object in storage."""
 WITH_INPUTS: Final = 2
-"""Flag: outcomes of other tasks follow the call."""
+"""Flag: results of other tasks follow the call."""
 FOLLOWS: Final = 4
-"""Flag: one of them is what the run before makes."""
+"""Flag: one of these is the result of the previous run in the datagram."""
 
-# Nothing that a client or a scheduler can name, and no counter of a life of years, exceeds these fields.
+# The fields hold every value that a client or scheduler can send, and counters that run for years.
 _TASKS_HEAD: Final = struct.Struct("=B3xIQ")
 _DEFINE_HEAD: Final = struct.Struct("=4BQIIIQQ")
 _HANDLE: Final = struct.Struct("=4xQ")
@@ -66,14 +66,14 @@ def pack_tasks(
     attempts: Sequence[int],
     flags: Sequence[int],
 ) -> bytes:
-    """A TASKS datagram, the worker's `sequence`-th."""
+    """Encode a TASKS datagram, the `sequence`-th of its worker."""
     count = len(runs)
     columns = _layout(count).pack(TASKS, count, sequence, *runs, *tasks, *handles, *map(len, calls), *attempts, *flags)
     return columns + b"".join(calls)
 
 
 class TaskColumns(NamedTuple):
-    """What a TASKS datagram holds."""
+    """The columns of a TASKS datagram."""
 
     sequence: int
     runs: tuple[int, ...]
@@ -83,11 +83,11 @@ class TaskColumns(NamedTuple):
     attempts: tuple[int, ...]
     flags: tuple[int, ...]
     start: int
-    """Where the first call stands in the datagram."""
+    """Offset of the first call in the datagram."""
 
 
 def unpack_tasks(datagram: bytes) -> TaskColumns:
-    """The columns of a TASKS datagram; the calls stay where they are."""
+    """Decode the columns of a TASKS datagram; calls are not copied."""
     _, count, sequence = _TASKS_HEAD.unpack_from(datagram)
     layout = _layout(count)
     flat = layout.unpack_from(datagram)[3:]
@@ -98,7 +98,7 @@ def unpack_tasks(datagram: bytes) -> TaskColumns:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a handle stands for: a function and how its calls and results are written."""
+    """The meaning of a handle: a function, and the encoding of its calls and results."""
 
     handle: int
     function: bytes
@@ -109,17 +109,17 @@ class Definition:
     serializer: bytes = b""
     serializer_body: Buffer = b""
     body_stored: bool = False
-    """Whether the body is a reference into object storage."""
+    """Whether the body is a reference to an object in storage."""
     serializer_stored: bool = False
 
     @property
     def size(self) -> int:
-        """Bytes of function and serializer, or of what stands for them."""
+        """Bytes of function and serializer, or of their references."""
         return len(self.body) + len(self.serializer_body)
 
 
 def pack_definition(definition: Definition) -> bytes:
-    """A DEFINE datagram."""
+    """Encode a DEFINE datagram."""
     name = definition.name.encode()
     parts = (definition.function, definition.serializer, name, definition.body, definition.serializer_body)
     lengths = map(len, parts)
@@ -129,7 +129,7 @@ def pack_definition(definition: Definition) -> bytes:
 
 
 def unpack_definition(datagram: bytes) -> Definition:
-    """What `pack_definition` packed."""
+    """Decode a DEFINE datagram."""
     _, stream_output, encoding, stored, handle, *lengths = _DEFINE_HEAD.unpack_from(datagram)
     at, parts = _DEFINE_HEAD.size, []
     for length in lengths:
@@ -151,7 +151,7 @@ def unpack_definition(datagram: bytes) -> Definition:
 
 
 def handle_of(datagram: bytes) -> int:
-    """The handle that a DEFINE datagram, of which HEAD_BYTES suffice, defines."""
+    """The handle of a DEFINE datagram; the first HEAD_BYTES suffice."""
     handle: int = _HANDLE.unpack_from(datagram)[0]
     return handle
 
@@ -163,20 +163,20 @@ STORED_RESULT: Final = 2
 OUTPUT: Final = 3
 """The status is the stream, the payload the text."""
 FUNCTION_MISSING: Final = 4
-"""The run was not started, for its handle is not known here."""
+"""The run was not started: the worker does not know its handle."""
 RETURNED: Final = 5
-"""The run, and all behind it in its datagram, were not started: the datagram was revoked."""
+"""This run and the rest of its datagram were not started: the datagram was revoked."""
 READY: Final = 6
-"""The worker is set up; the run is its process id."""
+"""The worker waits for tasks; the run field holds its process id."""
 PRELOAD_FAILED: Final = 7
-"""The payload says why; the worker ends."""
+"""The payload is the reason; the worker exits."""
 INPUT_MISSING: Final = 8
-"""The run was not started, for the one before did not make what it takes."""
+"""The run was not started: the previous run has no result for it."""
 RETIRED: Final = 9
-"""The payload says why the worker can run no more tasks; it ends."""
+"""The payload is the reason why the worker can run no more tasks; it exits."""
 
 DESCRIPTORS_LOST: Final = 74
-"""The exit code (EX_IOERR) of a worker that can say nothing more, since a task closed or overwrote its descriptors."""
+"""Exit code (EX_IOERR) of a worker whose task closed or replaced its descriptors, so that it cannot report."""
 
 RECORD: Final = struct.Struct("<BBxxIQQQQIII")
 """Kind, status, length of the payload, run; then a PROFILE: duration, CPU, peak memory, pid, worker, attempt."""
@@ -186,7 +186,7 @@ _PROFILE_AT: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class RunsEnded:
-    """Outcomes, in the order in which the worker made them."""
+    """Finished runs, in execution order, as columns."""
 
     runs: list[int]
     statuses: list[int]
@@ -194,10 +194,10 @@ class RunsEnded:
     profiles: list[bytes]
     payloads: list[bytes]
     stored: list[int]
-    """Positions of the payloads that are references."""
+    """Positions of payloads that are references to objects in storage."""
 
     def part(self, start: int, end: int) -> RunsEnded:
-        """Those from `start` up to `end`."""
+        """The slice from `start` up to `end`."""
         return RunsEnded(
             self.runs[start:end],
             self.statuses[start:end],
@@ -219,21 +219,21 @@ class OutputWritten:
 
 @dataclass(frozen=True, slots=True)
 class FunctionMissing:
-    """A run was not started, for its worker no longer holds the function."""
+    """A run was not started: the worker no longer holds its function."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
 class InputMissing:
-    """A run was not started, for the one before did not make what it takes."""
+    """A run was not started: the previous run has no result for it."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
 class DatagramReturned:
-    """This run and all behind it in its datagram were not started."""
+    """This run and the rest of its datagram were not started."""
 
     run: int
 
@@ -247,14 +247,14 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class PreloadFailed:
-    """A worker could not be set up."""
+    """The preload of a worker failed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRetired:
-    """A worker ends because it can run no more tasks; a run that it has not answered is lost."""
+    """A worker exits because it can run no more tasks; a run without a record is lost."""
 
     text: str
 
@@ -274,9 +274,9 @@ _RARE: Final[dict[int, Callable[[int, int, bytes], RecordEvent]]] = {
 
 
 class RecordReader:
-    """Cuts what comes out of a worker's pipe into events, in order.
+    """Splits the bytes of a worker's pipe into events, in order.
 
-    Raises MalformedMessageError where the bytes are no records: something else wrote into the pipe.
+    Raises MalformedMessageError for bytes that are not records: a task has written into the pipe.
     """
 
     __slots__ = ("_have", "_need", "_pieces")
@@ -287,7 +287,7 @@ class RecordReader:
         self._need = RECORD.size
 
     def feed(self, data: bytes) -> list[RecordEvent]:
-        """The events that are complete with `data`."""
+        """Append `data`; returns the events that are now complete."""
         if self._pieces:
             self._pieces.append(data)
             self._have += len(data)
@@ -319,7 +319,7 @@ class RecordReader:
                 break
             kind, status, length, run, _ = _SEEN.unpack_from(data, at)
             if kind not in _RARE and kind not in (RESULT, STORED_RESULT):
-                raise MalformedMessageError(f"there is no record of kind {kind}")
+                raise MalformedMessageError(f"unknown record kind {kind}")
             end = at + size + length
             if end > len(data):
                 break
@@ -330,7 +330,7 @@ class RecordReader:
 
 
 def _cut_results(data: bytes, at: int) -> tuple[int, RunsEnded]:
-    """The complete results that stand one behind the other from `at`, and where they end."""
+    """Decode consecutive complete results from `at`; returns the end offset and the batch."""
     stored: list[int] = []
     batch = RunsEnded([], [], [], [], [], stored)
     take_run, take_status, take_duration = batch.runs.append, batch.statuses.append, batch.durations.append
@@ -354,10 +354,10 @@ def _cut_results(data: bytes, at: int) -> tuple[int, RunsEnded]:
 
 
 def result_name(secret: bytes, task: int, run: int, pid: int) -> bytes:
-    """The id of the object that the outcome of a task's run becomes if it is big: an HMAC that only its host can tell.
+    """The object id of a stored result: an HMAC that only this host can compute.
 
-    The key is the session's: an HMAC of its number by the secret of the host. Run and worker are in it, as what one run
-    has stored may be deleted while another one stores. Should the worker die, the agent knows the id.
+    The key belongs to the session: an HMAC of its number with the host's secret. The id covers run and worker, because
+    the object of one run may be deleted while another run stores its own. If the worker dies, the agent knows the id.
     """
     key = hmac.digest(secret, _SESSION.pack(session_of(task)), "sha256")
     return hmac.digest(key, _RUN_OF_WORKER.pack(task, run, pid), "sha256")[:OBJECT_ID_BYTES]

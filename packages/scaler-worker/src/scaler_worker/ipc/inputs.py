@@ -1,4 +1,4 @@
-"""Calls that take results of other tasks: the results travel behind the call, in one piece."""
+"""Calls that take results of other tasks: the results are appended to the call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INPUT: Final = struct.Struct("=QBQ")
 
 
 class Input(NamedTuple):
-    """The outcome of another task, which a call names as an argument; `kind` is PLAIN, STORED, or FOLLOWS."""
+    """The result of another task that a call takes as an argument; `kind` is PLAIN, STORED or FOLLOWS."""
 
     task: int
     kind: int
@@ -22,7 +22,7 @@ class Input(NamedTuple):
 
 
 def join_inputs(call: bytes, inputs: Sequence[Input]) -> bytes:
-    """The call of a task WITH_INPUTS."""
+    """Append inputs to a call, for a task WITH_INPUTS."""
     pieces = [_INPUTS_HEAD.pack(len(call), len(inputs)), call]
     for task, kind, result in inputs:
         pieces += (_INPUT.pack(task, kind, len(result)), result)
@@ -30,7 +30,7 @@ def join_inputs(call: bytes, inputs: Sequence[Input]) -> bytes:
 
 
 def split_inputs(joined: bytes) -> tuple[bytes, list[Input]]:
-    """The call and the inputs that `join_inputs` joined."""
+    """Reverse `join_inputs`: returns call and inputs."""
     length, count = _INPUTS_HEAD.unpack_from(joined)
     at = _INPUTS_HEAD.size + length
     call, inputs = joined[_INPUTS_HEAD.size : at], []
@@ -43,7 +43,7 @@ def split_inputs(joined: bytes) -> tuple[bytes, list[Input]]:
 
 
 def with_inputs(message: Run) -> tuple[list[bytes], list[int]]:
-    """The calls and flags of a Run some of whose calls are references or need the outcomes of other tasks."""
+    """The calls and flags of a Run in which some calls are references or take results of other tasks."""
     calls, flags = list(message.calls.parts), [PLAIN] * len(message.tasks)
     for position in message.stored:
         flags[position] |= STORED

@@ -1,1 +1,1 @@
-"""The worker process: runs user code and answers. Knows nothing of the agent."""
+"""The worker process: it runs user code and writes a record per run. Must not import the agent or the template."""

@@ -1,4 +1,4 @@
-"""The channel of the client inside a task: its messages go by the agent, so it needs no address and no key."""
+"""The transport of the client inside a task: the agent relays its messages, so it needs no address and no key."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _READ_SIZE = 256 * 1024
 class AgentTransport:
     """A transport as `scaler_client.task_context` describes it.
 
-    The agent sends a Welcome ahead of everything, and another one for every new scheduler: each becomes a LinkUp. The
-    last one is said again to whoever takes the transport over from an owner that failed.
+    The agent sends a Welcome first, and another one for each new scheduler: each becomes a LinkUp. The last one is
+    repeated to a client that takes the transport over from one that failed.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -29,15 +29,15 @@ class AgentTransport:
         self._lost = False
         self._welcome: Welcome | None = None
         self._greeting = False
-        """Whether the owner is yet to hear of the Welcome."""
+        """Whether the owner has not received the Welcome yet."""
 
     def taken_over(self) -> AgentTransport:
-        """The same transport for a new owner; the one before has ended."""
+        """Return this transport for a new owner; the previous owner has ended."""
         self._greeting = self._welcome is not None
         return self
 
     def turn(self, now: float) -> list[UplinkEvent]:
-        """Take in what has arrived."""
+        """Receive; returns the events that have arrived."""
         if self._lost:
             return []
         events: list[UplinkEvent] = []
@@ -50,7 +50,7 @@ class AgentTransport:
             return events
         if not data:
             self._lost = True
-            return [LinkLost("the agent is gone")]
+            return [LinkLost("the agent has exited")]
         for message in self._reader.feed(data):
             if isinstance(message, Welcome):
                 self._welcome = message
@@ -64,14 +64,14 @@ class AgentTransport:
         self._out += pack_message(message)
 
     def flush(self, now: float) -> list[UplinkEvent]:
-        """Write what was sent, as far as the agent takes it."""
+        """Write buffered messages as far as the socket accepts them."""
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             while self._out:
                 del self._out[: self._channel.send(self._out)]
         return []
 
     def readable(self) -> bool:
-        """Whether a turn would find something."""
+        """Whether `turn` would return an event."""
         if self._lost or self._greeting:
             return self._greeting
         poller = select.poll()
@@ -79,7 +79,7 @@ class AgentTransport:
         return bool(poller.poll(0))
 
     def wait(self, wake: int, seconds: float) -> bool:
-        """Block until there is something to read here or on `wake`, or the time is over; whether on `wake`."""
+        """Block until this channel or `wake` is readable, or `seconds` are over; returns whether `wake` is readable."""
         poller = select.poll()
         poller.register(wake, select.POLLIN)
         if not self._lost:
@@ -87,5 +87,5 @@ class AgentTransport:
         return any(descriptor == wake for descriptor, _ in poller.poll(max(0, seconds) * 1000))
 
     def close(self) -> None:
-        """Write what is left; the channel stays with the worker."""
+        """Flush; the worker keeps the socket open."""
         self.flush(0.0)

@@ -1,4 +1,4 @@
-"""Coroutines that tasks return: awaited in the worker, each in an event loop of its own."""
+"""Runs coroutines that tasks return, each in its own event loop."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LOOP_FILES: Final = (__file__, asyncio.runners.__file__, asyncio.base_events.__
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What the coroutine returns, as `asyncio.run` would; raises what it raises, without the frames of the loop.
+    """Run a coroutine as `asyncio.run` does; tracebacks omit the frames of the event loop.
 
-    The cancellation of a call that it awaits is raised as `result()` of that call would raise it.
+    If a call that the coroutine awaits is cancelled, this raises concurrent.futures.CancelledError, as `result()` does.
     """
     try:
         return asyncio.run(coroutine)
@@ -27,4 +27,4 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     try:
         raise raised
     finally:
-        del raised  # its traceback leads here
+        del raised  # break the reference cycle through its traceback

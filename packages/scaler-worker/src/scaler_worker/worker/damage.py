@@ -1,4 +1,4 @@
-"""Damage: what tasks may have done to their worker's process that makes later tasks fail."""
+"""Detects damage that tasks have done to their worker's process and that would make later tasks fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 SPARE_DESCRIPTORS: Final = 16
-"""Tasks, and the engine itself, need some."""
+"""Free descriptors that tasks and the worker need at least."""
 _LIMITS: Final = {
     "open files": resource.RLIMIT_NOFILE,
     "memory": resource.RLIMIT_AS,
@@ -21,24 +21,24 @@ _LIMITS: Final = {
 
 
 class Damage:
-    """Compares this process with what it was; `descriptor` is any open one. `find` takes some microseconds."""
+    """Compares this process with its initial state. `find` takes some microseconds."""
 
     def __init__(self, descriptor: int, undo: Callable[[], None] = lambda: None) -> None:
-        """`undo` undoes what can be undone."""
+        """`descriptor` is any open descriptor; `undo` reverts what can be reverted."""
         self._descriptor, self._undo = descriptor, undo
-        self._noted = ""
+        self._reported = ""
         self._ids, self._root = _ids(), os.stat("/")
         self._limits = {name: _soft_limit(kind) for name, kind in _LIMITS.items()}
 
-    def note(self, why: str) -> None:
-        """Somebody else has found some, in words."""
-        self._noted = why
+    def report(self, why: str) -> None:
+        """Record damage that was found elsewhere."""
+        self._reported = why
 
     def find(self) -> str:
-        """Why this process should run no more tasks, in words; empty where it is whole."""
+        """Why this process should run no more tasks; empty if it is undamaged."""
         self._undo()
-        if self._noted:
-            return self._noted
+        if self._reported:
+            return self._reported
         if (ids := _ids()) != self._ids:
             return f"its user and group were changed from {self._ids} to {ids}"
         if not os.path.samestat(os.stat("/"), self._root):

@@ -1,4 +1,4 @@
-"""What a process that a task has forked does first: it leaves to its parent what is its parent's."""
+"""Fork handlers: a process that a task forks drops the state that belongs to its parent."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final, Protocol
 
 
 class Inherited(Protocol):
-    """Something that a forked process has a copy of."""
+    """An object that a forked process has a copy of."""
 
     def forked(self) -> None:
-        """Drop what the parent does itself; whoever held a lock is not here."""
+        """Drop pending work, which the parent still does, and replace locks, whose owners do not exist in the child."""
 
 
 _known: Final[weakref.WeakSet[Inherited]] = weakref.WeakSet()
 
 
 def notify_forks(inherited: Inherited) -> None:
-    """Have `forked` called in each process that this one forks."""
+    """Call `inherited.forked` in each process that this one forks."""
     _known.add(inherited)
 
 

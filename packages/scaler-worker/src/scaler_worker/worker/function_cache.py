@@ -1,7 +1,7 @@
-"""The functions that a worker keeps loaded: bounded by number, by bytes and by time. Pure.
+"""The cache of a worker's loaded functions: bounded by number, bytes and idle time. Pure.
 
-A function that is not kept any more is asked for again when a run needs it, so letting one go is never wrong. Nobody
-tells a worker that a client has left: its functions go when nothing has used them for a while.
+Evicting a function is always safe: the worker asks for it again when a run needs it. Workers are not told when a client
+leaves, so its functions are evicted after a period without use.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ BYTES_LIMIT: Final = 64 * 1024 * 1024
 
 
 class FunctionCache:
-    """Invokers by the handles of their functions; the longest unused go first, the last one that came stays."""
+    """Invokers by function handle, evicted in LRU order; the newest one always stays."""
 
     def __init__(self, count_limit: int = FUNCTIONS_LIMIT, bytes_limit: int = BYTES_LIMIT) -> None:
         self.invokers: dict[int, Invoker] = {}
-        """For reading, in the order of use."""
+        """In order of use; read only."""
         self._count_limit, self._bytes_limit = count_limit, bytes_limit
         self._sizes: dict[int, int] = {}
         self._bytes = 0
         self._used: set[int] = set()
 
     def add(self, handle: int, invoker: Invoker, size: int) -> None:
-        """Keep a function of so many bytes; one that is kept already stays as it is."""
+        """Add a function of `size` bytes; a cached one is not replaced."""
         if handle not in self.invokers:
             self._used.add(handle)
             self._put(handle, invoker, size)
 
     def replace(self, handle: int, invoker: Invoker, size: int) -> None:
-        """The function is loaded, and takes so many bytes now."""
+        """Replace the invoker of a cached function that is now loaded and takes `size` bytes."""
         if handle in self.invokers:
             self._bytes -= self._sizes[handle]
             del self.invokers[handle]
@@ -47,7 +47,7 @@ class FunctionCache:
             self._drop(next(iter(self.invokers)))
 
     def use(self, handles: Iterable[int]) -> dict[int, Invoker]:
-        """Runs need these; the invokers that there are."""
+        """Mark these handles as used; returns all invokers."""
         for handle in set(handles):
             if (invoker := self.invokers.pop(handle, None)) is not None:
                 self.invokers[handle] = invoker
@@ -55,7 +55,7 @@ class FunctionCache:
         return self.invokers
 
     def forget_unused(self) -> bool:
-        """Let go what no run has needed since this was called before; whether there was any."""
+        """Evict functions that were not used since the last call; returns whether there were any."""
         unused = self.invokers.keys() - self._used
         for handle in unused:
             self._drop(handle)

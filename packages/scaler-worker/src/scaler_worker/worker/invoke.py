@@ -1,4 +1,4 @@
-"""Calls and results as bytes: what a worker does with a function, its arguments and what comes of them."""
+"""Invokers: load a function, decode a call, run it, encode its result or exception."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _SMALL_TUPLE: Final = 8
 
 _OUR_FILES: Final = (__file__, str(Path(__file__).with_name("coroutines.py")))
 Await = Callable[[Coroutine[Any, Any, Any]], Any]
-"""What a coroutine returns; raises what it raises."""
+"""Runs a coroutine; returns its result or raises its exception."""
 Classes = Mapping[str, type]
-"""Those that came with a function, by id."""
+"""Classes that were defined with a function, by id."""
 Invoker = Callable[[Buffer], tuple[int, Payload]]
-"""Takes a call, runs it, gives status and payload. Never raises."""
+"""Runs an encoded call; returns status and payload. Never raises."""
 
 
 def load_invoker(definition: Definition, finish: Await) -> Invoker:
-    """How calls of this definition are run; raises DeserializeError naming what cannot be loaded.
+    """Load the function of a definition; raises DeserializeError naming what cannot be loaded.
 
-    Where a call returns a coroutine its result is what `finish` makes of that.
+    If a call returns a coroutine, `finish` runs it.
     """
     with defining() as classes:
         if definition.encoding == Encoding.PARTS:
@@ -60,7 +60,7 @@ def load_invoker(definition: Definition, finish: Await) -> Invoker:
 
 
 def load_named(name: str) -> Callable[..., Any]:
-    """The function `package.module:qualified.name`; raises DeserializeError."""
+    """Import the function `package.module:qualified.name`; raises DeserializeError."""
     module, _, path = name.partition(":")
     try:
         found = operator.attrgetter(path)(importlib.import_module(module))
@@ -153,7 +153,7 @@ def _parts_invoker(definition: Definition, finish: Await, classes: Classes) -> I
 
 
 def dump_value(value: Any) -> Payload:
-    """A result as a pickle: small tuples of plain values by the quick way, all else by cloudpickle, with buffers."""
+    """Pickle a result: small tuples of plain values with pickle, everything else with cloudpickle and buffers."""
     if type(value) is tuple and len(value) <= _SMALL_TUPLE and all(type(item) in _PLAIN for item in value):
         return pickle.dumps(value, PROTOCOL)
     return pickles.dump(value)
@@ -171,7 +171,7 @@ def _returned(value: Any, dump: Callable[[Any], Payload]) -> tuple[int, Payload]
 
 
 def failed(error: ScalerError) -> tuple[int, bytes]:
-    """The outcome of a task that the engine could not run."""
+    """Status and payload of a task that the engine could not run."""
     return Status.FAILED, describe(error)
 
 
@@ -192,7 +192,7 @@ def _raised(error: BaseException) -> tuple[int, bytes]:
 
 
 def drop_frames_of(files: Container[str], error: BaseException) -> None:
-    """Have the traceback of an exception begin behind the frames of these files."""
+    """Remove the leading frames of these files from the traceback of an exception."""
     origin = Origin.of(error)
     trace = origin.traceback
     while trace is not None and trace.tb_frame.f_code.co_filename in files:
@@ -213,6 +213,6 @@ def _exited(error: BaseException) -> tuple[int, bytes]:
 
 
 def _remote_traceback(error: Exception) -> str:
-    """As Python prints it; the exception keeps a traceback without the frames that led to the task."""
+    """Format an exception as Python prints it, after removing the worker's own frames."""
     drop_frames_of(_OUR_FILES, error)
     return formatted(error)

@@ -1,8 +1,8 @@
-"""Leftovers: what a task may leave behind in its worker's process that would meet later tasks, and that can be undone.
+"""Reverts process state that a task has changed and that would affect later tasks.
 
-Theory. To look at everything takes many microseconds, more than a task does. So the functions that change something
-note that they were called, and only then everything is looked at when the run ends. What is changed past them, by C
-code, is found when the process is examined (scaler_worker.worker.damage).
+Theory. Comparing all state takes many microseconds, longer than a short task. So the functions that change it count
+their calls, and the state is compared after a run only if one was called. Changes by C code are found when the process
+is examined (scaler_worker.worker.damage).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Any, Final, TextIO
 
 _TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SIGNALS: Final = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-_NOTED: Final = {
+_WATCHED: Final = {
     "signal": ("signal", "setitimer", "alarm", "set_wakeup_fd", "pthread_sigmask"),
     "resource": ("setrlimit", "prlimit"),
     "sys": ("setrecursionlimit",),
     "faulthandler": ("dump_traceback_later",),
     "os": ("chroot", "setuid", "seteuid", "setreuid", "setresuid", "setgid", "setegid", "setregid", "setresgid"),
 }
-"""What notes that it was called: its effects are undone or found to be damage."""
+"""Functions whose calls are counted: their effects are reverted, or reported as damage."""
 _IMPLEMENTED_BY: Final = {"signal": "_signal", "os": "posix"}
-"""Pickles name functions by these modules."""
+"""Pickles refer to the functions through these modules."""
 _getsignal: Final[Callable[[int], Any]] = sys.modules["_signal"].getsignal
-"""signal.getsignal makes enumerations of all it finds, which takes ten times as long."""
+"""signal.getsignal converts its result to an enumeration, which takes ten times as long."""
 
 
 class Leftovers:
-    """Knows how this process was when this was made, and makes it so again: from its main thread only."""
+    """Records the state of this process at construction and restores it; main thread only."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -46,18 +46,18 @@ class Leftovers:
         signal.set_wakeup_fd(self._wakeup)
 
     def watch(self) -> None:
-        """Have the functions that change something note it from now on."""
-        for name, functions in _NOTED.items():
+        """Wrap the functions that change process state so that they count their calls."""
+        for name, functions in _WATCHED.items():
             for module in {name, _IMPLEMENTED_BY.get(name, name)}:
                 for function in functions:
-                    self._note_calls(sys.modules[module], function)
+                    self._count_calls(sys.modules[module], function)
 
     def suspected(self) -> bool:
-        """Whether there may be any. It is asked after each run, and takes 0.1 us."""
+        """Whether state may have changed. Called after each run; takes 0.1 us."""
         return self._calls > 0 or sys.stdout is not self._out or sys.stderr is not self._error
 
     def undo(self) -> None:
-        """Timers are disarmed; signals, standard streams and the recursion limit are as they were."""
+        """Disarm timers; restore signal handlers and mask, standard streams and the recursion limit."""
         for timer in _TIMERS:
             if signal.getitimer(timer)[0]:
                 signal.setitimer(timer, 0)
@@ -73,20 +73,20 @@ class Leftovers:
         sys.stderr = self._error = _usable(self._error, 2)
         self._calls = 0
 
-    def _note_calls(self, module: ModuleType, name: str) -> None:
+    def _count_calls(self, module: ModuleType, name: str) -> None:
         original = getattr(module, name)
 
         @functools.wraps(original)
-        def noting(*arguments: Any, **named: Any) -> Any:
+        def counting(*arguments: Any, **named: Any) -> Any:
             self._calls += 1
             return original(*arguments, **named)
 
-        noting.__module__ = module.__name__  # where pickles find it
-        setattr(module, name, noting)
+        counting.__module__ = module.__name__  # where pickles find it
+        setattr(module, name, counting)
 
 
 class _OpenText(io.TextIOWrapper):
-    """Standard output or error: to close it flushes it, since later tasks need it."""
+    """Standard output or error: close() only flushes, because later tasks need the stream."""
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ class _OpenText(io.TextIOWrapper):
 
 
 class _OpenBytes(io.BufferedWriter):
-    """The bytes of such a stream: another text stream may stand upon them for a while, and closes them at its end."""
+    """The buffer of such a stream: close() only flushes, because a text stream that wraps it closes it at its end."""
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -102,14 +102,14 @@ class _OpenBytes(io.BufferedWriter):
 
 
 def standard_stream(number: int) -> TextIO:
-    """Standard output (1) or error (2), by lines, which no task can close."""
+    """Open standard output (1) or error (2), line-buffered, such that tasks cannot close it."""
     raw = io.FileIO(number, "w", closefd=False)
     errors = "strict" if number == 1 else "backslashreplace"
     return _OpenText(_OpenBytes(raw), encoding="utf-8", errors=errors, line_buffering=True)
 
 
 def _usable(stream: TextIO, number: int) -> TextIO:
-    """The stream, or one in its place where its parts are closed or taken from it."""
+    """Return the stream, or a new one if it is closed or detached."""
     try:
         if not getattr(stream, "closed", False):  # a preload may have put anything there
             return stream

@@ -1,4 +1,4 @@
-"""Object storage as a worker uses it."""
+"""A worker's access to object storage."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from scaler_worker.ipc.frames import result_name
 
 CACHE_BYTES: Final = 256 * 1024 * 1024
 AHEAD_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of outcomes on the way to storage after which each is waited for."""
+"""Bytes of results in transit to storage beyond which a put waits."""
 
 
 @dataclass(slots=True)
 class _CachedObject:
-    """What a worker keeps of an object: its bytes, or a value that nobody can change and that needs them no more."""
+    """A cached object: its bytes, or its immutable value, which no longer needs them."""
 
     size: int
     payload: Buffer | None
@@ -38,11 +38,11 @@ class _CachedObject:
 
 
 class WorkerObjectStore:
-    """What Runner and the client inside its tasks share: one connection, opened when it is first needed.
+    """The connection that Runner and the client inside its tasks share; opened on first use.
 
-    It is an agent's, which may write results in any session, and it owns `session`: what tasks here submit and put
-    ends with this process. Of what several runs may need the latest is kept, up to `limit` bytes, until it is not used.
-    Where storage is on another host, this one's workers share what they fetch in a `cache`.
+    It has the role of an agent, which may write results in any session, and it owns `session`: tasks and objects that
+    tasks here create end with this process. Objects that several runs may need are cached up to `limit` bytes, in LRU
+    order. If storage is on another host, this host's workers share fetched objects in `cache`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class WorkerObjectStore:
         self._cache = cache
         self._kept: OrderedDict[bytes, _CachedObject] = OrderedDict()
         self._size = 0
-        self._on_the_way = 0
+        self._in_transit = 0
         self._lock = threading.Lock()
 
     def _connect(self, address: Address) -> ObjectConnection:
@@ -77,15 +77,15 @@ class WorkerObjectStore:
 
     @property
     def named(self) -> bool:
-        """Whether there is a server."""
+        """Whether the address of a server is known."""
         return self.door.named
 
     def get(self, reference: bytes) -> Buffer:
-        """The object; raises ScalerError."""
+        """Fetch an object; raises ScalerError."""
         return self.door.connection().get(Reference.unpack(reference))
 
     def get_shared(self, reference: bytes) -> Buffer:
-        """An object that other runs may need, too; raises ScalerError."""
+        """Fetch an object through the cache; raises ScalerError."""
         kept = self._use(reference)
         if kept is not None and kept.payload is not None:
             return kept.payload
@@ -94,7 +94,7 @@ class WorkerObjectStore:
         return payload
 
     def load_shared(self, reference: bytes) -> Any:
-        """The value of such an object, anew unless nobody can change it; raises ScalerError, or what loading raises."""
+        """The value of an object; only immutable values are cached. Raises ScalerError, or what unpickling raises."""
         kept = self._use(reference)
         if kept is not None and kept.payload is None:
             return kept.value
@@ -106,11 +106,11 @@ class WorkerObjectStore:
 
     @property
     def keeping(self) -> bool:
-        """Whether anything is kept."""
+        """Whether any object is cached."""
         return bool(self._kept)
 
     def forget_unused(self) -> None:
-        """Drop what no run has needed since this was called before."""
+        """Evict objects that were not used since the last call."""
         for reference, kept in list(self._kept.items()):
             if not kept.used:
                 self._drop(reference)
@@ -137,29 +137,29 @@ class WorkerObjectStore:
             self._size -= kept.size
 
     def put(self, payload: Payload, task: int, run: int) -> bytes:
-        """Store the outcome of a task's run, for its session; returns its packed reference. Raises ScalerError."""
+        """Store the result of a run in its task's session; returns the packed reference. Raises ScalerError."""
         name = result_name(self._secret, task, run, self._pid)
         buffers = payload.pieces if isinstance(payload, BufferedPickle) else payload
         return self.door.connection().put(buffers, session=session_of(task), name=name).pack()
 
     def may_put_soon(self, size: int) -> bool:
-        """Whether so many bytes may be put without waiting: it is little, and so is what is on the way."""
-        return size < SHARED_BYTES and self._on_the_way + size <= AHEAD_BYTES
+        """Whether `size` bytes may be put without waiting: both they and the bytes in transit are few."""
+        return size < SHARED_BYTES and self._in_transit + size <= AHEAD_BYTES
 
     def put_soon(self, payload: bytes, task: int, run: int, done: Done) -> bytes:
-        """As `put`, but does not wait: `done` hears of its end, on another thread."""
+        """As `put`, without waiting: `done` is called on another thread when storage has answered."""
         name = result_name(self._secret, task, run, self._pid)
 
         def ended(error: ScalerError | None) -> None:
             with self._lock:
-                self._on_the_way -= len(payload)
+                self._in_transit -= len(payload)
             done(error)
 
         with self._lock:
-            self._on_the_way += len(payload)
+            self._in_transit += len(payload)
         try:
             return self.door.connection().put_soon(payload, session=session_of(task), name=name, done=ended).pack()
         except BaseException:
             with self._lock:
-                self._on_the_way -= len(payload)
+                self._in_transit -= len(payload)
             raise

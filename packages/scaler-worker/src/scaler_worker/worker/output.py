@@ -1,6 +1,7 @@
-"""What a task prints, on its way to the client.
+"""Captures what a task prints.
 
-Finalizers and signal handlers print, too, and they may interrupt a print: nothing here waits for whom it interrupts.
+Finalizers and signal handlers may interrupt a print and print themselves, so nothing here waits for a lock that the
+interrupted code may hold.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FLUSH_CHARACTERS: Final = 8192
 
 
 class _Bytes(io.BufferedIOBase):
-    """The `buffer` of a stream: bytes are text in UTF-8."""
+    """The `buffer` of a stream: decodes bytes as UTF-8."""
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
@@ -44,9 +45,9 @@ class _Bytes(io.BufferedIOBase):
 
 
 class _Stream(io.TextIOBase):
-    """Stands for sys.stdout or sys.stderr while a task runs; a line is sent when it is complete.
+    """Replaces sys.stdout or sys.stderr while a task runs; sends complete lines.
 
-    After the task it passes on to the stream it stood for: a thread may have kept it.
+    After the task it writes to the original stream, since a thread may still hold a reference to it.
     """
 
     encoding = "utf-8"
@@ -58,7 +59,7 @@ class _Stream(io.TextIOBase):
         self._ended = False
         self._pieces: deque[str] = deque()
         self._size = 0
-        """Characters, about: threads may count at once."""
+        """Approximate number of characters: threads update it without a lock."""
         self._pump = Pump(self._send_pieces)
         self._buffer: _Bytes | None = None
         notify_forks(self)
@@ -68,13 +69,13 @@ class _Stream(io.TextIOBase):
 
     @property
     def buffer(self) -> _Bytes:
-        """Takes bytes."""
+        """The binary stream underneath."""
         if self._buffer is None:
             self._buffer = _Bytes(self)
         return self._buffer
 
     def forked(self) -> None:
-        """What is not sent yet the parent sends."""
+        """Drop unsent text: the parent sends it."""
         self._pieces.clear()
         self._pump.renew()
 
@@ -102,7 +103,7 @@ class _Stream(io.TextIOBase):
         self._pump.run()
 
     def _pass_on(self, text: str) -> None:
-        if self._original is not None:  # which the standard streams of a process may be
+        if self._original is not None:  # a process may have no standard streams
             self._original.write(text)
 
     def _send_pieces(self) -> None:
@@ -112,14 +113,14 @@ class _Stream(io.TextIOBase):
             self._send(text)
 
     def end(self) -> None:
-        """The task is over."""
+        """Send the rest; later text goes to the original stream."""
         self._ended = True
         self._pump.run()
-        self._send = self._pass_on  # what a thread has begun to write
+        self._send = self._pass_on  # for a thread that is inside `write`
 
 
 class CapturedOutput:
-    """Sends what is printed, by any thread of the process, as long as it is entered."""
+    """Context manager: sends what any thread of the process prints."""
 
     def __init__(self, send: Callable[[int, str], None]) -> None:
         self._kept = sys.stdout, sys.stderr

@@ -1,4 +1,4 @@
-"""Lines of output behind a prefix that says whose they are. Pure."""
+"""Prefixes lines of output with their task and worker. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class PrefixedLines:
-    """Passes on text by stream, each line behind the prefix; a line may come in pieces."""
+    """Sends text per stream with a prefix before each line; a line may arrive in pieces."""
 
     def __init__(self, prefix: str, send: Callable[[int, str], None]) -> None:
         self._prefix = prefix
@@ -14,7 +14,7 @@ class PrefixedLines:
         self._open: set[int] = set()
 
     def send(self, stream: int, text: str) -> None:
-        """Pass on what was written."""
+        """Send a piece of text."""
         if not text:
             return
         head = "" if stream in self._open else self._prefix
@@ -24,6 +24,6 @@ class PrefixedLines:
         self._send(stream, head + body.replace("\n", f"\n{self._prefix}") + ("\n" if whole else ""))
 
     def end(self) -> None:
-        """End lines that are open: what comes next is somebody else's."""
+        """Terminate unfinished lines, since the next text belongs to another task."""
         for stream in self._open:
             self._send(stream, "\n")

@@ -1,4 +1,4 @@
-"""What a worker does once before its first task: `package.module:function` or `package.module:function(literal, …)`."""
+"""The preload that a worker calls before its first task: `module:function` or `module:function(literal, …)`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PreloadError(ScalerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Preload:
-    """A function by name, and the literals it is called with."""
+    """A function's name and its literal arguments."""
 
     module: str
     path: str
@@ -30,7 +30,7 @@ class Preload:
 
     @classmethod
     def parse(cls, spec: str) -> Preload:
-        """Read a specification; raises PreloadError."""
+        """Parse a specification; raises PreloadError."""
         match = _SPEC.fullmatch(spec.strip())
         if match is None:
             raise PreloadError(f"{PreloadError.__doc__}, not {spec!r}")
@@ -45,13 +45,14 @@ class Preload:
         return cls(match["module"], match["path"], args, kwargs)
 
     def load(self) -> Callable[..., Any]:
-        """The function; raises what importing it raises."""
+        """Import the function; raises what the import raises, or PreloadError if it is not callable."""
         found = operator.attrgetter(self.path)(importlib.import_module(self.module))
         if not callable(found):
-            raise PreloadError(f"Preload target must be callable: {self.module}:{self.path} is none")
+            name, kind = f"{self.module}:{self.path}", type(found).__name__
+            raise PreloadError(f"Preload target must be callable: {name} is a {kind}")
         function: Callable[..., Any] = found
         return function
 
     def run(self) -> None:
-        """Call it."""
+        """Import and call the function; raises what either raises."""
         self.load()(*self.args, **dict(self.kwargs))

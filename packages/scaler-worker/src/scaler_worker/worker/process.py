@@ -1,4 +1,4 @@
-"""A worker process: what it is from the fork on, and its loop."""
+"""The worker process: set-up after the fork, the loop over datagrams, periodic maintenance."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from scaler_worker.worker.runner import RetiredError, Runner
 
 DESCRIPTORS: Final = 4
 RECEIVE_SIZE: Final = 2 * DATAGRAM_LIMIT
-KEEP_SECONDS: Final = 1.0
-"""Objects that no run has needed for so long, and then for as long again, are let go."""
+OBJECT_SECONDS: Final = 1.0
+"""Idle time of cached objects: they are evicted after one to two times this."""
 FUNCTION_SECONDS: Final = 300.0
-"""Functions that no run has needed for so long, and then for as long again, are let go."""
+"""Idle time of cached functions: they are evicted after one to two times this."""
 EXAMINE_SECONDS: Final = 0.05
 LONG_SECONDS: Final = 0.001
-"""How often this process is examined for damage, and after which datagrams in any case: it takes a few microseconds."""
+"""The process is examined for damage every EXAMINE_SECONDS and after each datagram that takes LONG_SECONDS."""
 _ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(4)
 
 
@@ -64,7 +64,7 @@ class WorkerDescriptors:
         self._files.extend(self._now())
 
     def are_lost(self) -> bool:
-        """Whether tasks or results, which are open until the worker ends, are not what they were."""
+        """Whether a task has closed or replaced `tasks` or `results`."""
         return self._now() != self._files
 
     def _now(self) -> list[tuple[int, int] | None]:
@@ -80,22 +80,22 @@ def _file_of(descriptor: int) -> tuple[int, int] | None:
 
 
 class WorkerRuntime:
-    """What `scaler_client.task_context` offers to tasks."""
+    """The runtime that `scaler_client.task_context` offers to tasks."""
 
     def __init__(
-        self, core: Runner, transport: AgentTransport, storage: WorkerObjectStore, words: SharedState, damage: Damage
+        self, runner: Runner, transport: AgentTransport, storage: WorkerObjectStore, shared: SharedState, damage: Damage
     ) -> None:
-        self._core, self._transport, self._storage, self._words = core, transport, storage, words
+        self._runner, self._transport, self._storage, self._shared = runner, transport, storage, shared
         self._damage = damage
 
     @property
     def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
-        """Of each task whose result the current run takes: the payload, or, where that is stored, its reference."""
-        return self._core.inputs
+        """By task id, the inputs of the current run: whether stored, and the payload or its reference."""
+        return self._runner.inputs
 
     @property
     def session(self) -> int:
-        """The session of tasks that tasks here submit; object storage knows it to be this process's."""
+        """The session of tasks that tasks here submit; this process owns it in object storage."""
         return self._storage.session
 
     @property
@@ -104,33 +104,33 @@ class WorkerRuntime:
         return self._storage.door
 
     def fetch(self, reference: bytes) -> Buffer:
-        """The bytes of an object that calls name; raises ScalerError."""
+        """Fetch an object that a call refers to; raises ScalerError."""
         return self._storage.get_shared(reference)
 
     def load(self, reference: bytes) -> Any:
-        """The value of an object that calls name; raises ScalerError, or what loading raises."""
+        """The value of an object that a call refers to; raises ScalerError, or what unpickling raises."""
         return self._storage.load_shared(reference)
 
     def current(self) -> CurrentTask | None:
-        """The task being run."""
-        return self._core.current()
+        """The current task; None between tasks."""
+        return self._runner.current()
 
     @property
     def scheduler(self) -> int:
-        """The incarnation of the scheduler that this process works for."""
-        return self._words.scheduler
+        """The incarnation of the scheduler that this process works for; 0 before the first connection."""
+        return self._shared.scheduler
 
     def retire(self, why: str) -> None:
-        """Have this process run no more tasks once the current one has ended."""
-        self._damage.note(why)
+        """Run no more tasks in this process after the current one; `why` is logged."""
+        self._damage.report(why)
 
     def connect(self) -> AgentTransport:
-        """The channel to the agent; whoever had it before has ended."""
+        """The channel to the agent; the previous owner has ended."""
         return self._transport.taken_over()
 
 
-def _see_as_the_caller() -> None:
-    """In a local cluster tasks find modules and files where the program that started it finds them."""
+def _use_path_of_caller() -> None:
+    """In a local cluster, use the module path and working directory of the program that started it."""
     if path := os.environ.get("SCALER_WORKER_PATH"):
         theirs = path.split(os.pathsep)
         sys.path[:] = theirs + [entry for entry in sys.path if entry not in theirs]
@@ -139,28 +139,28 @@ def _see_as_the_caller() -> None:
 
 
 def run_worker(
-    ends: WorkerDescriptors, lifeline: int, words: SharedState, number: int, name: str, config: WorkerConfig
+    ends: WorkerDescriptors, lifeline: int, shared: SharedState, number: int, name: str, config: WorkerConfig
 ) -> NoReturn:
-    """Be a worker until the agent closes the channel. Called in a freshly forked process; never returns."""
+    """Run a worker until the agent closes the channel. Called in a freshly forked process; never returns."""
     code = 1
     try:
         _become_worker(ends, lifeline)
         pipe = ResultPipe(ends.results, ends.faults)
-        _see_as_the_caller()
+        _use_path_of_caller()
         if not _preload(config, pipe):
             os._exit(1)
         storage = WorkerObjectStore(
-            lambda: config.object_storage_address or words.storage, words.secret, name, cache=_cache(config)
+            lambda: config.object_storage_address or shared.storage, shared.secret, name, cache=_cache(config)
         )
         leftovers = Leftovers()
-        answers, damage = OrderedReplies(pipe.write), Damage(ends.faults, leftovers.undo)
-        core = Runner(
+        replies, damage = OrderedReplies(pipe.write), Damage(ends.faults, leftovers.undo)
+        runner = Runner(
             name=name,
             host=socket.gethostname(),
             number=number,
             pid=os.getpid(),
-            word=words.of(number),
-            answers=answers,
+            cells=shared.cells(number),
+            replies=replies,
             capture=CapturedOutput,
             finish=run_coroutine,
             clock=time.monotonic_ns,
@@ -171,13 +171,13 @@ def run_worker(
             store=storage,
         )
         transport = AgentTransport(socket.socket(fileno=ends.messages))
-        task_context.install(WorkerRuntime(core, transport, storage, words, damage))
-        os.register_at_fork(after_in_child=lambda: core.become_fork(_end_fork))
+        task_context.install(WorkerRuntime(runner, transport, storage, shared, damage))
+        os.register_at_fork(after_in_child=lambda: runner.become_fork(_end_fork))
         leftovers.watch()
-        core.ready()
+        runner.ready()
         with contextlib.suppress(RetiredError):
-            _work(core, storage, ends, config)
-        answers.finish()
+            _work(runner, storage, ends, config)
+        replies.finish()
         code = 0
     except BaseException as error:
         code = _exit_code(error, ends)
@@ -188,17 +188,17 @@ def run_worker(
 
 
 def _exit_code(error: BaseException, ends: WorkerDescriptors) -> int:
-    """How a worker ends that can not go on; a fault of ours leaves its traceback."""
+    """The exit code after an error; an unexpected one prints its traceback."""
     if ends.are_lost():
         return DESCRIPTORS_LOST
-    if isinstance(error, BrokenPipeError):  # the agent is gone
+    if isinstance(error, BrokenPipeError):  # the agent has exited
         return 0
     sys.excepthook(type(error), error, error.__traceback__)
     return 1
 
 
 def _end_fork() -> NoReturn:
-    """End a process that a task has forked and that has come back from the task: only its parent may answer."""
+    """Exit a process that a task forked and that returned from the task: only its parent writes the record."""
     with contextlib.suppress(Exception):
         sys.stderr.write(f"process {os.getpid()} was forked by a task and returned from it; it ends here\n")
         sys.stdout.flush()
@@ -230,13 +230,13 @@ def _become_worker(ends: WorkerDescriptors, lifeline: int) -> None:
 
 
 def _die_with(lifeline: int) -> None:
-    """Have the kernel send SIGKILL when the last writer of a pipe is gone: the agent holds the only one.
+    """Have the kernel send SIGKILL when the last writer closes a pipe: the agent holds the only one.
 
-    It is sent to this process and to all of its group, which it leads. PR_SET_PDEATHSIG would do that at the death of
-    the template, which workers are to outlive.
+    The signal goes to this process and to the process group that it leads. PR_SET_PDEATHSIG would react to the death of
+    the template, which workers outlive.
     """
     for owner in (os.getpid(), -os.getpid()):
-        # A file description of our own, since its owner is who gets the signal.
+        # A file description of our own, since the signal goes to its owner.
         descriptor = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         fcntl.fcntl(descriptor, fcntl.F_SETOWN, owner)
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
@@ -259,18 +259,18 @@ def _preload(config: WorkerConfig, pipe: ResultPipe) -> bool:
     return True
 
 
-def _work(core: Runner, storage: WorkerObjectStore, ends: WorkerDescriptors, config: WorkerConfig) -> None:
+def _work(runner: Runner, storage: WorkerObjectStore, ends: WorkerDescriptors, config: WorkerConfig) -> None:
     tasks = socket.socket(fileno=ends.tasks)
-    chores = _Chores(core, storage, config)
-    receive, take, clock, limit = tasks.recvmsg, core.take, time.monotonic, 0.0
+    maintenance = _Maintenance(runner, storage, config)
+    receive, take, clock, limit = tasks.recvmsg, runner.take, time.monotonic, 0.0
     while True:
-        if limit != chores.seconds:
-            limit = chores.seconds
+        if limit != maintenance.seconds:
+            limit = maintenance.seconds
             _limit_waiting(tasks, limit)
         try:
             datagram, ancillary, _, _ = receive(RECEIVE_SIZE, _ONE_DESCRIPTOR)
         except BlockingIOError:
-            chores.do(clock())
+            maintenance.do(clock())
         except KeyboardInterrupt:
             continue
         else:
@@ -278,14 +278,14 @@ def _work(core: Runner, storage: WorkerObjectStore, ends: WorkerDescriptors, con
                 return
             began = clock()
             take(read_memory_file(ancillary) if ancillary else datagram)
-            chores.do_after_work(began, clock())
+            maintenance.do_after_work(began, clock())
 
 
-class _Chores:
-    """What a worker does between datagrams, now and then; `seconds` is how long it may wait for one."""
+class _Maintenance:
+    """Periodic maintenance between datagrams; `seconds` is how long the worker may wait for a datagram."""
 
-    def __init__(self, core: Runner, storage: WorkerObjectStore, config: WorkerConfig) -> None:
-        self._core, self._storage = core, storage
+    def __init__(self, runner: Runner, storage: WorkerObjectStore, config: WorkerConfig) -> None:
+        self._runner, self._storage = runner, storage
         self._interval = self.seconds = config.garbage_collect_interval_seconds
         self._threshold = config.trim_memory_threshold_bytes
         self._worked = False
@@ -294,21 +294,21 @@ class _Chores:
         self._collect_at, self._functions_at = now + self._interval, now + FUNCTION_SECONDS
 
     def do_after_work(self, began: float, now: float) -> None:
-        """Do what is due after a datagram; raises RetiredError where that has damaged this process."""
+        """Do the maintenance due after a datagram; raises RetiredError if a task has damaged this process."""
         self._worked = True
         if now >= self._examine_at or now >= began + LONG_SECONDS:
-            self._core.examine()
+            self._runner.examine()
             self._examine_at = now + EXAMINE_SECONDS
         self.do(now)
 
     def do(self, now: float) -> None:
-        """Do what is due."""
+        """Do the maintenance that is due."""
         if self._storage.keeping and now >= self._forget_at:
             self._storage.forget_unused()
-            self._forget_at = now + KEEP_SECONDS
-        self.seconds = min(self._interval, KEEP_SECONDS) if self._storage.keeping else self._interval
+            self._forget_at = now + OBJECT_SECONDS
+        self.seconds = min(self._interval, OBJECT_SECONDS) if self._storage.keeping else self._interval
         if now >= self._functions_at:
-            self._worked |= self._core.forget_unused()
+            self._worked |= self._runner.forget_unused()
             self._functions_at = now + FUNCTION_SECONDS
         if now >= self._collect_at:
             if self._worked:
@@ -317,14 +317,14 @@ class _Chores:
 
 
 def _limit_waiting(tasks: socket.socket, interval: float) -> None:
-    """A time limit of the kernel's costs nothing per datagram, unlike one of Python's."""
+    """Set the receive timeout in the kernel, which costs nothing per datagram, unlike socket.settimeout."""
     seconds = int(interval)
     timeval = seconds.to_bytes(8, sys.byteorder) + int((interval - seconds) * 1e6).to_bytes(8, sys.byteorder)
     tasks.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
 
 def read_memory_file(ancillary: list[tuple[int, int, bytes]]) -> bytes:
-    """The datagram that came as a memory file."""
+    """Read the datagram that was passed as a memory file."""
     descriptor = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
     try:
         size = os.fstat(descriptor).st_size
@@ -348,5 +348,5 @@ def _collect(threshold: int) -> None:
     if used > threshold:
         import ctypes
 
-        with contextlib.suppress(AttributeError):  # not every libc has it
+        with contextlib.suppress(AttributeError):  # only glibc has it
             ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Pump: work that any thread, finalizer or signal handler may ask for, done by one of them at a time."""
+"""Pump: serializes work that threads, finalizers and signal handlers request."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class Pump:
-    """Calls `work` when asked to.
+    """Calls `work` once per request or for several at once, never concurrently.
 
-    A finalizer or signal handler may interrupt `work`, and ask, anywhere: it does not wait, and `work` is called again
-    by the caller that it has interrupted.
+    A finalizer or signal handler may interrupt `work` and request it: `run` then returns at once, and the interrupted
+    caller calls `work` again.
     """
 
     __slots__ = ("_asked", "_lock", "_work", "_working")
@@ -20,12 +20,12 @@ class Pump:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew in a forked process: whoever was at work is not here."""
+        """Reset in a forked process, where the thread that was working does not exist."""
         self._lock = threading.RLock()
         self._asked = self._working = False
 
     def run(self) -> None:
-        """Have `work` called after this moment."""
+        """Have `work` called after this request."""
         self._asked = True
         with self._lock:
             if self._working:

@@ -56,72 +56,72 @@ from scaler_worker.worker.output_prefixes import PrefixedLines
 RUN: Final = 0
 STARTED: Final = 1
 REVOKED: Final = 2
-"""Places in a worker's word: the current run, when it started (monotonic nanoseconds), the revoked sequence."""
+"""Indexes of a worker's cells: current run, its start (monotonic nanoseconds), revoked sequence."""
 EVERYTHING: Final = 2**64 - 1
-"""The revoked sequence of a worker that runs nothing any more."""
+"""Revokes every datagram."""
 INLINE_MOST: Final = 2**32 - 1
-"""Bytes that a record, and the messages behind it, can hold."""
+"""Bytes that a record, and the message that it becomes, can hold."""
 _TOO_BIG: Final = (
-    "a result of {:,} bytes is too big for a message, which holds {:,}: start an object storage server, which takes it "
-    "(scaler_object_storage_server; a scheduler starts one by itself unless it is told not to)"
+    "a result of {:,} bytes is too big for a message of at most {:,} bytes: start an object storage server "
+    "(scaler_object_storage_server; a scheduler starts one itself unless its options say otherwise)"
 )
 BRIEF_NANOSECONDS: Final = 200_000
-"""Runs up to this are taken to use the CPU all the time: to ask costs more than many a task."""
+"""Shorter runs are assumed to be CPU-bound: reading the CPU clock costs more than many tasks."""
 TEXT_LIMIT: Final = 4096 - RECORD.size
-"""Bytes of output in one record: with Linux' PIPE_BUF in all no other process can write in the middle of it."""
+"""Bytes of output per record: a record of PIPE_BUF bytes in all is written atomically on Linux."""
 LONG_NANOSECONDS: Final = 50_000_000
-"""Runs longer than this have their peak memory read."""
+"""Peak memory is read after runs longer than this."""
 
 
 class ObjectStore(Protocol):
-    """Where payloads too big to travel inline are."""
+    """Port to object storage, for payloads over INLINE_LIMIT."""
 
     @property
     def named(self) -> bool:
-        """Whether there is a server: without one everything travels inline."""
+        """Whether the address of a server is known; without one every payload is inline."""
 
     def get(self, reference: bytes) -> Buffer:
-        """The object; raises ScalerError."""
+        """Fetch an object; raises ScalerError."""
 
     def put(self, payload: Payload, task: int, run: int) -> bytes:
-        """Store the outcome of a task's run, for its session; returns its packed reference. Raises ScalerError."""
+        """Store the result of a run in its task's session; returns the packed reference. Raises ScalerError."""
 
     def may_put_soon(self, size: int) -> bool:
-        """Whether so many bytes may be put without waiting."""
+        """Whether `size` bytes may be put without waiting."""
 
     def put_soon(self, payload: bytes, task: int, run: int, done: Callable[[ScalerError | None], object]) -> bytes:
-        """As `put`, but does not wait: `done` hears of its end, on another thread."""
+        """As `put`, without waiting: `done` is called on another thread when storage has answered."""
 
 
 class DeferredReply(Protocol):
-    """A record that has its place, and leaves when it is both known and stored."""
+    """A reply with a reserved position: written when its record is known and its result is stored."""
 
-    def say(self, record: bytes, on_error: Callable[[ScalerError], bytes]) -> None:
-        """What to say when the outcome is stored, and what where it could not be."""
+    def complete(self, record: bytes, on_error: Callable[[ScalerError], bytes]) -> None:
+        """Set the record to write once the result is stored; `on_error` makes one if it could not be stored."""
 
     def stored(self, error: ScalerError | None) -> None:
-        """Storage has the outcome, or why it has not; from any thread."""
+        """Storage has the result, or failed with `error`; from any thread."""
 
     def wait(self) -> bool:
-        """Whether storage has the outcome; blocks until that is known."""
+        """Block until storage has answered; returns whether it has the result."""
 
 
 class ReplyPort(Protocol):
-    """The way to the agent."""
+    """Port to the agent."""
 
     def write(self, record: bytes) -> None:
-        """Say this behind all that was to be said before."""
+        """Write a record after all earlier ones."""
 
     def reserve(self) -> DeferredReply:
-        """The next place."""
+        """Reserve the next position in the order."""
 
 
 class RetiredError(ScalerError):
-    """This worker can run no more tasks, and the agent knows why."""
+    """this worker can run no more tasks"""
 
 
 class Runner:
-    """One worker's functions and its current run. `take` is the way in, `answers` the way out."""
+    """Runs the tasks of one worker. Datagrams come in through `take`; records go out through `replies`."""
 
     def __init__(
         self,
@@ -130,8 +130,8 @@ class Runner:
         host: str,
         number: int,
         pid: int,
-        word: Any,
-        answers: ReplyPort,
+        cells: Any,
+        replies: ReplyPort,
         capture: Callable[[Callable[[int, str], None]], AbstractContextManager[None]],
         finish: Await,
         clock: Callable[[], int],
@@ -143,62 +143,62 @@ class Runner:
     ) -> None:
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self._name, self._number, self._pid = name, number, pid
-        self._place = f"{name}@{host}"
-        self._word, self._capture, self._finish = word, capture, finish
-        self._answers, self._write = answers, answers.write
+        self._origin = f"{name}@{host}"
+        self._cells, self._capture, self._finish = cells, capture, finish
+        self._replies, self._write = replies, replies.write
         self._clock, self._cpu_clock, self._peak_memory = clock, cpu_clock, peak_memory
         self._find_damage, self._suspected = damage, suspected
-        self._damaged = ""
-        self._last = self._whole_after = 0
-        """The last run that ended, and the one after which this process was found whole."""
+        self._damage = ""
+        self._last = self._undamaged_after = 0
+        """The last finished run, and the last one after which this process was found undamaged."""
         self._store = store
         self._functions = FunctionCache()
-        self._made: dict[int, tuple[bool, bytes]] = {}
-        """What the run before has made, by its task."""
-        self._making: DeferredReply | None = None
-        """Its answer, where that is on the way to storage."""
+        self._previous: dict[int, tuple[bool, bytes]] = {}
+        """The result of the previous run, by its task: whether stored, and the payload or its reference."""
+        self._pending_reply: DeferredReply | None = None
+        """The reply of the previous run, if its result is in transit to storage."""
         self._run, self._task, self._attempt = 0, 0, 0
         self._peak = peak_memory()
 
     def current(self) -> CurrentTask | None:
-        """The task being run."""
+        """The current task; None between tasks."""
         return CurrentTask(self._task, self._attempt, self._name, self._run) if self._run else None
 
     def take(self, datagram: bytes) -> None:
-        """Do what a datagram says; raises RetiredError where this process can go on no more."""
+        """Handle a datagram; raises RetiredError if this process can run no more tasks."""
         if datagram[0] == DEFINE:
             self._define(unpack_definition(datagram))
         else:
             self._run_tasks(datagram)
             self._run = 0
-            if self._damaged:
-                self._retire(self._damaged)
+            if self._damage:
+                self._retire(self._damage)
 
     def ready(self) -> None:
-        """Say that tasks may come."""
+        """Tell the agent that this worker waits for tasks."""
         self._record(READY, 0, self._pid, b"")
 
     def examine(self) -> None:
-        """See whether this process can go on running tasks; raises RetiredError where it can not."""
+        """Look for damage; raises RetiredError if there is any."""
         if damage := self._find_damage():
             self._retire(damage)
-        self._whole_after = self._last
+        self._undamaged_after = self._last
 
     def _retire(self, why: str) -> NoReturn:
         self._record(RETIRED, 0, 0, why.encode("utf-8", "replace")[:TEXT_LIMIT])
         raise RetiredError(why)
 
     def forget_unused(self) -> bool:
-        """Let go of functions that no run has needed since this was called before; whether there were any."""
+        """Evict functions that were not used since the last call; returns whether there were any."""
         return self._functions.forget_unused()
 
     def become_fork(self, end: Callable[[], NoReturn]) -> None:
-        """This process was forked by the current run: it may print, and calls `end` where the run comes to its end."""
+        """The current run has forked this process: it may print, and calls `end` when the run returns."""
         self._store = None
         self._write = lambda record: end()
 
     def _define(self, definition: Definition) -> None:
-        """Loading waits for the first run, so that what it does is the doing of that run."""
+        """Defer loading to the first run, so that side effects and errors of the import belong to a run."""
 
         def load_and_run(call: Buffer) -> tuple[int, Payload]:
             try:
@@ -215,15 +215,15 @@ class Runner:
 
     def _run_tasks(self, datagram: bytes) -> None:
         sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
-        word, clock, cpu_clock, invokers = self._word, self._clock, self._cpu_clock, self._functions.use(handles)
+        cells, clock, cpu_clock, invokers = self._cells, self._clock, self._cpu_clock, self._functions.use(handles)
         pack, pid, number, suspected = RECORD.pack, self._pid, self._number, self._suspected
         start, cpu_start = clock(), cpu_clock()
         for run, task, handle, length, attempt, flag in zip(
             runs, tasks, handles, lengths, attempts, flags, strict=True
         ):
-            word[STARTED] = start
-            word[RUN] = run
-            if word[REVOKED] >= sequence:
+            cells[STARTED] = start
+            cells[RUN] = run
+            if cells[REVOKED] >= sequence:
                 self._record(RETURNED, 0, run, b"")
                 break
             at, end = end, end + length
@@ -232,20 +232,19 @@ class Runner:
                 self._decline(FUNCTION_MISSING, run)
                 continue
             self._run, self._task, self._attempt = run, task, attempt
-            if flag:
-                outcome = self._run_flagged(invoker, datagram[at:end], flag)
-                if outcome is None:
-                    self._decline(INPUT_MISSING, run)
-                    continue
-                status, payload = outcome
-            else:
-                status, payload = invoker(datagram[at:end])
-            kind, answer = RESULT, None
+            result = self._run_flagged(invoker, datagram[at:end], flag) if flag else invoker(datagram[at:end])
+            if result is None:
+                self._decline(INPUT_MISSING, run)
+                continue
+            status, payload = result
+            kind, reply = RESULT, None
             if status or len(payload) > INLINE_LIMIT or suspected():
-                kind, status, payload, answer = self._place_outcome(status, payload)
+                kind, status, payload, reply = self._finish_run(status, payload)
+            # A later run of this datagram may take the result as its input.
             small = not status and len(payload) <= INLINE_LIMIT
-            self._made = {task: (kind == STORED_RESULT, bytes(payload))} if small else {}
-            self._making = answer
+            self._previous = {task: (kind == STORED_RESULT, bytes(payload))} if small else {}
+            self._pending_reply = reply
+            # The end of this run is the start of the next one: one clock call per run.
             stop = clock()
             cpu = duration = stop - start
             if duration > BRIEF_NANOSECONDS:
@@ -258,41 +257,41 @@ class Runner:
             start = stop
             profile = duration // 1000, cpu // 1000, self._peak, pid, number, attempt
             record = pack(kind, status, len(payload), run, *profile) + bytes(payload)
-            if answer is None:
+            if reply is None:
                 self._write(record)
             else:
-                answer.say(record, partial(_failing, run, profile))
+                reply.complete(record, partial(_failing, run, profile))
             self._last = run
 
-    def _place_outcome(self, status: int, payload: Payload) -> tuple[int, int, Payload, DeferredReply | None]:
-        """As `_place_result`, for runs that failed or are suspected, too.
+    def _finish_run(self, status: int, payload: Payload) -> tuple[int, int, Payload, DeferredReply | None]:
+        """As `_store_result`, but look for damage first if the run failed or may have changed process state.
 
-        Such a run is the last one of a process that is damaged. Raises RetiredError for one that failed, so that it is
-        tried again elsewhere, where an earlier run may have done the damage.
+        A damaged process runs nothing more. Raises RetiredError if this run failed and an earlier run may have done the
+        damage, so that this one is retried elsewhere.
         """
         if (status or self._suspected()) and (damage := self._find_damage()):
-            if status and self._whole_after != self._last:
+            if status and self._undamaged_after != self._last:
                 self._retire(damage)
-            self._damaged = damage
-            self._word[REVOKED] = EVERYTHING
+            self._damage = damage
+            self._cells[REVOKED] = EVERYTHING
         if len(payload) > INLINE_LIMIT:
-            return self._place_result(status, payload)
+            return self._store_result(status, payload)
         return RESULT, status, payload, None
 
     def _decline(self, kind: int, run: int) -> None:
-        """Say that a run can not be, and so makes nothing."""
-        self._made = {}
+        """Report a run that was not started, and so has no result."""
+        self._previous = {}
         self._record(kind, 0, run, b"")
 
     def _run_flagged(self, invoker: Invoker, call: Buffer, flag: int) -> tuple[int, Payload] | None:
-        """A call that is a reference, or comes with outcomes of other tasks; None where one of these is not here."""
+        """Run a call that is a reference or takes results of other tasks; None if such a result is missing."""
         try:
             if flag & WITH_INPUTS:
                 call, inputs = split_inputs(bytes(call))
-                if any(kind == FOLLOWS and not self._has_made(task) for task, kind, _ in inputs):
+                if any(kind == FOLLOWS and not self._has_previous(task) for task, kind, _ in inputs):
                     return None
                 self.inputs = {
-                    task: self._made[task] if kind == FOLLOWS else (kind == STORED, result)
+                    task: self._previous[task] if kind == FOLLOWS else (kind == STORED, result)
                     for task, kind, result in inputs
                 }
             if flag & STORED:
@@ -304,27 +303,27 @@ class Runner:
         finally:
             self.inputs = {}
 
-    def _has_made(self, task: int) -> bool:
-        """Whether the run before has made what is to be taken; waits until that is stored."""
-        return task in self._made and (self._making is None or self._making.wait())
+    def _has_previous(self, task: int) -> bool:
+        """Whether the previous run has a result for `task`; waits until it is stored."""
+        return task in self._previous and (self._pending_reply is None or self._pending_reply.wait())
 
     def _stored(self) -> ObjectStore:
         if self._store is None:
-            raise DeserializeError("the call is in object storage, and this worker is connected to none")
+            raise DeserializeError("the call is in object storage, but this worker has no connection to object storage")
         return self._store
 
     def _with_bodies(self, definition: Definition) -> Definition:
-        """The definition with its bytes in it."""
+        """The definition with stored bodies fetched."""
         if definition.body_stored:
             definition = replace(definition, body=self._stored().get(bytes(definition.body)))
         if definition.serializer_stored:
             definition = replace(definition, serializer_body=self._stored().get(bytes(definition.serializer_body)))
         return definition
 
-    def _place_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, DeferredReply | None]:
-        """Put an outcome beyond INLINE_LIMIT into object storage.
+    def _store_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, DeferredReply | None]:
+        """Put a payload over INLINE_LIMIT into object storage.
 
-        Returns the record's kind, status and payload, and the answer that it is for where it is not stored yet.
+        Returns kind, status and payload of the record, and the reserved reply while the result is in transit.
         """
         store = self._store
         if store is None or not store.named:
@@ -337,27 +336,27 @@ class Runner:
         except ScalerError as error:
             status, reason = failed(error)
             return RESULT, status, bytes(reason), None
-        answer, reference = self._answers.reserve(), b""
+        reply, reference = self._replies.reserve(), b""
         try:
-            reference = store.put_soon(bytes(payload), self._task, self._run, answer.stored)
+            reference = store.put_soon(bytes(payload), self._task, self._run, reply.stored)
         except ScalerError as error:
-            answer.stored(error)
-        return STORED_RESULT, status, reference, answer
+            reply.stored(error)
+        return STORED_RESULT, status, reference, reply
 
     def _capturing(self, invoker: Invoker, *, prefixed: bool) -> Invoker:
-        """The invoker with what it prints sent along, where wanted with its task and worker before each line."""
+        """Wrap an invoker so that its output is sent; `prefixed`: with task and worker before each line."""
 
         def run(call: Buffer) -> tuple[int, Payload]:
             current = self._run
 
             def send(stream: int, text: str) -> None:
                 for piece in _pieces(text.encode("utf-8", "replace"), TEXT_LIMIT):
-                    self._answers.write(self._packed(OUTPUT, stream, current, piece))
+                    self._replies.write(self._packed(OUTPUT, stream, current, piece))
 
             if not prefixed:
                 with self._capture(send):
                     return invoker(call)
-            lines = PrefixedLines(f"[{self._task:x} {self._place}] ", send)
+            lines = PrefixedLines(f"[{self._task:x} {self._origin}] ", send)
             with self._capture(lines.send):
                 outcome = invoker(call)
             lines.end()
@@ -373,7 +372,7 @@ class Runner:
 
 
 def _pieces(text: bytes, limit: int) -> Iterator[bytes]:
-    """Text in UTF-8 in pieces of at most so many bytes, cut between characters."""
+    """Split UTF-8 text into pieces of at most `limit` bytes, between characters."""
     at = 0
     while len(text) - at > limit:
         end = at + limit
@@ -385,6 +384,6 @@ def _pieces(text: bytes, limit: int) -> Iterator[bytes]:
 
 
 def _failing(run: int, profile: tuple[int, ...], error: ScalerError) -> bytes:
-    """The record of a run whose outcome could not be stored."""
+    """The record of a run whose result could not be stored."""
     status, reason = failed(error)
     return RECORD.pack(RESULT, status, len(reason), run, *profile) + reason

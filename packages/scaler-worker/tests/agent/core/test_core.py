@@ -426,7 +426,7 @@ def test_workers_that_do_not_get_ready_any_more_are_started_again_and_again() ->
         for number in list(host.workers):
             host.die(number)
         host.wait_until_due()
-    assert not host.stopped and sum("can not be started" in line for line in host.logs) == 1
+    assert not host.stopped and sum("cannot be started" in line for line in host.logs) == 1
     host.ready_all()
     assert "can be started again" in host.started[-1]
     host.drain()

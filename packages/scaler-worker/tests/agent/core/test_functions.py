@@ -28,18 +28,18 @@ def alive(kind: type) -> int:
 def test_tables_are_flat_over_any_number_of_distinct_functions() -> None:
     table, worker = FunctionTable(0.0), WorkerRecord(0, "w")
     often = Group(b"often")
-    [lane] = table.lanes([often])
+    [group] = table.groups([often])
     for number in range(4 * functions.FUNCTIONS_LIMIT):
         function = identity(number)
         table.learn(Functions((function,), ("f",), Payloads((b"body",))))
-        [new, again] = table.lanes([Group(function), often])
-        assert again is lane, "what is used often is not forgotten"
+        [new, again] = table.groups([Group(function), often])
+        assert again is group, "what is used often is not forgotten"
         assert table.definition(new.kind).body == b"body"
         worker.learn(new.kind)
-    assert len(worker.knows) == FUNCTIONS_LIMIT
+    assert len(worker.defined) == FUNCTIONS_LIMIT
     assert len(table) == functions.FUNCTIONS_LIMIT == 2 * HELD_FUNCTIONS
     assert alive(FunctionKind) <= 2 * functions.GROUPS_LIMIT + FUNCTIONS_LIMIT + 2
-    first, last = (table.lanes([Group(identity(at))])[0].kind for at in (0, 4 * functions.FUNCTIONS_LIMIT - 1))
+    first, last = (table.groups([Group(identity(at))])[0].kind for at in (0, 4 * functions.FUNCTIONS_LIMIT - 1))
     assert table.missing(first) == [identity(0)] and not table.missing(last)
 
 
@@ -47,9 +47,9 @@ def test_what_one_message_brings_is_never_too_much(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(functions, "FUNCTIONS_LIMIT", 10)
     monkeypatch.setattr(functions, "BODIES_LIMIT", 10)
     table, brought = FunctionTable(0.0), [identity(number) for number in range(25)]
-    lanes = table.lanes([Group(function) for function in brought])
+    groups = table.groups([Group(function) for function in brought])
     table.learn(Functions(brought, ["f"] * 25, Payloads([b"body"] * 25)))
-    assert [table.definition(lane.kind).body for lane in lanes] == [b"body"] * 25
+    assert [table.definition(group.kind).body for group in groups] == [b"body"] * 25
     table.learn(Functions([identity(99)], ["f"], Payloads([b"b"])))
     assert len(table) < 10, "they stay only as long as nothing else comes"
 
@@ -60,8 +60,8 @@ def test_a_serializer_that_is_used_is_not_forgotten(monkeypatch: pytest.MonkeyPa
     table.learn(Functions([serializer], ["s"], Payloads([b"serializer"])))
     for number in range(100):
         table.learn(Functions([identity(number)], ["f"], Payloads([b"body"])))
-        [lane] = table.lanes([Group(identity(number), serializer=serializer)])
-        assert table.definition(lane.kind).serializer_body == b"serializer"
+        [group] = table.groups([Group(identity(number), serializer=serializer)])
+        assert table.definition(group.kind).serializer_body == b"serializer"
 
 
 class CountingTable(FunctionTable):
@@ -76,17 +76,17 @@ class CountingTable(FunctionTable):
 
 def test_runs_that_wait_for_functions_are_found_without_looking_at_all_of_them() -> None:
     table, count, serializer = CountingTable(0.0), 500, identity(1000)
-    lanes = table.lanes([Group(identity(number), serializer=serializer) for number in range(count)])
-    entries: list[Entry] = [(run, run, lane, b"call", 1, 0) for run, lane in enumerate(lanes)]
+    groups = table.groups([Group(identity(number), serializer=serializer) for number in range(count)])
+    entries: list[Entry] = [(run, run, group, b"call", 1, 0) for run, group in enumerate(groups)]
     table.park(entries)
-    assert set(table.awaited()) == {serializer, *map(identity, range(count))}
-    assert table.remove({7}) == [entries[7]] and identity(7) not in table.awaited()
+    assert set(table.missing_functions()) == {serializer, *map(identity, range(count))}
+    assert table.remove({7}) == [entries[7]] and identity(7) not in table.missing_functions()
     found: list[Entry] = []
     for function in (serializer, *map(identity, range(count))):
         table.learn(Functions([function], ["f"], Payloads([b"body"])))
         found += table.unpark([function])
     assert found == [entry for entry in entries if entry[0] != 7]
-    assert not table.parked_entries() and not list(table.awaited())
+    assert not table.parked_entries() and not list(table.missing_functions())
     assert table.looked <= 2 * count
 
 

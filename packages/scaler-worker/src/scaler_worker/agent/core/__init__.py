@@ -1,1 +1,1 @@
-"""AgentCore and its parts: what the agent of one host decides. Pure: no clock, no socket, no process."""
+"""AgentCore and its parts: the decisions of one host's agent. Pure: no clock, no socket, no process."""

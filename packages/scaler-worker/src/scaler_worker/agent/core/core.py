@@ -1,28 +1,29 @@
-"""AgentCore: what the agent of one host decides. Pure: no clock, no socket, no process.
+"""AgentCore: the decisions of one host's agent. Pure: no clock, no socket, no process.
 
-Theory. A *run* (one dispatch of a task) is in exactly one place: waiting, parked until the bytes of its function
-come, or in the flight of one worker.
+Theory. A *run* (one dispatch of a task) is in exactly one state: waiting, parked until the bytes of its function
+arrive, or in flight at one worker.
 
     Run --> waiting | parked --SendTasks--> in flight --RunsEnded--> Done, and kept until Release
-    in flight --recalled, revoked, its worker died under another run--> waiting, in front
-    in flight --its worker died under it--> Done LOST; stopped for its timeout --> Done FAILED
-    anywhere --Withdraw--> Done CANCELLED at once; a worker that is in it is killed
-    waiting --Recall--> Returned; in flight --its input was not made right before it--> Returned
+    in flight --recalled, revoked, or its worker died in another run--> waiting, at the front
+    in flight --its worker died in it--> Done LOST; stopped for its timeout --> Done FAILED
+    any state --Withdraw--> Done CANCELLED at once; a worker that executes it is killed
+    waiting --Recall--> Returned; in flight --InputMissing--> Returned
 
-A flight is at most two datagrams, each one task or a chunk of tiny ones that take a few milliseconds together.
-Nothing is given to a worker behind a task that is long or of unknown length, and what stands unread behind a run is
-had back for a worker that is idle. Nothing stays behind a task that turns out to be long: unread datagrams are read
-back (the kernel decides who got each one), and what the worker has read is *revoked*: it looks at the revoked
-sequence before each run, and we look at its current run well after having written that, so one of us sees the other.
+A worker has at most two datagrams in flight, each one task or a batch of short ones that take a few milliseconds
+together. No second datagram is sent after a task that is long or of unknown duration, and unread datagrams are
+reclaimed for an idle worker (work stealing). If a task turns out to be long, the runs behind it are reclaimed, too:
+unread datagrams are read back from the socket (the kernel decides who gets each one), and the datagram that the worker
+has read is *revoked*. The worker reads the revoked sequence before each run, and the agent reads the worker's current
+run well after writing that sequence, so one of them sees the other.
 
-    worker: STARTING --ready--> IDLE <--> RUNNING <--Blocked--> BLOCKED; STOPPING when killed or let go --died--> gone
+    worker: STARTING --ready--> IDLE <--> RUNNING <--Blocked--> BLOCKED; STOPPING (killed or released) --died--> gone
 
-A worker is RUNNING while it has a flight and its task does not wait for other tasks. Nothing is given to an idle worker
-unless fewer than `places` are RUNNING; resuming needs no permission, so there may be more for a while.
+A worker is RUNNING while it has datagrams in flight and its task does not wait for other tasks. An idle worker gets
+tasks only while fewer than `slots` workers are RUNNING. A blocked worker resumes without permission, so more may run
+for a while.
 
-Invariants, asserted by `check`: every run in one place; in_flight of at most two datagrams, in the order of their
-sequences; a blocked or stopping worker is given nothing; the indexes (idle, refillable, running) agree with the
-workers.
+Invariants, asserted by `check`: every run is in one state; a worker has at most two datagrams, ordered by sequence; a
+blocked or stopping worker gets no tasks; the indexes (idle, refillable, running) agree with the workers.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ from scaler_worker.ipc.inputs import with_inputs
 
 
 class AgentCore:
-    """Which run goes to which worker, and what becomes of it. `handle` is the way in, `settle` the way out."""
+    """Assigns runs to workers and reports their results. Events come in through `handle`; `settle` returns effects."""
 
     def __init__(self, config: AgentConfig) -> None:
         self.workers = Workers(config.workers, config.names, config.preload)
@@ -136,7 +137,7 @@ class AgentCore:
             events.RunRead: in_flight.run_read,
             events.CpuRead: nesting.cpu_read,
             Submit: nesting.submitted,
-            Blocked: nesting.told_blocked,
+            Blocked: nesting.blocked_reported,
             Release: nesting.pass_on,
             Cancel: nesting.pass_on,
             Resume: nesting.pass_on,
@@ -146,7 +147,7 @@ class AgentCore:
         }
 
     def handle(self, peer: int, event: Any, now: float) -> None:
-        """Take in one event; one that is nobody's, or comes too late, changes nothing."""
+        """Handle one event of the scheduler (SCHEDULER) or of a worker; an unknown or late event changes nothing."""
         if peer >= 0:
             worker = self.workers.by_number.get(peer)
             from_worker = self._from_worker.get(type(event))
@@ -156,19 +157,19 @@ class AgentCore:
             handler(event, now)
 
     def settle(self, now: float) -> list[AgentEffect]:
-        """Make every pending decision once; returns what to do, in order."""
+        """Make every pending decision once; returns the effects in order."""
         in_flight = self.in_flight
         if now >= in_flight.check_at:
             in_flight.check(now)
-        if now >= self._nesting.suspect_at:
-            self._nesting.suspect(now)
+        if now >= self._nesting.probe_at:
+            self._nesting.probe_parents(now)
         if now >= self._rotate_at:
             self._rotate_at = now + self._retention
             in_flight.kept.rotate()
         if in_flight.waiting:
             in_flight.assign(now)
         elif self.workers.idle and self.workers.running:
-            in_flight.share(now)
+            in_flight.steal(now)
         self._effects += self.workers.balance(len(in_flight.waiting), now)
         self._effects += self._failed.settle(now)
         if in_flight.input_missing_runs:
@@ -186,24 +187,24 @@ class AgentCore:
         return effects
 
     def due(self) -> float:
-        """When `settle` has something to do although nothing happened."""
+        """The time of the next `settle` if no event arrives before."""
         return min(
-            self.in_flight.check_at, self._nesting.suspect_at, self._rotate_at, self.workers.due(), self._failed.due
+            self.in_flight.check_at, self._nesting.probe_at, self._rotate_at, self.workers.due(), self._failed.due
         )
 
-    # --- what the scheduler says ------------------------------------------------------------------------------------
+    # --- messages of the scheduler ----------------------------------------------------------------------------------
 
     def _run(self, message: Run, now: float) -> None:
         try:
             self.in_flight.waiting.extend(self._entries(message))
-        except Exception as error:  # whatever is wrong with these tasks, others go on
-            payload = describe(ScalerError(f"the agent could not take in the task: {type(error).__name__}: {error}"))
+        except Exception as error:  # a fault in these tasks must not affect others
+            payload = describe(ScalerError(f"the agent could not queue the task: {type(error).__name__}: {error}"))
             for run, task in enumerate(message.tasks, message.first_run):
                 self.in_flight.fail(run, task, Status.FAILED, payload)
 
     def _entries(self, message: Run) -> list[Entry]:
         self._learn(message)
-        lanes = self.functions.lanes(message.groups)
+        groups = self.functions.groups(message.groups)
         calls: Iterable[bytes] = message.calls.parts
         flags: Iterable[int] = repeat(frames.PLAIN)
         if message.stored or message.needs:
@@ -212,7 +213,7 @@ class AgentCore:
             zip(
                 range(message.first_run, message.first_run + len(message.tasks)),
                 message.tasks,
-                map(lanes.__getitem__, message.task_groups) if message.task_groups else repeat(lanes[0]),
+                map(groups.__getitem__, message.task_groups) if message.task_groups else repeat(groups[0]),
                 calls,
                 message.attempts or repeat(1),
                 flags,
@@ -244,16 +245,16 @@ class AgentCore:
             self._draining.tell()
 
     def _resume(self) -> None:
-        """Tell a scheduler that knows nothing of us what we run and keep, and ask it what another one was asked."""
+        """Report runs and kept results to a new scheduler, and repeat the requests to the previous one."""
         held, kept = self._held(), tuple(self.in_flight.kept)
         self.in_flight.send(Resume([entry[1] for entry in held], [entry[0] for entry in held], (), kept))
         blocked = [entry[0] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self.in_flight.send(Blocked(blocked, [True] * len(blocked)))
-        self.in_flight.needed.update(dict.fromkeys(self.functions.awaited()))
+        self.in_flight.needed.update(dict.fromkeys(self.functions.missing_functions()))
 
     def _held(self) -> list[Entry]:
-        """Every run that has not ended and is still wanted."""
+        """Every run that has not ended and is not withdrawn."""
         flying = (e for worker in self.workers for e in worker.entries() if e[0] not in worker.withdrawn)
         return [*flying, *self.in_flight.waiting, *self.functions.parked_entries()]
 
@@ -275,11 +276,11 @@ class AgentCore:
             self._effects.append(events.Relay(worker.number, self._welcome))
 
     def _preload_failed(self, worker: WorkerRecord, event: frames.PreloadFailed, now: float) -> None:
-        if worker.state == WorkerState.STARTING:  # otherwise a task has written that
+        if worker.state == WorkerState.STARTING:  # a later one was written by a task
             self._stop(1, event.text)
 
     def _forget(self, worker: WorkerRecord) -> None:
-        # What it was still to be asked can not be asked any more, and its number is another's soon.
+        # Effects for this worker cannot be performed any more, and its number will be reused.
         self._effects[:] = [effect for effect in self._effects if getattr(effect, "worker", None) != worker.number]
         self._nesting.forget(worker)
 
@@ -295,24 +296,24 @@ class AgentCore:
         self._forget(worker)
         if line := self.workers.not_started(worker, reason, now):
             self._effects.append(line)
-        self._nesting.make_room(reason)
+        self._nesting.resolve_deadlock(reason)
 
     def _written(self, worker: WorkerRecord, event: frames.OutputWritten, now: float) -> None:
         entry = worker.next_entry()
         if event.stream not in (1, 2):
-            self.in_flight.broken(worker, event.run, now)
+            self.in_flight.corrupted(worker, event.run, now)
         elif entry is not None and entry[0] == event.run and event.run not in worker.withdrawn:
             self._results.write(entry[1], event.stream, event.text)
 
-    # --- the truth --------------------------------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """The invariants of the module's docstring."""
+        """Assert the invariants of the module's docstring."""
         self.workers.check()
         self.in_flight.kept.check()
         flying = [entry[0] for worker in self.workers for entry in worker.entries()]
         runs = [*flying, *(e[0] for e in self.in_flight.waiting), *(e[0] for e in self.functions.parked_entries())]
-        assert len(runs) == len(set(runs)), "a run is in two places"
+        assert len(runs) == len(set(runs)), "a run is in two states"
         assert len(self.in_flight.waiting) == sum(1 for _ in self.in_flight.waiting)
         for worker in self.workers:
             assert worker.withdrawn <= {entry[0] for entry in worker.entries()}

@@ -1,4 +1,4 @@
-"""Deaths of workers: which run is charged, and what the scheduler is told. Pure."""
+"""Deaths of workers: which run is charged, and the report to the scheduler. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from scaler_worker.ipc import frames
 
 
 class Deaths:
-    """Knows this host by its name, and by the secret that names what its workers store."""
+    """Handles deaths; `host` and `secret` identify the host and derive the ids of its stored results."""
 
     def __init__(self, workers: Workers, in_flight: InFlight, host: str, secret: bytes) -> None:
         self._workers, self._in_flight = workers, in_flight
         self._host, self._secret = host, secret
 
     def died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
-        """A worker is gone: only the run that it was in is charged, the others wait again."""
+        """A worker has died: only its current run is charged; the others are requeued."""
         in_flight, entries = self._in_flight, worker.entries()
         killed = worker.state == WorkerState.STOPPING
         rest: list[Entry] = []
@@ -32,7 +32,7 @@ class Deaths:
         begun = current != 0
         for entry in entries:
             if begun and self._secret:
-                # It may have died between storing the outcome and saying so.
+                # It may have died after storing the result and before writing the record.
                 unsaid = frames.result_name(self._secret, entry[1], entry[0], worker.pid)
                 in_flight.effects.append(events.SendToScheduler(DeleteObjects((unsaid,), entry[1] >> SESSION_BITS)))
             begun = begun and entry[0] != current

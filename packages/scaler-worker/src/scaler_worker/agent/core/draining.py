@@ -1,7 +1,7 @@
-"""Draining: workers that finish what they run and are followed by nobody; an agent without workers ends. Pure.
+"""Draining: a drained worker finishes its run and is not replaced; an agent without workers exits. Pure.
 
-What stands behind the run of such a worker waits again. An agent whose last worker is drained gives all that waits
-back to the scheduler, and what comes meanwhile too.
+Runs behind the current one of a drained worker are requeued. An agent whose last worker is drained returns all waiting
+runs, and any that still arrive, to the scheduler.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scaler_worker.agent.core.workers import Workers
 
 
 class Draining:
-    """Knows nothing of operators: the scheduler has asked them who they are."""
+    """Handles Drain messages; the scheduler has already authorized the operator."""
 
     def __init__(self, workers: Workers, in_flight: InFlight, functions: FunctionTable) -> None:
         self._workers, self._in_flight, self._functions = workers, in_flight, functions
@@ -26,7 +26,7 @@ class Draining:
         self._over = False
 
     def drain(self, message: Drain, now: float) -> None:
-        """A worker is to end; one that is gone, or is about to be, changes nothing."""
+        """Drain a worker; ignored if it has ended or is stopping."""
         worker = self._workers.drain(message.pid, now)
         if worker is None:
             return
@@ -35,12 +35,12 @@ class Draining:
         self.tell()
 
     def tell(self) -> None:
-        """Say how many workers there are, where it is not what Hello says."""
+        """Report the number of workers if it differs from Hello."""
         if self._workers.slots != self._announced_slots:
             self._in_flight.effects.append(SendToScheduler(Resized(self._workers.slots)))
 
     def settle(self) -> None:
-        """Without workers nothing may wait here."""
+        """Without workers, return waiting runs and end the agent."""
         if self._workers.slots:
             return
         waiting = self._in_flight.waiting.take_newest(len(self._in_flight.waiting))

@@ -1,4 +1,4 @@
-"""What AgentCore hears beside messages and records, and what it wants done."""
+"""Events of AgentCore besides messages and records, and its effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEDULER = -1
 
 @dataclass(frozen=True, slots=True)
 class WorkerDied:
-    """A worker's process is gone and everything it wrote was handled; `run` is the run it was in."""
+    """A worker's process has exited and all its records were handled; `run` is the run id in its cells."""
 
     reason: str
     run: int
@@ -28,14 +28,14 @@ class WorkerDied:
 
 @dataclass(frozen=True, slots=True)
 class WorkerNotStarted:
-    """There is no process for a worker that was to be started."""
+    """A worker could not be started."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TailRecalled:
-    """The answer to RecallTail: how many task datagrams the worker had not read, and in which run it is now."""
+    """The answer to RecallTail: number of unread task datagrams, handles of unread definitions, current run."""
 
     datagrams: int
     handles: tuple[int, ...]
@@ -44,7 +44,7 @@ class TailRecalled:
 
 @dataclass(frozen=True, slots=True)
 class RunRead:
-    """The answer to ReadRun: the run that a worker was in, well after `sequence` was revoked."""
+    """The answer to ReadRun: the worker's current run, read REVOCATION_SECONDS after `sequence` was revoked."""
 
     sequence: int
     run: int
@@ -52,14 +52,14 @@ class RunRead:
 
 @dataclass(frozen=True, slots=True)
 class CpuRead:
-    """The answer to ReadCpu: nanoseconds of CPU that a worker has used."""
+    """The answer to ReadCpu: CPU time that a worker has used, in nanoseconds."""
 
     nanoseconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRead:
-    """Whether the host's memory is nearly gone; told every few seconds."""
+    """Whether the host is nearly out of memory; sent with each heartbeat."""
 
     nearly_gone: bool
 
@@ -69,7 +69,7 @@ class MemoryRead:
 
 @dataclass(frozen=True, slots=True)
 class SendToScheduler:
-    """Send to the scheduler; `origin` is the worker inside of which a client wrote the message, if one did."""
+    """Send to the scheduler; `origin` is the worker whose client wrote the message, -1 if the agent did."""
 
     message: Message
     origin: int = -1
@@ -77,7 +77,7 @@ class SendToScheduler:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Pass on to the client inside a worker's task."""
+    """Send to the client inside a worker's task."""
 
     worker: int
     message: Message
@@ -85,7 +85,7 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Fork a process."""
+    """Fork a worker process."""
 
     worker: int
     name: str
@@ -93,7 +93,7 @@ class StartWorker:
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """Tell a worker what a handle stands for."""
+    """Send a definition to a worker."""
 
     worker: int
     definition: Definition
@@ -110,14 +110,14 @@ class SendTasks:
 
 @dataclass(frozen=True, slots=True)
 class RecallTail:
-    """Read back what a worker has not read, having handled what it wrote; answered by TailRecalled at once."""
+    """Read back unread datagrams after handling the worker's records; answered by TailRecalled at once."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """Revoke the datagrams up to `sequence`, and answer RunRead after REVOCATION_SECONDS, having handled the pipe."""
+    """Revoke datagrams up to `sequence`; answered by RunRead after REVOCATION_SECONDS and handling the pipe."""
 
     worker: int
     sequence: int
@@ -125,28 +125,28 @@ class ReadRun:
 
 @dataclass(frozen=True, slots=True)
 class ReadCpu:
-    """Read the CPU time of a worker; answered by CpuRead at once."""
+    """Read a worker's CPU time; answered by CpuRead at once."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """Kill a worker and all of its process group."""
+    """Kill a worker and its process group."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndWorker:
-    """Let a worker that has nothing to do go."""
+    """Close the channel of an idle worker, which then exits."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndAgent:
-    """End the agent."""
+    """End the agent with an exit code; the reasons are logged."""
 
     code: int
     reasons: tuple[str, ...]
@@ -158,7 +158,7 @@ AgentEffect = SendToScheduler | Relay | WorkerEffect | Log | EndAgent
 
 @dataclass(frozen=True, slots=True)
 class EffectFailed:
-    """An event of the shell: this effect raised an exception, and nothing of it was done."""
+    """An event: performing this effect raised an exception and had no effect."""
 
     effect: AgentEffect
     reason: str

@@ -1,9 +1,8 @@
-"""What becomes of effects that the agent's shell could not perform: only the run concerned fails, others go on. Pure.
+"""Effects that the agent's shell could not perform: only the run concerned fails. Pure.
 
-What would be no different a second time (a call that can not be written, an outcome that can not be sent) fails its
-run with the cause. What may be done later, and must be (to have tasks back, to kill a worker), is tried again. The
-scheduler has to hear what it is told beside outcomes: where that fails again and again the agent ends, and the
-scheduler repeats what it had.
+If a retry cannot help (a call that cannot be written, a result that cannot be sent), the run fails with the cause. If
+an effect must happen (recalling tasks, killing a worker), it is retried. Messages to the scheduler other than results
+and output must arrive: after TRIES failures the agent exits, and the scheduler reruns its tasks.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ TRIES: Final = 20
 
 
 class FailedEffects:
-    """Hears of failed effects, with `take`, and gives those that are due once more, with `settle`."""
+    """Records failed effects (`take`) and returns those that are due for a retry (`settle`)."""
 
     def __init__(self, workers: Workers, in_flight: InFlight) -> None:
         self.due = math.inf
         self._workers, self._in_flight = workers, in_flight
         self._waiting: list[tuple[AgentEffect, WorkerRecord | None, int]] = []
         self._tried: list[tuple[AgentEffect, WorkerRecord | None, int]] = []
-        """What the last `settle` has given."""
+        """The effects that the last `settle` returned."""
         self._handlers: dict[type, Callable[[Any, ScalerError, float], None]] = {
-            events.SendToScheduler: self._not_sent,
+            events.SendToScheduler: self._message_not_sent,
             events.Relay: lambda effect, error, now: self._stop_run(effect.worker, error),
             events.Define: self._not_defined,
-            events.SendTasks: self._not_given,
+            events.SendTasks: self._tasks_not_sent,
             Log: lambda effect, error, now: None,
             events.EndAgent: lambda effect, error, now: None,
         }
 
     def take(self, event: EffectFailed, now: float) -> None:
         """An effect has failed."""
-        error = ScalerError(f"the agent could not do what it was to do for this task: {event.reason}")
-        handler = self._handlers.get(type(event.effect), self._again)
+        error = ScalerError(f"the agent could not perform {type(event.effect).__name__} for this task: {event.reason}")
+        handler = self._handlers.get(type(event.effect), self._retry)
         handler(event.effect, error, now)
 
     def settle(self, now: float) -> list[AgentEffect]:
-        """What is to be tried once more, as far as its worker is still there."""
+        """The effects to retry now; those of workers that have ended are discarded."""
         self._tried = []
         if now < self.due:
             return []
@@ -59,10 +58,10 @@ class FailedEffects:
         self._waiting, self.due = [], math.inf
         return [effect for effect, _, _ in self._tried]
 
-    def _again(self, effect: AgentEffect, error: ScalerError, now: float) -> None:
+    def _retry(self, effect: AgentEffect, error: ScalerError, now: float) -> None:
         tries = next((tries for tried, _, tries in self._tried if tried is effect), 0) + 1
         if tries >= TRIES and isinstance(effect, events.SendToScheduler):
-            reason = f"the scheduler can not be told {type(effect.message).__name__}: {error}"
+            reason = f"{type(effect.message).__name__} could not be sent to the scheduler: {error}"
             self._in_flight.effects.append(events.EndAgent(1, (reason,)))
             return
         record = self._workers.by_number.get(getattr(effect, "worker", -1))
@@ -76,7 +75,7 @@ class FailedEffects:
         if worker is not None and entry is not None:
             self._in_flight.stop_run(worker, entry[0], error)
 
-    def _not_sent(self, effect: events.SendToScheduler, error: ScalerError, now: float) -> None:
+    def _message_not_sent(self, effect: events.SendToScheduler, error: ScalerError, now: float) -> None:
         message = effect.message
         if effect.origin >= 0:
             self._stop_run(effect.origin, error)
@@ -86,15 +85,15 @@ class FailedEffects:
         elif isinstance(message, Done) and message.statuses[0] != Status.FAILED:
             self._in_flight.fail(message.runs[0], message.tasks[0], Status.FAILED, describe(error))
         elif not isinstance(message, Output):
-            self._again(effect, error, now)
+            self._retry(effect, error, now)
 
     def _not_defined(self, effect: events.Define, error: ScalerError, now: float) -> None:
-        """The runs behind it come back from the worker, which does not know their function; then they fail."""
+        """The worker reports FunctionMissing for the runs of this function; then they fail."""
         worker = self._workers.by_number.get(effect.worker)
-        kind = worker.knows.pop(effect.definition.handle, None) if worker is not None else None
+        kind = worker.defined.pop(effect.definition.handle, None) if worker is not None else None
         if kind is not None:
             kind.fault = describe(error)
 
-    def _not_given(self, effect: events.SendTasks, error: ScalerError, now: float) -> None:
+    def _tasks_not_sent(self, effect: events.SendTasks, error: ScalerError, now: float) -> None:
         if worker := self._workers.by_number.get(effect.worker):
-            self._in_flight.not_given(worker, effect.sequence, describe(error), now)
+            self._in_flight.tasks_not_sent(worker, effect.sequence, describe(error), now)

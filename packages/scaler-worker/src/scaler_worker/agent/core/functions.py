@@ -1,4 +1,4 @@
-"""The functions that an agent's tasks name, and their bytes."""
+"""The functions of an agent's tasks: their bytes, handles, and the runs that wait for them."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from scaler_worker.ipc.frames import Definition
 
 BODIES_LIMIT = 256 * 1024 * 1024
 FUNCTIONS_LIMIT = 2 * limits.HELD_FUNCTIONS
-"""Bytes and number of functions after which the longest unused are forgotten; they are asked for again.
+"""Bounds of the cache of function bodies, evicted in LRU order and requested again when needed.
 
-Schedulers count on half as many: what else is used between two of those does not push the older one out.
+Schedulers assume half as many, so that functions used in between do not evict one that they count on.
 """
 GROUPS_LIMIT = 4096
-"""Groups, and functions as they are called, that are known at least; one that comes again is as good as new."""
+"""Groups and kinds that are remembered at least; a forgotten one is created again."""
 
 
 class FunctionTable:
-    """Kinds by handle, lanes by group, bodies by function id."""
+    """Task groups by wire group, kinds by function and encoding, bodies by function id."""
 
     def __init__(self, default_timeout: float) -> None:
         self._default_timeout = default_timeout
-        self._lanes: Generations[Group, TaskGroup] = Generations(GROUPS_LIMIT)
+        self._groups: Generations[Group, TaskGroup] = Generations(GROUPS_LIMIT)
         self._kinds: Generations[tuple[bytes, bytes, int, int], FunctionKind] = Generations(GROUPS_LIMIT)
         self._bodies: OrderedDict[bytes, tuple[str, bytes, bool]] = OrderedDict()
-        """Name, body, whether the body is a reference into object storage."""
+        """Name, body, and whether the body is a reference to an object in storage."""
         self._size = 0
         self._handles = 0
         self._parked: dict[FunctionKind, None] = {}
-        """Kinds with runs that wait for bytes."""
-        self._awaited: dict[bytes, dict[FunctionKind, None]] = {}
-        """The same kinds by the functions that they are made of."""
+        """Kinds with parked runs."""
+        self._waiting_for: dict[bytes, dict[FunctionKind, None]] = {}
+        """The same kinds by function id (function and serializer)."""
 
     def __len__(self) -> int:
         return len(self._bodies)
 
-    def lanes(self, groups: Sequence[Group]) -> list[TaskGroup]:
-        """The lane of each group of a message."""
-        return [self._lanes.get(group) or self._lane(group) for group in groups]
+    def groups(self, groups: Sequence[Group]) -> list[TaskGroup]:
+        """The task group of each wire group of a message."""
+        return [self._groups.get(group) or self._group(group) for group in groups]
 
-    def _lane(self, group: Group) -> TaskGroup:
+    def _group(self, group: Group) -> TaskGroup:
         key = (group.function, group.serializer, group.encoding, group.stream_output)
         kind = self._kinds.get(key)
         if kind is None:
             self._handles += 1
             kind = FunctionKind(self._handles, group)
             self._kinds.put(key, kind)
-        lane = TaskGroup(group, kind, self._default_timeout)
-        self._lanes.put(group, lane)
-        return lane
+        task_group = TaskGroup(group, kind, self._default_timeout)
+        self._groups.put(group, task_group)
+        return task_group
 
     def learn(self, message: Run | Functions) -> None:
-        """Take the bodies that a message brings along."""
+        """Add the bodies of a message to the cache."""
         stored = set(message.bodies_stored)
         named = zip(message.functions, message.names, message.bodies, strict=True)
         for position, (function, name, body) in enumerate(named):
             self._forget(function)
             self._bodies[function] = (name, body, position in stored)
             self._size += len(body)
-        fewest = max(1, len(message.functions))  # what was asked for is here when it has come
+        fewest = max(1, len(message.functions))  # never evict what this message delivered
         while (self._size > BODIES_LIMIT or len(self._bodies) > FUNCTIONS_LIMIT) and len(self._bodies) > fewest:
             self._size -= len(self._bodies.popitem(last=False)[1][1])
 
@@ -72,12 +72,12 @@ class FunctionTable:
             self._size -= len(known[1])
 
     def missing(self, kind: FunctionKind) -> list[bytes]:
-        """The functions whose bytes are needed before the kind can be defined."""
-        return [function for function in _made_of(kind) if function not in self._bodies]
+        """The function ids whose bytes are missing for the definition of `kind`."""
+        return [function for function in _function_ids(kind) if function not in self._bodies]
 
     def definition(self, kind: FunctionKind) -> Definition:
-        """What a worker is to know of a kind of which nothing is missing."""
-        for function in _made_of(kind):
+        """The definition of a kind whose bytes are all present."""
+        for function in _function_ids(kind):
             self._bodies.move_to_end(function)
         name, body, stored = self._bodies[kind.function]
         _, serializer_body, serializer_stored = self._bodies[kind.serializer] if kind.serializer else ("", b"", False)
@@ -95,18 +95,18 @@ class FunctionTable:
         )
 
     def park(self, entries: Iterable[Entry]) -> None:
-        """Keep runs until the bytes of their functions come."""
+        """Park runs until the bytes of their functions arrive."""
         for entry in entries:
             kind = entry[2].kind
             kind.parked.append(entry)
             self._parked[kind] = None
-            for function in _made_of(kind):
-                self._awaited.setdefault(function, {})[kind] = None
+            for function in _function_ids(kind):
+                self._waiting_for.setdefault(function, {})[kind] = None
 
     def unpark(self, functions: Iterable[bytes]) -> list[Entry]:
-        """Runs of which nothing is missing any more, now that the bytes of these functions have come."""
+        """Remove and return the parked runs that have all bytes, now that those of `functions` have arrived."""
         found: list[Entry] = []
-        for kind in [kind for function in functions for kind in self._awaited.get(function, ())]:
+        for kind in [kind for function in functions for kind in self._waiting_for.get(function, ())]:
             if kind.parked and not self.missing(kind):
                 found += kind.parked
                 kind.parked.clear()
@@ -115,21 +115,21 @@ class FunctionTable:
 
     def _leave(self, kind: FunctionKind) -> None:
         del self._parked[kind]
-        for function in _made_of(kind):
-            del self._awaited[function][kind]
-            if not self._awaited[function]:
-                del self._awaited[function]
+        for function in _function_ids(kind):
+            del self._waiting_for[function][kind]
+            if not self._waiting_for[function]:
+                del self._waiting_for[function]
 
-    def awaited(self) -> Iterator[bytes]:
-        """The functions whose bytes runs wait for."""
-        return (function for function in self._awaited if function not in self._bodies)
+    def missing_functions(self) -> Iterator[bytes]:
+        """The functions whose bytes parked runs wait for."""
+        return (function for function in self._waiting_for if function not in self._bodies)
 
     def parked_entries(self) -> list[Entry]:
         """Every parked run."""
         return [entry for kind in self._parked for entry in kind.parked]
 
     def remove(self, runs: set[int]) -> list[Entry]:
-        """Take out these runs, as many as are parked."""
+        """Remove and return those of `runs` that are parked."""
         removed: list[Entry] = []
         for kind in list(self._parked):
             removed += (entry for entry in kind.parked if entry[0] in runs)
@@ -139,6 +139,6 @@ class FunctionTable:
         return removed
 
 
-def _made_of(kind: FunctionKind) -> dict[bytes, None]:
-    """Function and serializer."""
+def _function_ids(kind: FunctionKind) -> dict[bytes, None]:
+    """The ids of function and serializer."""
     return dict.fromkeys((kind.function, kind.serializer) if kind.serializer else (kind.function,))

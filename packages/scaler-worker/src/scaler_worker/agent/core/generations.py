@@ -1,4 +1,4 @@
-"""Generations: a table of what was used lately, in constant time and without a list of who was used when. Pure."""
+"""Generations: an approximate LRU cache with constant-time operations. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Generations(Generic[K, V]):
-    """Keeps what was put or asked for among the last `limit` keys, at most twice as many."""
+    """Keeps at least the `limit` keys that were last put or read, and at most twice as many."""
 
     __slots__ = ("_limit", "_old", "_young")
 
@@ -22,14 +22,14 @@ class Generations(Generic[K, V]):
         return len(self._young) + len(self._old)
 
     def get(self, key: K) -> V | None:
-        """The value, if it is still here."""
+        """The value, or None if it was evicted."""
         value = self._young.get(key)
         if value is None and (value := self._old.pop(key, None)) is not None:
             self.put(key, value)
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value, which is not None."""
+        """Store a value, which must not be None."""
         if len(self._young) >= self._limit:
             self._old, self._young = self._young, {}
         self._young[key] = value

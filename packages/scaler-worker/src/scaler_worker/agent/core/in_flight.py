@@ -1,4 +1,4 @@
-"""What workers are given, and what becomes of it: the part of AgentCore that deals with runs in flight."""
+"""Runs in flight: assigning runs to workers, taking results, reclaiming, timeouts. A part of AgentCore."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ from scaler_worker.agent.core.result_buffer import KeptResults, ResultBuffer
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
-CHUNK_MICROSECONDS: Final = 8_000.0
-"""Of work in one datagram: each result that is heard of by itself costs the host most of a millisecond."""
+BATCH_MICROSECONDS: Final = 8_000.0
+"""Work per datagram: each result that is read separately costs the host most of a millisecond."""
 SWEEP_SECONDS: Final = 0.001
 LONGEST_SWEEP_SECONDS: Final = 0.008
-"""Between two sweeps of pipes."""
+"""Bounds of the interval between two sweeps of result pipes."""
 OVERDUE_SECONDS: Final = 0.005
-"""Beyond ten times the estimate, after which what stands behind a run is taken back."""
+"""A run is overdue this long after ten times its estimate; then the runs behind it are reclaimed."""
 OUTLIERS: Final = 32
-"""One run in so many is not counted into the estimate of its function."""
+"""The slowest of each OUTLIERS runs does not count for the estimate of its function."""
 RETRY_SECONDS: Final = 0.05
-"""How soon a run that was to be stopped is looked at again."""
+"""Interval between attempts to stop a run."""
 
 
 class InFlight:
-    """Runs from waiting to ended, over the workers of one agent."""
+    """The runs of one agent, from waiting to ended."""
 
     def __init__(self, workers: Workers, functions: FunctionTable, results: ResultBuffer) -> None:
         self.waiting = WaitingRuns()
         self.kept = KeptResults()
         self.effects: list[events.AgentEffect] = []
         self.needed: dict[bytes, None] = {}
-        """Functions whose bytes are to be asked for."""
+        """Functions whose bytes `settle` requests."""
         self.input_missing_runs: list[int] = []
-        """To be given back to the scheduler: what they take was not made before them."""
+        """Runs that `settle` returns to the scheduler: the previous run has no result for them."""
         self.check_at = math.inf
         self._workers = workers
         self._functions = functions
         self._results = results
 
-    # --- giving -----------------------------------------------------------------------------------------------------
+    # --- assigning --------------------------------------------------------------------------------------------------
 
     def assign(self, now: float) -> None:
-        """Give waiting runs to workers that have nothing, or little, to do."""
+        """Send waiting runs to workers that are idle or nearly idle."""
         waiting, workers = self.waiting, self._workers
         while waiting and workers.idle and (free := workers.slots - len(workers.running)) > 0:
             share = -(-len(waiting) // min(free, len(workers.idle)))
             _, worker = workers.idle.popitem()
-            self._give(worker, min(share, frames.COUNT_LIMIT), now)
+            self._send_batch(worker, min(share, frames.COUNT_LIMIT), now)
         for worker in list(workers.refillable.values()):
             if not waiting:
                 return
-            self._give(worker, frames.COUNT_LIMIT, now)
+            self._send_batch(worker, frames.COUNT_LIMIT, now)
 
-    def share(self, now: float) -> None:
-        """Nothing waits and a worker is idle: see whether it can have what another one has not begun to read."""
+    def steal(self, now: float) -> None:
+        """Work stealing: nothing waits and a worker is idle, so recall datagrams that other workers have not read."""
         wanted = min(len(self._workers.idle), self._workers.slots - len(self._workers.running))
         for number in self._workers.running:
             flight = self._workers.by_number[number].datagrams
@@ -75,7 +75,7 @@ class InFlight:
                 wanted -= 1
 
     def sweep_seconds(self, numbers: Iterable[int]) -> float:
-        """How long what these workers write may stand unread: none of them runs out of work meanwhile."""
+        """How long the results of these workers may stay unread before one of them could run out of work."""
         least = LONGEST_SWEEP_SECONDS
         for number in numbers:
             left = sum(
@@ -84,10 +84,10 @@ class InFlight:
             least = min(least, left / 2e6)
         return max(SWEEP_SECONDS, least)
 
-    def _give(self, worker: WorkerRecord, count: int, now: float) -> None:
-        entries = self.waiting.take(count, CHUNK_MICROSECONDS, frames.DATAGRAM_LIMIT)
+    def _send_batch(self, worker: WorkerRecord, count: int, now: float) -> None:
+        entries = self.waiting.take(count, BATCH_MICROSECONDS, frames.DATAGRAM_LIMIT)
         kinds = {entry[2].kind for entry in entries}
-        if unknown := [kind for kind in kinds if kind.handle not in worker.knows]:
+        if unknown := [kind for kind in kinds if kind.handle not in worker.defined]:
             entries = self._define(worker, unknown, entries)
         if entries:
             worker.sequence += 1
@@ -100,7 +100,7 @@ class InFlight:
         self._workers.reindex(worker, now)
 
     def _define(self, worker: WorkerRecord, kinds: Iterable[FunctionKind], entries: list[Entry]) -> list[Entry]:
-        """Tell the worker of these kinds; returns the runs whose functions are all here."""
+        """Define these kinds at the worker; parks runs whose functions are missing and returns the others."""
         for kind in kinds:
             if missing := self._functions.missing(kind):
                 self.needed.update(zip(missing, repeat(None)))
@@ -112,21 +112,21 @@ class InFlight:
         return entries
 
     def _watch(self, worker: WorkerRecord) -> None:
-        """See that `check` comes when the worker's next run is overdue or out of time."""
+        """Schedule `check` for the time when the worker's next run is overdue or times out."""
         head = worker.datagrams[0]
         if timeout := head.entries[head.at][2].timeout:
             self.check_at = min(self.check_at, head.since + timeout)
         if worker.withdrawn or len(worker.datagrams) > 1 or (not head.revoked and head.at + 1 < len(head.entries)):
             self.check_at = min(self.check_at, _overdue_at(head))
 
-    # --- ending -----------------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------------
 
     def ended(self, worker: WorkerRecord, batch: frames.RunsEnded, now: float) -> None:
-        """A worker finished runs."""
+        """A worker has finished runs."""
         at, total = 0, len(batch.runs)
         while at < total:
             if not worker.datagrams:
-                self.broken(worker, batch.runs[at], now)
+                self.corrupted(worker, batch.runs[at], now)
                 return
             head = worker.datagrams[0]
             entries = head.entries[head.at : head.at + total - at]
@@ -134,25 +134,25 @@ class InFlight:
             whole = not at and end == total
             part = batch if whole else batch.part(at, end)
             if [entry[0] for entry in entries] != part.runs or not _is_sound(part):
-                self.broken(worker, batch.runs[at], now)
+                self.corrupted(worker, batch.runs[at], now)
                 return
-            self._take_outcomes(worker, entries, part)
+            self._take_results(worker, entries, part)
             self._advance(worker, len(entries), now)
             at = end
         worker.children.clear()
-        worker.blocked = worker.inferred_blocked = worker.skipped = False
+        worker.blocked = worker.inferred_blocked = worker.returned_unrevoked = False
         if worker.datagrams:
             self._watch(worker)
         self._workers.reindex(worker, now)
 
-    def broken(self, worker: WorkerRecord, run: int, now: float) -> None:
-        """A task wrote into its worker's pipe or word: what the worker says can not be believed any more.
+    def corrupted(self, worker: WorkerRecord, run: int, now: float) -> None:
+        """A task has written into its worker's pipe or cells, so the worker's records are unreliable: kill it.
 
-        Where this is known of a run, the worker's end is charged to that: it may do so each time.
+        The death is charged to `run`, if known (not 0), since it may do so in each attempt.
         """
         if worker.state == WorkerState.STOPPING:
             return
-        text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten what the worker says to us"
+        text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten its records or shared state"
         self.effects.append(Log(logging.WARNING, text))
         worker.charged_run = run
         self.kill(worker, None, b"", now)
@@ -167,23 +167,23 @@ class InFlight:
             if worker.datagrams:
                 worker.datagrams[0].since = now
 
-    def _take_outcomes(self, worker: WorkerRecord, entries: list[Entry], batch: frames.RunsEnded) -> None:
+    def _take_results(self, worker: WorkerRecord, entries: list[Entry], batch: frames.RunsEnded) -> None:
         _measure(entries, batch.durations)
         if worker.withdrawn and not worker.withdrawn.isdisjoint(batch.runs):
-            # An object that nobody wants must be told of all the same, or nobody frees it.
+            # A stored result of a withdrawn run is reported all the same, so that the scheduler deletes it.
             wanted = [at for at, run in enumerate(batch.runs) if run not in worker.withdrawn or at in batch.stored]
             worker.withdrawn.difference_update(batch.runs)
             for at in wanted:
-                self._take_outcomes(worker, [entries[at]], batch.part(at, at + 1))
+                self._take_results(worker, [entries[at]], batch.part(at, at + 1))
             return
         tasks = [entry[1] for entry in entries]
         if len({task >> SESSION_BITS for task in tasks}) > 1:
             for at, entry in enumerate(entries):
-                self._settle_runs([entry[1]], batch.part(at, at + 1))
+                self._report([entry[1]], batch.part(at, at + 1))
         else:
-            self._settle_runs(tasks, batch)
+            self._report(tasks, batch)
 
-    def _settle_runs(self, tasks: list[int], batch: frames.RunsEnded) -> None:
+    def _report(self, tasks: list[int], batch: frames.RunsEnded) -> None:
         size = sum(map(len, batch.payloads))
         runs, statuses, payloads, profiles = batch.runs, batch.statuses, batch.payloads, batch.profiles
         self._results.extend(tasks, runs, statuses, payloads, profiles, batch.stored, size)
@@ -194,18 +194,18 @@ class InFlight:
         self.kept.keep(tasks, zip(runs, statuses, payloads, profiles, stored, strict=True), size)
 
     def fail(self, run: int, task: int, status: int, payload: bytes) -> None:
-        """The engine ends a run."""
+        """End a run with an error of the engine."""
         outcome = (run, status, payload, NO_PROFILE, False)
         self._results.append(task, outcome)
         if status == Status.FAILED:
             self.kept.keep((task,), (outcome,), len(payload))
 
     def send(self, message: Message) -> None:
-        """Say something to the scheduler."""
+        """Queue a message to the scheduler."""
         self.effects.append(events.SendToScheduler(message))
 
-    def not_given(self, worker: WorkerRecord, sequence: int, payload: bytes, now: float) -> None:
-        """A datagram could not be written to the worker: its runs fail so."""
+    def tasks_not_sent(self, worker: WorkerRecord, sequence: int, payload: bytes, now: float) -> None:
+        """A datagram could not be written to the worker: its runs fail with `payload`."""
         for datagram in [datagram for datagram in worker.datagrams if datagram.sequence == sequence]:
             worker.datagrams.remove(datagram)
             for run, task, *_ in datagram.left():
@@ -217,12 +217,12 @@ class InFlight:
         self._workers.reindex(worker, now)
 
     def function_missing(self, worker: WorkerRecord, run: int, now: float) -> None:
-        """A worker has dropped the function of its next run."""
+        """A worker no longer holds the function of its next run."""
         entry = worker.next_entry()
         if entry is None or entry[0] != run:
             return
         kind = entry[2].kind
-        worker.knows.pop(kind.handle, None)
+        worker.defined.pop(kind.handle, None)
         self._advance(worker, 1, now)
         if kind.fault and run not in worker.withdrawn:
             self.fail(run, entry[1], Status.FAILED, kind.fault)
@@ -231,7 +231,7 @@ class InFlight:
         self._workers.reindex(worker, now)
 
     def input_missing(self, worker: WorkerRecord, run: int, now: float) -> None:
-        """A worker could not start its next run, because the one before made nothing that it could take."""
+        """A worker could not start its next run, because the previous run has no result for it."""
         entry = worker.next_entry()
         if entry is None or entry[0] != run:
             return
@@ -242,35 +242,35 @@ class InFlight:
         self._workers.reindex(worker, now)
 
     def returned(self, worker: WorkerRecord, run: int, now: float) -> None:
-        """A worker did not start this run and what stands behind it in its datagram: that is revoked, or it retires.
+        """A worker did not start this run and the rest of its datagram: that was revoked, or the worker retires.
 
-        Where it does so again and again, a task has overwritten the word by which datagrams are revoked.
+        If it happens twice without a revocation, a task has overwritten the revoked sequence.
         """
         worker.last_run = run
         entry = worker.next_entry()
         if entry is None or entry[0] != run:
             return
-        skipped = not worker.datagrams[0].revoked
+        unrevoked = not worker.datagrams[0].revoked
         self._requeue(worker, worker.datagrams.popleft().left())
         if worker.datagrams:
             worker.datagrams[0].since = now
         self._workers.reindex(worker, now)
-        if skipped and worker.skipped:
-            self.broken(worker, 0, now)
-        worker.skipped = skipped
+        if unrevoked and worker.returned_unrevoked:
+            self.corrupted(worker, 0, now)
+        worker.returned_unrevoked = unrevoked
 
     def _requeue(self, worker: WorkerRecord, entries: Sequence[Entry]) -> None:
-        """Runs that were not started are next again, but for those that nobody wants any more."""
+        """Requeue runs that were not started at the front; withdrawn ones are discarded."""
         if worker.withdrawn:
             runs = {entry[0] for entry in entries}
             entries = [entry for entry in entries if entry[0] not in worker.withdrawn]
             worker.withdrawn -= runs
         self.waiting.requeue(entries)
 
-    # --- taking back ------------------------------------------------------------------------------------------------
+    # --- reclaiming and stopping ------------------------------------------------------------------------------------
 
     def reclaim(self, worker: WorkerRecord) -> None:
-        """Have back what stands behind the worker's current run."""
+        """Reclaim the runs behind the worker's current one."""
         if worker.state == WorkerState.STOPPING or not worker.datagrams:
             return
         if len(worker.datagrams) > 1 or worker.withdrawn:
@@ -281,9 +281,9 @@ class InFlight:
             self.effects.append(events.ReadRun(worker.number, head.sequence))
 
     def tail_recalled(self, worker: WorkerRecord, event: events.TailRecalled, now: float) -> None:
-        """The last datagrams of a flight were never read; the run it is in may be one that is to be stopped."""
+        """The answer to RecallTail: requeue unread runs, and kill the worker if its current run is to be stopped."""
         for handle in event.handles:
-            worker.knows.pop(handle, None)
+            worker.defined.pop(handle, None)
         for _ in range(min(event.datagrams, len(worker.datagrams))):
             self._requeue(worker, worker.datagrams.pop().left())
         entry, run = worker.next_entry(), worker.run_named(event.run)
@@ -296,7 +296,7 @@ class InFlight:
         self._workers.reindex(worker, now)
 
     def run_read(self, worker: WorkerRecord, event: events.RunRead, now: float) -> None:
-        """A datagram is revoked for certain: what stands behind the run that was read is ours again."""
+        """The answer to ReadRun: the revocation is effective, so requeue the runs behind the current one."""
         for datagram in worker.datagrams:
             if datagram.sequence == event.sequence:
                 runs = [entry[0] for entry in datagram.entries]
@@ -308,7 +308,7 @@ class InFlight:
                 return
 
     def withdraw(self, runs: set[int], now: float) -> None:
-        """Stop these runs wherever they are; each is CANCELLED at once."""
+        """Withdraw these runs in any state; each is reported CANCELLED at once."""
         for entry in (*self.waiting.remove(runs), *self._functions.remove(runs)):
             self.fail(entry[0], entry[1], Status.CANCELLED, b"")
         for worker in self._workers:
@@ -322,7 +322,7 @@ class InFlight:
                     self._watch(worker)
 
     def stop_run(self, worker: WorkerRecord, run: int, error: ScalerError) -> None:
-        """End a run that is being executed with an error, if it still is."""
+        """Stop an executing run and end it with `error`, unless it ends before."""
         if worker.state != WorkerState.STOPPING:
             worker.kill_target, worker.kill_reason = run, describe(error)
             self.effects.append(events.RecallTail(worker.number))
@@ -336,10 +336,10 @@ class InFlight:
         self._workers.reindex(worker, now)
         self.effects.append(events.KillWorker(worker.number))
 
-    # --- what time brings -------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Find runs that are out of time, and what waits behind runs that take too long."""
+        """Stop runs that exceed their timeout; reclaim runs behind overdue ones."""
         self.check_at = math.inf
         for worker in self._workers:
             if not worker.datagrams or worker.state == WorkerState.STOPPING:
@@ -352,7 +352,7 @@ class InFlight:
                 self.stop_run(worker, entry[0], TaskTimeoutError(message, timeout_seconds=timeout))
                 head.since = now - timeout + RETRY_SECONDS
             elif now >= _overdue_at(head):
-                if self._workers.idle:  # otherwise nobody could run it sooner
+                if self._workers.idle:  # otherwise no other worker could run them sooner
                     self.reclaim(worker)
                 elif worker.withdrawn:
                     self.effects.append(events.RecallTail(worker.number))
@@ -385,13 +385,13 @@ def _measure(entries: list[Entry], durations: list[int]) -> None:
 
 
 def _typical(durations: list[int]) -> float:
-    """The mean of all but the longest few, which other processes of the host held up."""
+    """The mean without the longest few, which other processes of the host delayed."""
     count = len(durations) - len(durations) // OUTLIERS
     return sum(durations if count == len(durations) else sorted(durations)[:count]) / count
 
 
 def _is_sound(batch: frames.RunsEnded) -> bool:
-    """Whether these can be outcomes that a worker has written."""
+    """Whether a worker can have written these results."""
     return max(batch.statuses) <= Status.FAILED and all(
         len(batch.payloads[position]) == REFERENCE_BYTES for position in batch.stored
     )

@@ -1,7 +1,7 @@
-"""Tasks that submit tasks: whose clients are in which worker, and which parents wait. A part of AgentCore.
+"""Tasks that submit tasks: relays messages of their clients and tracks blocked parents. A part of AgentCore.
 
-A parent that waits for its children holds no place: others run meanwhile, its children among them. Most parents say
-that they wait. One that does not is found by its doing nothing.
+A parent that waits for its children occupies no slot, so that other tasks, such as its children, can run. Most parents
+report that they wait. Others are detected by their CPU time, which does not grow.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ from scaler_worker.agent.core.records import WorkerRecord
 from scaler_worker.agent.core.split_by_session import ByTask, by_session
 from scaler_worker.agent.core.workers import Workers
 
-SUSPECT_SECONDS: Final = 0.05
-SUSPECT_NANOSECONDS: Final = 1_000_000
-"""A parent that used less CPU than this in SUSPECT_SECONDS waits for its children, whether or not it said so."""
+PROBE_SECONDS: Final = 0.05
+WAITING_NANOSECONDS: Final = 1_000_000
+"""A parent that used less CPU time than this in PROBE_SECONDS is taken to wait for its children."""
 BLOCKED_LIMIT: Final = 512
 SESSIONS_LIMIT: Final = 64
-"""Sessions remembered per worker: clients that its tasks made."""
+"""Sessions per worker, one for each client that its tasks have created; the oldest are forgotten."""
 
 
 class Nesting:
-    """Parents, their children, and the clients through which they submit."""
+    """Parent tasks, their children, and the clients through which they submit."""
 
     def __init__(self, workers: Workers, in_flight: InFlight) -> None:
-        self.suspect_at = math.inf
-        """When parents are to be looked at."""
+        self.probe_at = math.inf
+        """When the CPU time of parents is read next."""
         self._workers, self._in_flight = workers, in_flight
         self._sessions: dict[int, int] = {}
         self._memory_nearly_gone = False
 
     def memory_read(self, event: events.MemoryRead, now: float) -> None:
-        """How the host is."""
+        """Record the memory state of the host."""
         self._memory_nearly_gone = event.nearly_gone
 
     def forget(self, worker: WorkerRecord) -> None:
-        """A worker is gone, and the clients in it."""
+        """A worker has ended, and with it the clients of its tasks."""
         for session in worker.sessions:
             self._sessions.pop(session, None)
 
     def pass_on(self, worker: WorkerRecord, message: Any, now: float) -> None:
-        """A client inside a task has something to say to the scheduler."""
+        """Forward a message of a client inside a task to the scheduler."""
         self._in_flight.effects.append(events.SendToScheduler(message, worker.number))
 
     def refuse_shutdown(self, worker: WorkerRecord, message: Shutdown, now: float) -> None:
-        """A task asks for more than it may."""
+        """Refuse a task that asks to shut the scheduler down."""
         answer = ShutdownAnswer(False, "a task cannot shut down the scheduler that runs it")
         self._in_flight.effects.append(events.Relay(worker.number, answer))
 
     def submitted(self, worker: WorkerRecord, message: Submit, now: float) -> None:
-        """A task submits tasks."""
+        """Forward a Submit and record the children of the current run."""
         session = session_of(message.tasks[0]) if message.tasks else 0
         if session not in worker.sessions:
             worker.sessions[session] = None
@@ -81,7 +81,7 @@ class Nesting:
             if not worker.children:
                 worker.cpu = -1
             worker.children.update(message.tasks)
-            self.suspect_at = min(self.suspect_at, now + SUSPECT_SECONDS)
+            self.probe_at = min(self.probe_at, now + PROBE_SECONDS)
         self.pass_on(worker, message, now)
 
     def _relay(self, session: int, message: Any) -> WorkerRecord | None:
@@ -92,21 +92,21 @@ class Nesting:
         return self._workers.by_number[number]
 
     def relay_by_task(self, message: ByTask, now: float) -> None:
-        """The scheduler speaks of tasks that tasks here have submitted."""
+        """Relay a message about tasks that tasks on this host have submitted."""
         for session, part in by_session(message):
             worker = self._relay(session, part)
             if worker is None and isinstance(part, Done | NeedTasks):
-                # The process that wanted them is gone: nobody else will say so of tasks that a restart made orphans.
+                # The process that submitted them has ended: after a scheduler restart only we report orphans.
                 self._in_flight.send(Release(part.tasks) if isinstance(part, Done) else Cancel(part.tasks))
             elif worker is not None and isinstance(part, Done):
                 worker.children.difference_update(part.tasks)
 
     def relay_to_session(self, message: NeedFunctions | DeleteObjects, now: float) -> None:
-        """The scheduler speaks to one client inside a task."""
+        """Relay a message for one client inside a task."""
         self._relay(message.session, message)
 
-    def told_blocked(self, worker: WorkerRecord, message: Blocked, now: float) -> None:
-        """A task says that it waits for others, or does not any more."""
+    def blocked_reported(self, worker: WorkerRecord, message: Blocked, now: float) -> None:
+        """A task reports that it waits for other tasks, or resumes."""
         for run, blocked in zip(message.runs, message.blocked, strict=True):
             entry = worker.next_entry()
             if entry is not None and entry[0] == run:
@@ -114,12 +114,12 @@ class Nesting:
                 self._set_blocked(worker, run, blocked, now)
 
     def _set_blocked(self, worker: WorkerRecord, run: int, blocked: bool, now: float) -> None:
-        """A run waits for other tasks, and gives its place to them; or does not any more."""
+        """Mark a run as blocked, which frees its slot, or as resumed."""
         if blocked == worker.blocked or worker.state == WorkerState.STOPPING:
             return
         if blocked and (self._memory_nearly_gone or len(self._workers.blocked) >= BLOCKED_LIMIT):
-            what = "the host's memory is nearly gone" if self._memory_nearly_gone else f"the limit is {BLOCKED_LIMIT}"
-            self._refuse_to_wait(worker, run, f"one more would be too many: {what}")
+            what = "the host is nearly out of memory" if self._memory_nearly_gone else f"the limit is {BLOCKED_LIMIT}"
+            self._refuse_blocking(worker, run, f"one more would be too many: {what}")
             return
         worker.blocked = blocked
         if blocked:
@@ -127,37 +127,37 @@ class Nesting:
         self._workers.reindex(worker, now)
         self._in_flight.send(Blocked((run,), (blocked,)))
 
-    def _refuse_to_wait(self, worker: WorkerRecord, run: int, why: str) -> None:
+    def _refuse_blocking(self, worker: WorkerRecord, run: int, why: str) -> None:
         count = len(self._workers.blocked)
-        message = f"{count} tasks of this host wait for tasks of their own, and {why}"
+        message = f"{count} tasks of this host wait for tasks that they submitted, and {why}"
         self._in_flight.stop_run(worker, run, NestingLimitError(message, blocked=count))
 
-    def make_room(self, why: str) -> None:
-        """Where all workers wait for tasks, and no more can be started to run those: end the deepest that waits."""
+    def resolve_deadlock(self, why: str) -> None:
+        """Resolve a deadlock: if all workers are blocked and none can be started, stop the deepest blocked task."""
         if not (self._in_flight.waiting and self._workers.is_stuck()):
             return
         waiting = [(entry, worker) for worker in self._workers if worker.blocked and (entry := worker.next_entry())]
         if waiting:
             entry, deepest = min(waiting, key=lambda found: found[0][2].level[1])
-            self._refuse_to_wait(deepest, entry[0], f"no worker can be started for these: {why}")
+            self._refuse_blocking(deepest, entry[0], f"no worker can be started to run these: {why}")
 
-    def suspect(self, now: float) -> None:
-        """Look at parents with unfinished children that hold their places."""
-        suspects = [
+    def probe_parents(self, now: float) -> None:
+        """Read the CPU time of parents that have unfinished children and occupy a slot."""
+        parents = [
             worker.number
             for worker in self._workers
             if worker.children and worker.datagrams and (worker.inferred_blocked or not worker.blocked)
         ]
-        self._in_flight.effects += map(events.ReadCpu, suspects)
-        self.suspect_at = now + SUSPECT_SECONDS if suspects else math.inf
+        self._in_flight.effects += map(events.ReadCpu, parents)
+        self.probe_at = now + PROBE_SECONDS if parents else math.inf
 
     def cpu_read(self, worker: WorkerRecord, event: events.CpuRead, now: float) -> None:
-        """How much CPU time a parent has used."""
+        """Detect parents that wait without reporting it, by their CPU time."""
         entry = worker.next_entry()
         if entry is None or not worker.children:
             return
         if worker.cpu >= 0:
-            rests = event.nanoseconds - worker.cpu < SUSPECT_NANOSECONDS
+            rests = event.nanoseconds - worker.cpu < WAITING_NANOSECONDS
             if rests and not worker.blocked and len(self._workers.running) >= self._workers.slots:
                 worker.inferred_blocked = True
                 self._set_blocked(worker, entry[0], True, now)
@@ -167,7 +167,7 @@ class Nesting:
         worker.cpu = event.nanoseconds
 
     def check(self) -> None:
-        """Sessions and workers agree."""
+        """Assert that sessions and workers agree."""
         for worker in self._workers:
             assert all(self._sessions.get(session) in (worker.number, None) for session in worker.sessions)
         assert all(number in self._workers.by_number for number in self._sessions.values())

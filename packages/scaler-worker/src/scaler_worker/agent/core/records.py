@@ -1,4 +1,4 @@
-"""The rows of AgentCore: what runs are, which of them a worker was given, what workers are."""
+"""The records of AgentCore: runs, datagrams in flight, workers, the queue of waiting runs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from scaler_protocol.messages import Group, WorkerState
 from scaler_worker.ipc.frames import FOLLOWS, FUNCTIONS_LIMIT
 
 NO_RUN: Final = int.from_bytes(b"no run", "little")
-"""In the word of a worker that has not begun its first run. A task may write zeros over the word: these name no run."""
+"""In the run cell of a worker before its first run. Not 0, since a task may overwrite the cell with zeros."""
 UNKNOWN = math.inf
 """The estimate of a function that has not run yet."""
 SEPARATE = 4
 SEPARATE_MICROSECONDS = 1_000.0
-"""So few runs of one datagram, and no longer than this together, are heard of one by one."""
+"""Results of a datagram of at most SEPARATE short runs are read as soon as each is written."""
 OVERHEAD_MICROSECONDS = 3.0
-"""What a run costs its worker beyond its own duration."""
+"""Overhead of a worker per run."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What AgentCore needs to know."""
+    """The settings of AgentCore."""
 
     workers: int
     name: str
@@ -33,13 +33,13 @@ class AgentConfig:
     task_timeout_seconds: float = 0.0
     object_retention_seconds: float = 3600.0
     secret: bytes = b""
-    """By which objects of runs are named; empty where there is no object storage."""
+    """Derives the ids of stored results; empty without object storage."""
     preload: str = ""
-    """What workers run before they are ready."""
+    """The preload of workers, for error messages."""
 
 
 class FunctionKind:
-    """A function together with how its calls and results are written; workers know it by its handle."""
+    """A function with the encoding of its calls and results; workers know it by its handle."""
 
     __slots__ = ("encoding", "estimate", "fault", "function", "handle", "parked", "serializer", "stream_output")
 
@@ -48,14 +48,14 @@ class FunctionKind:
         self.function, self.serializer = group.function, group.serializer
         self.encoding, self.stream_output = group.encoding, group.stream_output
         self.estimate = UNKNOWN
-        """Microseconds of a run, moving average."""
+        """Moving average of the duration of a run, in microseconds."""
         self.fault = b""
-        """Why a worker could not be told of it (a FAILED payload): how runs end that come back for that."""
+        """FAILED payload for its runs if the definition could not be sent to a worker."""
         self.parked: list[Entry] = []
         """Runs that wait for the bytes of the function."""
 
     def measured(self, microseconds: float) -> None:
-        """Take the mean duration of some runs; rises are believed sooner than falls, for guessing low costs more."""
+        """Update the estimate with a mean duration; it rises faster than it falls, since underestimating costs more."""
         found = microseconds + OVERHEAD_MICROSECONDS
         if self.estimate == UNKNOWN:
             self.estimate = found
@@ -64,23 +64,23 @@ class FunctionKind:
 
 
 class TaskGroup:
-    """A group of tasks as the agent sees it."""
+    """Tasks that share function kind, priority level and timeout."""
 
     __slots__ = ("kind", "level", "timeout")
 
     def __init__(self, group: Group, kind: FunctionKind, default_timeout: float) -> None:
         self.kind = kind
         self.level = (-group.priority, -group.depth)
-        # Whatever is no number of seconds is none: of one that is not a number no comparison would ever come true.
+        # A NaN is no timeout either: the comparison is false for it.
         self.timeout = group.timeout_seconds if group.timeout_seconds > 0 else default_timeout
 
 
 Entry = tuple[int, int, TaskGroup, bytes, int, int]
-"""One run: run id, task id, lane, call, attempt, flags of `scaler_worker.ipc.frames`."""
+"""One run: run id, task id, group, call, attempt, flags of `scaler_worker.ipc.frames`."""
 
 
 class Datagram:
-    """Runs that a worker was given at once, `at` the first of them that has not ended."""
+    """Runs that were sent to a worker together; `at` is the position of the first that has not ended."""
 
     __slots__ = ("at", "checked", "entries", "estimate", "revoked", "sequence", "since")
 
@@ -88,9 +88,9 @@ class Datagram:
         self.sequence, self.entries, self.estimate = sequence, entries, estimate
         self.at = 0
         self.since = 0.0
-        """When the run at `at` became the worker's next one."""
+        """When the run at `at` became the next one."""
         self.checked = 0.0
-        """When something was last done about what stands behind it."""
+        """When the runs behind it were last reclaimed."""
         self.revoked = False
 
     def left(self) -> list[Entry]:
@@ -99,7 +99,7 @@ class Datagram:
 
     @property
     def is_swept(self) -> bool:
-        """Whether its results are read from time to time, many with one wake-up, and not each at once."""
+        """Whether its results are read at intervals, many per wake-up, instead of each at once."""
         count = len(self.entries)
         return count > SEPARATE or (count > 1 and self.estimate >= SEPARATE_MICROSECONDS)
 
@@ -113,20 +113,20 @@ class WorkerRecord:
         "children",
         "cpu",
         "datagrams",
+        "defined",
         "idle_since",
         "inferred_blocked",
         "kill_reason",
         "kill_target",
-        "knows",
         "last_run",
         "name",
         "number",
         "pid",
         "retire_reason",
+        "returned_unrevoked",
         "revoked_run",
         "sequence",
         "sessions",
-        "skipped",
         "state",
         "withdrawn",
     )  # fmt: skip
@@ -136,45 +136,45 @@ class WorkerRecord:
         self.state: int = WorkerState.STARTING
         self.datagrams: deque[Datagram] = deque()
         self.sequence = 0
-        self.knows: OrderedDict[int, FunctionKind] = OrderedDict()
-        """By handle: what it was told of and may still hold; what it has dropped it asks for."""
+        self.defined: OrderedDict[int, FunctionKind] = OrderedDict()
+        """By handle: kinds that were defined at it; it reports FunctionMissing for those it has evicted."""
         self.last_run = NO_RUN
-        """The last run that has ended, or was given back."""
+        """The last run that ended or was returned."""
         self.charged_run = 0
-        """The run for whose doings it is killed, which counts as its death under that."""
-        self.skipped = False
-        """Whether it did not start what it was given last, though that was not revoked."""
+        """The run that is charged for killing this worker, as if the worker had died in it."""
+        self.returned_unrevoked = False
+        """Whether it returned its last datagram although that was not revoked."""
         self.revoked_run = NO_RUN
-        """The first of the runs that were last taken back from what it had read: it may have come to that one."""
+        """The first run that was last reclaimed from a revoked datagram: the run cell may show it."""
         self.blocked = False
         self.inferred_blocked = False
-        """Whether `blocked` was concluded from its doing nothing."""
+        """Whether `blocked` was inferred from its CPU time."""
         self.withdrawn: set[int] = set()
-        """Runs in flight that nobody wants any more."""
+        """Runs in flight that were withdrawn."""
         self.kill_target: int | None = None
-        """The run that is to be stopped, by killing the worker."""
+        """The run to stop by killing this worker."""
         self.kill_reason: bytes = b""
-        """How that run ends (a FAILED payload); empty where that is settled already."""
+        """The FAILED payload of that run; empty if its end is already reported."""
         self.idle_since = 0.0
         self.children: set[int] = set()
-        """Unfinished tasks that the current run submitted."""
+        """Unfinished tasks that the current run has submitted."""
         self.sessions: dict[int, None] = {}
         self.retire_reason = ""
-        """Why it ends by itself, if it has said so."""
+        """Why it retires, if it has reported that."""
         self.cpu = -1
-        """Nanoseconds at the last look, if there was one since it has children."""
+        """CPU nanoseconds at the last reading; -1 if there was none since it has children."""
 
     def learn(self, kind: FunctionKind) -> None:
-        """It is told of a kind; of as many as it can hold we remember that it was."""
-        self.knows[kind.handle] = kind
-        if len(self.knows) > FUNCTIONS_LIMIT:
-            self.knows.popitem(last=False)
+        """Record that a kind is defined at this worker, for as many kinds as it can hold."""
+        self.defined[kind.handle] = kind
+        if len(self.defined) > FUNCTIONS_LIMIT:
+            self.defined.popitem(last=False)
 
     def run_named(self, word: int) -> int:
-        """The run that it is in, by what its word says; 0 where it is in none.
+        """The run that it executes, according to its run cell; 0 if none.
 
-        The word names that run, or the last one that has ended, or one that it did not start because it is revoked.
-        Any other number was written by a task, so that is in the next run: it is charged, or stopped, all the same.
+        The cell holds that run, the last one that ended, or one that was not started because it is revoked. A task has
+        written any other number, so the worker executes its next run, which can still be charged or stopped.
         """
         entry = self.next_entry()
         if entry is None or word in (self.last_run, self.revoked_run):
@@ -182,11 +182,11 @@ class WorkerRecord:
         return word if any(each[0] == word for each in self.entries()) else entry[0]
 
     def entries(self) -> list[Entry]:
-        """The runs it was given that have not ended, in its order."""
+        """The runs in flight that have not ended, in order."""
         return [entry for datagram in self.datagrams for entry in datagram.left()]
 
     def next_entry(self) -> Entry | None:
-        """The run it is at, or will be at next."""
+        """The current run, or the next one."""
         if not self.datagrams:
             return None
         head = self.datagrams[0]
@@ -194,7 +194,7 @@ class WorkerRecord:
 
 
 class WaitingRuns:
-    """The queue of an agent: higher priority first, then deeper, then in order of arrival."""
+    """The queue of an agent: by priority, then by depth, then in order of arrival."""
 
     __slots__ = ("_count", "_keys", "_levels")
 
@@ -223,24 +223,24 @@ class WaitingRuns:
             del self._levels[key]
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """New runs."""
+        """Append new runs."""
         self._count += len(entries)
-        if len(lanes := {entry[2] for entry in entries}) == 1:
-            self._level(lanes.pop().level).extend(entries)
+        if len(groups := {entry[2] for entry in entries}) == 1:
+            self._level(groups.pop().level).extend(entries)
         else:
             for entry in entries:
                 self._level(entry[2].level).append(entry)
 
     def requeue(self, entries: Sequence[Entry]) -> None:
-        """Runs that were taken and not started: they are next again, in their order."""
+        """Put runs that were taken and not started back to the front, in order."""
         self._count += len(entries)
         for entry in reversed(entries):
             self._level(entry[2].level).appendleft(entry)
 
     def take(self, count: int, microseconds: float, size: int) -> list[Entry]:
-        """The next runs of one level: at least one, no more than `count`, within the bounds together.
+        """Remove and return the next runs of one level: at least one, at most `count`, within the bounds in total.
 
-        A run that takes what the one before makes comes with it, come what may.
+        A run that FOLLOWS the previous one is always in the same batch.
         """
         queue = self._levels[self._keys[0]]
         entry = queue.popleft()
@@ -260,7 +260,7 @@ class WaitingRuns:
         return taken
 
     def take_newest(self, count: int) -> list[Entry]:
-        """Up to `count` runs from the far end."""
+        """Remove and return up to `count` runs from the back."""
         taken: list[Entry] = []
         for key in reversed(self._keys):
             queue = self._levels[key]
@@ -271,7 +271,7 @@ class WaitingRuns:
         return taken
 
     def remove(self, runs: set[int]) -> list[Entry]:
-        """Take out these runs, as many as are here."""
+        """Remove and return those of `runs` that wait."""
         removed: list[Entry] = []
         for key in self._keys:
             level = self._levels[key]

@@ -1,4 +1,4 @@
-"""Finished outcomes: on their way to the scheduler, and kept until their owner has them."""
+"""Results: buffered for the scheduler, and kept until the client has them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from scaler_protocol.messages import MESSAGE_LIMIT, Done, Output, Status
 from scaler_protocol.payloads import Payloads
 
 KEPT_LIMIT = 256 * 1024 * 1024
-"""Bytes of kept outcomes, after which the oldest are forgotten (their tasks would run again)."""
+"""Bytes of kept results; the oldest beyond are discarded (their tasks would run again)."""
 
 
 Outcome = tuple[int, int, bytes, bytes, bool]
-"""How a run ended: run id, status, payload, profile, whether the payload is a reference into object storage."""
+"""The end of a run: run id, status, payload, profile, whether the payload is a reference to a stored object."""
 
 
 class _Columns:
-    """A Done in the making."""
+    """The columns of a Done message under construction."""
 
     __slots__ = ("payloads", "profiles", "runs", "size", "statuses", "stored", "tasks")
 
@@ -43,7 +43,7 @@ class _Columns:
 
 
 class ResultBuffer:
-    """Outcomes and output for the scheduler: one message per session and turn, at most MESSAGE_LIMIT each."""
+    """Collects outcomes and output per turn: one message per session, at most MESSAGE_LIMIT bytes each."""
 
     __slots__ = ("_full", "_open", "_output", "_worker")
 
@@ -66,7 +66,7 @@ class ResultBuffer:
         stored: Iterable[int],
         size: int,
     ) -> None:
-        """Outcomes, of `size` bytes together, of tasks that share a session."""
+        """Add outcomes of tasks of one session; `size` is the total of the payloads in bytes."""
         columns = self._columns(tasks[0] >> SESSION_BITS, size)
         columns.stored += [len(columns.tasks) + position for position in stored]
         columns.tasks += tasks
@@ -76,12 +76,12 @@ class ResultBuffer:
         columns.profiles += profiles
 
     def append(self, task: int, outcome: Outcome) -> None:
-        """One outcome."""
+        """Add one outcome."""
         run, status, payload, profile, stored = outcome
         self.extend((task,), (run,), (status,), (payload,), (profile,), (0,) if stored else (), len(payload))
 
     def write(self, task: int, stream: int, text: bytes) -> None:
-        """Something a task wrote: it goes ahead of outcomes that come after it."""
+        """Add output of a task; it is sent before outcomes that are added later."""
         self._output.append((task, stream, text))
 
     def _columns(self, session: int, size: int) -> _Columns:
@@ -95,7 +95,7 @@ class ResultBuffer:
         return columns
 
     def take(self) -> Iterator[Output | Done]:
-        """The messages, to be sent in this order."""
+        """Remove and return the messages, in sending order."""
         by_session: dict[int, list[tuple[int, int, bytes]]] = {}
         for written in self._output:
             by_session.setdefault(written[0] >> SESSION_BITS, []).append(written)
@@ -110,9 +110,9 @@ class ResultBuffer:
 
 
 class KeptResults:
-    """Outcomes by task until they are released, for a scheduler that was started again asks for them.
+    """Outcomes by task until they are released, since a restarted scheduler asks for them.
 
-    Forgotten after one to two times the retention, or the oldest first beyond KEPT_LIMIT bytes.
+    Discarded after one to two times the retention, and the oldest first beyond KEPT_LIMIT bytes.
     """
 
     __slots__ = ("_bytes", "_old", "_young")
@@ -130,7 +130,7 @@ class KeptResults:
         yield from self._young
 
     def keep(self, tasks: Sequence[int], outcomes: Iterable[Outcome], size: int) -> None:
-        """Outcomes of `size` bytes together; an older one of the same task is forgotten."""
+        """Keep outcomes of `size` bytes in total; each replaces an older one of the same task."""
         young = self._young
         if not young.keys().isdisjoint(tasks) or self._old:
             self.release(tasks)
@@ -140,7 +140,7 @@ class KeptResults:
             self.release([next(iter(self))])
 
     def release(self, tasks: Iterable[int]) -> None:
-        """Forget these."""
+        """Discard the outcomes of these tasks."""
         young, old, freed = self._young, self._old, 0
         for task in tasks:
             outcome = young.pop(task, None) or old.pop(task, None)
@@ -153,12 +153,12 @@ class KeptResults:
         return self._young.get(task) or self._old.get(task)
 
     def rotate(self) -> None:
-        """One retention is over."""
+        """Discard outcomes that are older than one retention period."""
         self._bytes -= sum(len(outcome[2]) for outcome in self._old.values())
         self._old, self._young = self._young, {}
 
     def check(self) -> None:
-        """The figures agree."""
+        """Assert that sizes and generations agree."""
         assert self._bytes == sum(len(outcome[2]) for outcome in (*self._young.values(), *self._old.values()))
         assert self._young.keys().isdisjoint(self._old)
         assert all(o[1] not in (Status.LOST, Status.CANCELLED) for o in self._young.values())

@@ -1,4 +1,4 @@
-"""Messages of the scheduler that speak of tasks of several sessions, as one message per session."""
+"""Splits messages about tasks of several sessions into one message per session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ByTask = Done | Ended | Output | NeedInputs | NeedTasks
 
 
 def by_session(message: ByTask) -> Iterator[tuple[int, ByTask]]:
-    """Session and message; one that is of a single session stays as it is."""
+    """Yield session and message; a message of a single session is not copied."""
     sessions: dict[int, list[int]] = {}
     for position, task in enumerate(message.tasks):
         sessions.setdefault(task >> SESSION_BITS, []).append(position)
@@ -32,7 +32,7 @@ def _pick(column: Sequence[T], positions: Sequence[int]) -> list[T]:
 
 
 def cut_done(done: Done, positions: Sequence[int]) -> Done:
-    """The outcomes at these positions."""
+    """A Done with the rows at these positions."""
     stored, profiles, size = set(done.stored), done.profiles, PROFILE.size
     return Done(
         _pick(done.tasks, positions),

@@ -1,4 +1,4 @@
-"""The workers of an agent: which there are, which are free, how many more or fewer there should be."""
+"""The workers of an agent: records, indexes by state, and how many should run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from scaler_worker.agent.core.events import AgentEffect, EndAgent, EndWorker, St
 from scaler_worker.agent.core.records import WorkerRecord
 
 REFILL_MICROSECONDS = 50_000.0
-"""A worker with no more than this to do is given a second datagram, so that it never waits for us."""
+"""A worker with less work than this gets a second datagram, so that it does not wait for the agent."""
 SPARES = 32
-"""Idle workers beyond the slots that are kept for a while: parents block again and again."""
+"""Idle workers beyond the slots that are kept for SPARE_SECONDS, since parents may block again."""
 SPARE_SECONDS = 10.0
 FAILED_STARTS = 5
-"""Workers in a row that end before they are ready, after which an agent that never had one that was gives up."""
-FIRST_PAUSE_SECONDS = 0.05
-LAST_PAUSE_SECONDS = 5.0
-"""Between two tries to start workers."""
+"""Consecutive failed starts after which an agent that never had a ready worker gives up."""
+FIRST_BACKOFF_SECONDS = 0.05
+LAST_BACKOFF_SECONDS = 5.0
+"""Bounds of the exponential backoff between attempts to start workers."""
 
 
 class Workers:
-    """Worker records and the indexes over them. `reindex` is called after every change of a record."""
+    """Worker records and indexes over them. `reindex` must be called after every change of a record."""
 
     def __init__(self, slots: int, names: Sequence[str], preload: str = "") -> None:
         self.slots = slots
@@ -34,25 +34,25 @@ class Workers:
         self.running: set[int] = set()
         self.blocked: set[int] = set()
         self.draining: dict[int, WorkerRecord] = {}
-        """Those that are not to be followed by others, until they are gone."""
+        """Drained workers, which are not replaced, until they have ended."""
         self.deaths: list[str] = []
-        """What has ended workers unbidden, in words, since the last report."""
+        """Descriptions of unexpected deaths since the last status report."""
         self._names, self._preload = names, preload
         self._announced = 0
         self._free_numbers: list[int] = []
         self._failed = 0
         self._any_ready = False
-        self._obstacle = False
-        """Whether the last worker could not be started."""
-        self._pause, self._start_at = 0.0, -math.inf
+        self._start_failed = False
+        """Whether the last attempt to start a worker failed."""
+        self._backoff, self._start_at = 0.0, -math.inf
         self._missing = False
-        """Whether more workers are to be started, at `_start_at`."""
+        """Whether workers are missing and will be started at `_start_at`."""
 
     def __iter__(self) -> Iterator[WorkerRecord]:
         return iter(list(self.by_number.values()))
 
     def reindex(self, worker: WorkerRecord, now: float) -> None:
-        """Bring the indexes and the worker's state in line with its record."""
+        """Update the indexes and the worker's state from its record."""
         number, flight = worker.number, worker.datagrams
         self.refillable.pop(number, None)
         if worker.state in (WorkerState.STARTING, WorkerState.STOPPING, WorkerState.DRAINING):
@@ -80,14 +80,14 @@ class Workers:
             self.refillable[number] = worker
 
     def ready(self, worker: WorkerRecord, pid: int, now: float) -> Log | None:
-        """The worker waits for tasks."""
+        """The worker is ready for tasks."""
         if worker.state != WorkerState.STARTING:
             return None
         worker.pid, worker.state = pid, WorkerState.IDLE
-        self._failed, self._any_ready, self._pause = 0, True, 0.0
+        self._failed, self._any_ready, self._backoff = 0, True, 0.0
         self.reindex(worker, now)
-        if self._obstacle:
-            self._obstacle = False
+        if self._start_failed:
+            self._start_failed = False
             return Log(logging.INFO, f"Worker[{worker.number}] started: workers can be started again")
         if self._announced >= self.slots:
             return None
@@ -95,32 +95,32 @@ class Workers:
         return Log(logging.INFO, f"Worker[{worker.number}] started")
 
     def drain(self, pid: int, now: float) -> WorkerRecord | None:
-        """The worker of this process is to finish what it runs, and end; its place is no more."""
+        """Drain the worker with this process id: it finishes its run and exits, and its slot is removed."""
         for worker in self.by_number.values():
             if worker.pid == pid and worker.state not in (WorkerState.STOPPING, WorkerState.DRAINING):
-                self.slots = max(0, self.slots - 1)  # while parents are blocked there are more workers than slots
+                self.slots = max(0, self.slots - 1)  # with blocked parents there are more workers than slots
                 self.draining[worker.number], worker.state = worker, WorkerState.DRAINING
                 self.reindex(worker, now)
                 return worker
         return None
 
     def gone(self, worker: WorkerRecord, reason: str, now: float) -> Log | EndAgent | None:
-        """The worker's process is no more."""
+        """The worker's process has ended."""
         starting = worker.state == WorkerState.STARTING
         self._remove(worker)
         if not starting:
             return None
         self._failed += 1
         if self._failed < FAILED_STARTS or self._any_ready:
-            return self._put_off(f"a worker {reason} before it was ready", now)
+            return self._back_off(f"a worker {reason} before it was ready", now)
         preload = f"; each begins with the preload {self._preload}" if self._preload else ""
         text = f"{self._failed} workers in a row ended before they were ready; the last one {reason}{preload}"
         return EndAgent(1, (text,))
 
     def not_started(self, worker: WorkerRecord, reason: str, now: float) -> Log | None:
-        """There is no process for this worker."""
+        """The worker could not be started."""
         self._remove(worker)
-        return self._put_off(reason, now)
+        return self._back_off(reason, now)
 
     def _remove(self, worker: WorkerRecord) -> None:
         worker.state = WorkerState.STOPPING
@@ -130,47 +130,49 @@ class Workers:
         self._free_numbers.append(worker.number)
         self._free_numbers.sort(reverse=True)
 
-    def _put_off(self, reason: str, now: float) -> Log | None:
-        """Start the next worker after a pause, longer each time; says so the first time."""
+    def _back_off(self, reason: str, now: float) -> Log | None:
+        """Delay the next start with exponential backoff; returns a log line for the first failure."""
         if now >= self._start_at:
-            self._pause = min(max(2 * self._pause, FIRST_PAUSE_SECONDS), LAST_PAUSE_SECONDS)
-            self._start_at = now + self._pause
-        said, self._obstacle = self._obstacle, True
-        return None if said else Log(logging.WARNING, f"workers can not be started, this is tried again: {reason}")
+            self._backoff = min(max(2 * self._backoff, FIRST_BACKOFF_SECONDS), LAST_BACKOFF_SECONDS)
+            self._start_at = now + self._backoff
+        said, self._start_failed = self._start_failed, True
+        return None if said else Log(logging.WARNING, f"workers cannot be started; retrying: {reason}")
 
     def is_stuck(self) -> bool:
-        """Whether all that could run something waits for other tasks, and no worker can be started for those."""
-        return self._obstacle and bool(self.blocked) and len(self.blocked) + len(self.draining) == len(self.by_number)
+        """Whether every worker is blocked or draining and no worker can be started."""
+        return (
+            self._start_failed and bool(self.blocked) and len(self.blocked) + len(self.draining) == len(self.by_number)
+        )
 
     def balance(self, waiting: int, now: float) -> list[AgentEffect]:
-        """Start what is missing for all slots to be filled, let go what has been idle too long."""
+        """Start workers for empty slots; end workers that are drained or idle for too long."""
         effects: list[AgentEffect] = []
         usable = len(self.by_number) - len(self.blocked) - len(self.draining)
-        # While parents are blocked, one worker more than can be used is kept: the next one that blocks need not wait.
+        # With blocked parents, keep one more worker than can be used, so that the next parent to block need not wait.
         wanted = min(self.slots, len(self.running) + max(1, waiting)) + 1 if self.blocked else self.slots
-        # One that is about to be gone counts until it is: its successor takes its number and name.
+        # A stopping worker counts until it has ended: its successor takes its number and name.
         self._missing = wanted > usable and now < self._start_at
         if now >= self._start_at:
             effects += (self._start() for _ in range(wanted - usable))
         for worker in self.draining.values():
             if worker.state == WorkerState.DRAINING and not worker.datagrams:
-                effects.append(self._let_go(worker, now))
+                effects.append(self._release(worker, now))
         spares = len(self.idle) + len(self.running) - self.slots
         for worker in list(self.idle.values()):
             if spares <= 0:
                 break
             if spares > SPARES or now - worker.idle_since >= SPARE_SECONDS:
-                effects.append(self._let_go(worker, now))
+                effects.append(self._release(worker, now))
                 spares -= 1
         return effects
 
-    def _let_go(self, worker: WorkerRecord, now: float) -> EndWorker:
+    def _release(self, worker: WorkerRecord, now: float) -> EndWorker:
         worker.state = WorkerState.STOPPING
         self.reindex(worker, now)
         return EndWorker(worker.number)
 
     def due(self) -> float:
-        """When `balance` has something to do although nothing happened."""
+        """The time of the next `balance` if no event arrives before."""
         return min(self._spare_due(), self._start_at if self._missing else math.inf)
 
     def _spare_due(self) -> float:
@@ -185,7 +187,7 @@ class Workers:
         return StartWorker(number, name)
 
     def check(self) -> None:
-        """The indexes agree with the records."""
+        """Assert that the indexes agree with the records."""
         for number, worker in self.by_number.items():
             assert worker.number == number and len(worker.datagrams) <= 2
             assert (worker.state != WorkerState.DRAINING) or self.draining[number] is worker
