@@ -69,7 +69,7 @@ from scaler_worker.agent.core.failed_effects import FailedEffects
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.nesting import Nesting
-from scaler_worker.agent.core.records import AgentConfig, Entry, WorkerRecord
+from scaler_worker.agent.core.records import AgentConfig, Entry, WorkerRecord, run_ids
 from scaler_worker.agent.core.result_buffer import ResultBuffer
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
@@ -223,7 +223,7 @@ class AgentCore:
 
     def _recall(self, message: Recall, now: float) -> None:
         entries = self.in_flight.waiting.take_newest(message.count)
-        self.in_flight.send(Returned([entry[0] for entry in entries]))
+        self.in_flight.send(Returned(run_ids(entries)))
 
     def _resend(self, message: Resend, now: float) -> None:
         for task in message.tasks:
@@ -247,7 +247,7 @@ class AgentCore:
     def _resume(self) -> None:
         """Report runs and kept results to a new scheduler, and repeat the requests to the previous one."""
         held, kept = self._held(), tuple(self.in_flight.kept)
-        self.in_flight.send(Resume([entry[1] for entry in held], [entry[0] for entry in held], (), kept))
+        self.in_flight.send(Resume([task for _, task, *_ in held], run_ids(held), (), kept))
         blocked = [entry[0] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self.in_flight.send(Blocked(blocked, [True] * len(blocked)))
@@ -311,11 +311,11 @@ class AgentCore:
         """Assert the invariants of the module's docstring."""
         self.workers.check()
         self.in_flight.kept.check()
-        flying = [entry[0] for worker in self.workers for entry in worker.entries()]
-        runs = [*flying, *(e[0] for e in self.in_flight.waiting), *(e[0] for e in self.functions.parked_entries())]
+        flying = [entry for worker in self.workers for entry in worker.entries()]
+        runs = run_ids([*flying, *self.in_flight.waiting, *self.functions.parked_entries()])
         assert len(runs) == len(set(runs)), "a run is in two states"
         assert len(self.in_flight.waiting) == sum(1 for _ in self.in_flight.waiting)
         for worker in self.workers:
-            assert worker.withdrawn <= {entry[0] for entry in worker.entries()}
+            assert worker.withdrawn <= set(run_ids(worker.entries()))
             assert not (worker.blocked and worker.state == WorkerState.RUNNING)
         self._nesting.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from scaler_io.links.effects import Log
 from scaler_protocol.errors import WorkerDiedError, describe
@@ -25,45 +26,53 @@ class Deaths:
 
     def died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
         """A worker has died: only its current run is charged; the others are requeued."""
-        in_flight, entries = self._in_flight, worker.entries()
+        entries = worker.entries()
         killed = worker.state == WorkerState.STOPPING
-        rest: list[Entry] = []
         current = worker.run_named(event.run)
-        begun = current != 0
+        charged = worker.charged_run if killed else current
+        self._delete_unreported(worker, entries, current)
+        requeued: list[Entry] = []
         for entry in entries:
-            if begun and self._secret:
-                # It may have died after storing the result and before writing the record.
-                unsaid = frames.result_name(self._secret, entry[1], entry[0], worker.pid)
-                in_flight.effects.append(events.SendToScheduler(DeleteObjects((unsaid,), entry[1] >> SESSION_BITS)))
-            begun = begun and entry[0] != current
-            if entry[0] in worker.withdrawn:
+            run, task, *_ = entry
+            if run in worker.withdrawn:
                 continue
-            if killed and entry[0] == worker.kill_target and worker.kill_reason:
-                in_flight.fail(entry[0], entry[1], Status.FAILED, worker.kill_reason)
-            elif entry[0] == (worker.charged_run if killed else current):
-                in_flight.fail(entry[0], entry[1], Status.LOST, describe(self._death(worker, entry, event)))
+            if killed and run == worker.kill_target and worker.kill_reason:
+                self._in_flight.fail(run, task, Status.FAILED, worker.kill_reason)
+            elif run == charged:
+                self._in_flight.fail(run, task, Status.LOST, describe(self._death(worker, entry, event)))
             else:
-                rest.append(entry)
+                requeued.append(entry)
         worker.datagrams.clear()
         worker.withdrawn.clear()
-        in_flight.waiting.requeue(rest)
+        self._in_flight.waiting.requeue(requeued)
         if not killed:
-            at = "".join(f" while it ran task {entry[1]:x}" for entry in entries if entry[0] == current)
-            text = f"{worker.name} (process {worker.pid}) {event.reason}{at}"
+            where = "".join(f" while it ran task {task:x}" for run, task, *_ in entries if run == current)
+            text = f"{worker.name} (process {worker.pid}) {event.reason}{where}"
             self._workers.deaths.append(text)
-            in_flight.effects.append(Log(logging.WARNING, text))
+            self._in_flight.effects.append(Log(logging.WARNING, text))
+
+    def _delete_unreported(self, worker: WorkerRecord, entries: Sequence[Entry], current: int) -> None:
+        """Delete what a run may have stored if the worker died after storing the result and before its record."""
+        if not self._secret or not current:
+            return
+        for run, task, *_ in entries:
+            name = frames.result_name(self._secret, task, run, worker.pid)
+            self._in_flight.effects.append(events.SendToScheduler(DeleteObjects((name,), task >> SESSION_BITS)))
+            if run == current:
+                return
 
     def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
+        attempt = entry[4]
         memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""
         text = f"; last words:\n{event.text}" if event.text else ""
         return WorkerDiedError(
             f"{worker.name} (process {worker.pid} on {self._host}) {event.reason} while it ran the task, "
-            f"attempt {entry[4]}{memory}{text}",
+            f"attempt {attempt}{memory}{text}",
             host=self._host,
             worker=worker.name,
             pid=worker.pid,
             reason=event.reason,
             peak_memory=event.peak_memory,
-            attempt=entry[4],
+            attempt=attempt,
             output=event.text,
         )

@@ -14,6 +14,7 @@ from scaler_protocol.operations import Drain, Resized
 from scaler_worker.agent.core.events import EndAgent, SendToScheduler
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.in_flight import InFlight
+from scaler_worker.agent.core.records import run_ids
 from scaler_worker.agent.core.workers import Workers
 
 
@@ -44,9 +45,9 @@ class Draining:
         if self._workers.slots:
             return
         waiting = self._in_flight.waiting.take_newest(len(self._in_flight.waiting))
-        parked = self._functions.remove({entry[0] for entry in self._functions.parked_entries()})
+        parked = self._functions.remove(set(run_ids(self._functions.parked_entries())))
         if waiting or parked:
-            self._in_flight.effects.append(SendToScheduler(Returned([entry[0] for entry in (*waiting, *parked)])))
+            self._in_flight.effects.append(SendToScheduler(Returned(run_ids((*waiting, *parked)))))
         if not self._workers.by_number and not self._over:
             self._over = True
             self._in_flight.effects.append(EndAgent(0, ("all workers were drained",)))

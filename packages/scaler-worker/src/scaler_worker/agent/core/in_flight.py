@@ -16,7 +16,16 @@ from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.functions import FunctionTable
-from scaler_worker.agent.core.records import NO_RUN, UNKNOWN, Datagram, Entry, FunctionKind, WaitingRuns, WorkerRecord
+from scaler_worker.agent.core.records import (
+    NO_RUN,
+    UNKNOWN,
+    Datagram,
+    Entry,
+    FunctionKind,
+    WaitingRuns,
+    WorkerRecord,
+    run_ids,
+)
 from scaler_worker.agent.core.result_buffer import KeptResults, ResultBuffer
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
@@ -133,7 +142,7 @@ class InFlight:
             end = at + len(entries)
             whole = not at and end == total
             part = batch if whole else batch.part(at, end)
-            if [entry[0] for entry in entries] != part.runs or not _is_sound(part):
+            if run_ids(entries) != part.runs or not _is_sound(part):
                 self.corrupted(worker, batch.runs[at], now)
                 return
             self._take_results(worker, entries, part)
@@ -262,9 +271,9 @@ class InFlight:
     def _requeue(self, worker: WorkerRecord, entries: Sequence[Entry]) -> None:
         """Requeue runs that were not started at the front; withdrawn ones are discarded."""
         if worker.withdrawn:
-            runs = {entry[0] for entry in entries}
-            entries = [entry for entry in entries if entry[0] not in worker.withdrawn]
-            worker.withdrawn -= runs
+            wanted = [entry for entry in entries if entry[0] not in worker.withdrawn]
+            worker.withdrawn.difference_update(run_ids(entries))
+            entries = wanted
         self.waiting.requeue(entries)
 
     # --- reclaiming and stopping ------------------------------------------------------------------------------------
@@ -299,7 +308,7 @@ class InFlight:
         """The answer to ReadRun: the revocation is effective, so requeue the runs behind the current one."""
         for datagram in worker.datagrams:
             if datagram.sequence == event.sequence:
-                runs = [entry[0] for entry in datagram.entries]
+                runs = run_ids(datagram.entries)
                 if event.run in runs[datagram.at :]:
                     cut = runs.index(event.run) + 1
                     worker.revoked_run = runs[cut] if cut < len(runs) else NO_RUN
@@ -316,7 +325,7 @@ class InFlight:
             if hit:
                 for entry in hit:
                     self.fail(entry[0], entry[1], Status.CANCELLED, b"")
-                worker.withdrawn.update(entry[0] for entry in hit)
+                worker.withdrawn.update(run_ids(hit))
                 if worker.state != WorkerState.STOPPING:
                     self.effects.append(events.RecallTail(worker.number))
                     self._watch(worker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,8 +75,14 @@ class TaskGroup:
         self.timeout = group.timeout_seconds if group.timeout_seconds > 0 else default_timeout
 
 
+# A plain tuple: a named one costs 150 ns more per task to create, a fifth of the core's whole turn.
 Entry = tuple[int, int, TaskGroup, bytes, int, int]
 """One run: run id, task id, group, call, attempt, flags of `scaler_worker.ipc.frames`."""
+
+
+def run_ids(entries: Iterable[Entry]) -> list[int]:
+    """The run ids of entries."""
+    return [entry[0] for entry in entries]
 
 
 class Datagram:
@@ -179,7 +185,7 @@ class WorkerRecord:
         entry = self.next_entry()
         if entry is None or word in (self.last_run, self.revoked_run):
             return 0
-        return word if any(each[0] == word for each in self.entries()) else entry[0]
+        return word if word in run_ids(self.entries()) else entry[0]
 
     def entries(self) -> list[Entry]:
         """The runs in flight that have not ended, in order."""
@@ -243,15 +249,12 @@ class WaitingRuns:
         A run that FOLLOWS the previous one is always in the same batch.
         """
         queue = self._levels[self._keys[0]]
-        entry = queue.popleft()
-        taken = [entry]
-        microseconds -= entry[2].kind.estimate
-        size -= len(entry[3])
+        taken: list[Entry] = []
         while queue:
-            entry = queue[0]
-            microseconds -= entry[2].kind.estimate
-            size -= len(entry[3])
-            if not entry[5] & FOLLOWS and (len(taken) >= count or microseconds < 0 or size < 0):
+            _, _, group, call, _, flags = queue[0]
+            microseconds -= group.kind.estimate
+            size -= len(call)
+            if (microseconds < 0 or size < 0 or len(taken) >= count) and taken and not flags & FOLLOWS:
                 break
             taken.append(queue.popleft())
         self._count -= len(taken)
