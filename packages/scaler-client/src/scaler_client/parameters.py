@@ -1,4 +1,4 @@
-"""Parameters of public calls: a wrong one is an error of that call, which names parameter and value. Pure."""
+"""Checks parameters of public calls; errors name the parameter and its value. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _STEADY: Final = frozenset({list, tuple, range, str, bytes, set, frozenset, dict
 
 
 def check(name: str, value: object, limit: Limit) -> None:
-    """Raises ValueError for what is out of the limit."""
+    """Raises ValueError for a value outside the limit."""
     if fault := limit.fault(value):
         raise ValueError(f"{name} {fault}")
 
 
 def check_address(name: str, value: Any) -> None:
-    """Raises AddressError for what is none."""
+    """Raises AddressError for a value that is not an address."""
     try:
         Address.parse(value)
     except AddressError as error:
@@ -52,7 +52,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def items(name: str, value: Iterable[T]) -> Iterator[T]:
-    """What it consists of; raises TypeError for what consists of nothing."""
+    """An iterator of its items; raises TypeError if it is not iterable."""
     try:
         return iter(value)
     except TypeError as error:
@@ -65,7 +65,7 @@ def can_prefetch(iterables: Iterable[object]) -> bool:
 
 
 def keywords(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of keyword arguments; raises TypeError for what can be none."""
+    """A copy of keyword arguments; raises TypeError if it is not a mapping with text keys."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is {shown(value)}, not a mapping from names to values")
     for word in value:
@@ -80,7 +80,7 @@ def rows(name: str, value: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]
 
 
 def check_serializer(value: object) -> None:
-    """Raises TypeError for what can not serialize."""
+    """Raises TypeError for a value without the methods of a Serializer."""
     for method in ("serialize", "deserialize"):
         if not callable(getattr(value, method, None)):
             raise TypeError(f"serializer is {shown(value)}, which has no method {method}")

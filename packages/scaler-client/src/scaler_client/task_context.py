@@ -1,4 +1,4 @@
-"""The seam between tasks and the worker process that runs them.
+"""The interface between tasks and the worker process that runs them.
 
 A worker calls `install` once. From then on every Client of that process is a facade over one core, whose messages
 travel through `TaskRuntime.connect()` to the agent, and `current_task` answers inside tasks. A process that a task
@@ -38,7 +38,7 @@ class Transport(Protocol):
     """How the core's messages travel. One thread owns it; nothing blocks but `wait`."""
 
     def turn(self, now: float) -> Sequence[UplinkEvent]:
-        """Take in what has arrived; the first turn of a transport that needs no connection gives LinkUp."""
+        """Read what has arrived; the first turn of a transport that needs no connection returns LinkUp."""
 
     def send(self, message: Message) -> None:
         """Write the message with the next `flush`, or once there is a connection again."""
@@ -47,13 +47,13 @@ class Transport(Protocol):
         """Write what was sent."""
 
     def readable(self) -> bool:
-        """Whether a turn would find something; asked after the last `flush`, before `wait`."""
+        """Whether a turn would read something; called after the last `flush`, before `wait`."""
 
     def wait(self, wake: int, seconds: float) -> bool:
         """Block until there is something to read here or on `wake`, or the time is over; whether on `wake`."""
 
     def close(self) -> None:
-        """Write what is left, and leave."""
+        """Write what is left, then close."""
 
 
 class TaskRuntime(Protocol):
@@ -88,7 +88,7 @@ class TaskRuntime(Protocol):
         """Have this process run no more tasks once the current one has ended."""
 
     def connect(self) -> Transport:
-        """The channel to the agent; whoever had it before has ended."""
+        """The channel to the agent; its previous user has stopped."""
 
 
 _runtime: TaskRuntime | None = None
@@ -163,7 +163,7 @@ def _input(task: int) -> tuple[TaskRuntime, bool, bytes]:
 
 _FEW = 16
 _listed: tuple[int, list[int]] = (0, [])
-"""A run, and the tasks whose results it takes."""
+"""A run and its input tasks."""
 
 
 def load_nth_input(at: int) -> Any:

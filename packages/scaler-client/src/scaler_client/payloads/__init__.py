@@ -1,1 +1,1 @@
-"""Values as bytes: pickles, captured state of functions, exceptions. Knows no call, future or connection."""
+"""Values as bytes: pickles, captured state of functions, exceptions. Imports no call, future or connection."""

@@ -1,4 +1,4 @@
-"""What the pickle of a function holds, and whether that is still so.
+"""Captures: what the pickle of a function contains, and whether that has changed since.
 
 Theory. A function that can be imported travels by name: it is written again when that name leads to something else, as
 after a reload, or when its code changes. Any other travels by value, with the globals, cells and defaults that it and
@@ -39,7 +39,7 @@ by_value_modules: Final[Set[str]] = vars(vars(cloudpickle)["cloudpickle"])["_PIC
 the set, which takes longer than all other checks before a call."""
 _NO_NAMES: Final[dict[str, Any]] = {}
 Unchanged = Callable[[Any], bool]
-"""Whether a function is the one that was written, and would be written the same way now."""
+"""Whether a function is the one that was pickled, and its pickle would be the same now."""
 _PASSED_OVER: Final = frozenset({"__annotations__", "__annotations_cache__", "__dataclass_fields__"})
 """Dicts of classes of which no change is noticed."""
 _NOT_WRITTEN: Final = frozenset({"__dict__", "__weakref__"})
@@ -67,7 +67,7 @@ def _is_registered(module: str) -> bool:
 
 
 class _Function(NamedTuple):
-    """What is expected of a function that was reached."""
+    """The expected state of a reached function."""
 
     held: ref[Any]
     code: CodeType
@@ -80,12 +80,12 @@ class _Function(NamedTuple):
 
 
 class _Namespace(NamedTuple):
-    """What is expected of the names in a dict, which is an attribute of a function, class or module."""
+    """The expected values of names in a dict, which is an attribute of a function, class or module."""
 
     held: ref[Any]
     attribute: str
     size: int | None
-    """How many names there are, where none may be added."""
+    """The expected number of names; None if names may be added."""
     names: Expected
 
 
@@ -153,7 +153,7 @@ class Capture:
 
 @dataclass(slots=True)
 class _NamesReached:
-    """A _Namespace in the making."""
+    """Builder of a _Namespace."""
 
     held: ref[Any]
     attribute: str

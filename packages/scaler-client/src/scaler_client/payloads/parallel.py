@@ -1,4 +1,4 @@
-"""Work on big memory, done in parts by several threads at once: what spends its time on memory outside of Python."""
+"""Runs memory-bound work, which releases the GIL, in parts on several threads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Work = Callable[[int, int], object]
 _THREADS_LIMIT: Final = 4
 
 
-def side_by_side(work: Work, size: int, least: int) -> None:
-    """`work(start, stop)` for parts of `size`, none smaller than `least` if there are several. Raises what that does.
+def run_parallel(work: Work, size: int, least: int) -> None:
+    """`work(start, stop)` for parts of `size`, none smaller than `least` if there are several; raises what it raises.
 
-    To the caller it is a function like any other: its threads end before it does.
+    Its threads have ended when it returns.
     """
     count = max(1, min(size // least, os.cpu_count() or 1, _THREADS_LIMIT))
     step = -(-size // count)
@@ -30,8 +30,8 @@ def side_by_side(work: Work, size: int, least: int) -> None:
 
 
 def _begun(pool: ThreadPoolExecutor, work: Work, start: int, stop: int) -> Callable[[], object]:
-    """What waits for the end of a part."""
+    """Start a part; returns the function that waits for its end."""
     try:
         return pool.submit(work, start, stop).result
-    except RuntimeError:  # the interpreter is about to end, and starts no thread any more
+    except RuntimeError:  # during interpreter shutdown no thread can be started
         return lambda: work(start, stop)

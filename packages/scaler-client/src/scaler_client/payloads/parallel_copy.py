@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from scaler_client.payloads.parallel import side_by_side
+from scaler_client.payloads.parallel import run_parallel
 from scaler_protocol.buffers import Buffer
 
 PART_BYTES: Final = 2 * 1024 * 1024
@@ -69,18 +69,18 @@ def copied(view: Buffer) -> bytes:
         return bytes(view)
     # Bytes without content may be written to before anybody else sees them.
     made: bytes = _new_bytes(None, size)
-    side_by_side(partial(_copy, made, view, _is_of_a_file(view)), size, PART_BYTES)
+    run_parallel(partial(_copy, made, view, _is_of_a_file(view)), size, PART_BYTES)
     return made
 
 
 def _is_of_a_file(view: Buffer) -> bool:
-    """Whether pages that this process gives up are still there: those of a mapping that nobody writes through."""
+    """Whether pages can be given up and read again: those of a read-only mapping of a file."""
     mapping = memoryview(view).obj
     return isinstance(mapping, mmap.mmap) and memoryview(mapping).readonly
 
 
 def _copy(made: bytes, view: Buffer, is_of_a_file: bool, start: int, stop: int) -> None:
-    """Copy one part; other threads go on meanwhile."""
+    """Copy one part; releases the GIL."""
     with _address(made) as to, _address(view) as source:
         for begin in range(start, stop, _HELD_BYTES):
             end = min(begin + _HELD_BYTES, stop)
@@ -93,7 +93,7 @@ def _copy(made: bytes, view: Buffer, is_of_a_file: bool, start: int, stop: int) 
 
 
 def _advise(address: int, size: int, advice: int) -> None:
-    """Of whole pages; where the kernel does not follow it is as if we had not asked."""
+    """Advise the kernel on whole pages; errors are ignored, as advice only affects speed."""
     if _madvise is not None:
         page = address & -mmap.PAGESIZE
         _madvise(page, address + size - page, advice)
@@ -101,7 +101,7 @@ def _advise(address: int, size: int, advice: int) -> None:
 
 @contextmanager
 def _address(buffer: Buffer) -> Iterator[int]:
-    """Where a buffer is, and stays meanwhile."""
+    """The address of a buffer, which cannot move inside the context."""
     found = _PyBuffer()
     _get_buffer(buffer, found, 0)  # raises what the buffer says
     try:

@@ -1,4 +1,4 @@
-"""Values as pickles: what is big lies beside the pickle and is not copied, and is seen where it lies when it is read.
+"""Values as pickles with out-of-band buffers: big buffers are not copied when they are written.
 
 Whatever offers buffers (NumPy arrays, Arrow tables, …) comes back as a read-only view of the payload. Bytes and text
 are copied out of it once, when they are read. Buffers that would fit into a message stay in the pickle, so that
@@ -26,7 +26,7 @@ _FIRST_BYTE: Final = 0x80
 
 
 class _Apart:
-    """Bytes or text, whose pickle makes them of a buffer."""
+    """Pickles bytes or text as an out-of-band buffer."""
 
     __slots__ = ("_make",)
 
@@ -46,13 +46,13 @@ class _Apart:
 
 
 def is_unchanging(value: Any) -> bool:
-    """Whether nobody can change it, so that several tasks may have the same."""
+    """Whether it is immutable, so that several tasks may share it."""
     kind = type(value)
     return kind in _UNCHANGING or (kind in (tuple, frozenset) and all(map(is_unchanging, value)))
 
 
 def is_constant(value: Any) -> bool:
-    """Whether it is certain at a glance that nobody can change it."""
+    """Whether it is immutable, by a quick check that may miss some values."""
     kind = type(value)
     if kind is tuple:
         return len(value) <= _SMALL_TUPLE and set(map(type, value)) <= _UNCHANGING
@@ -60,12 +60,12 @@ def is_constant(value: Any) -> bool:
 
 
 def is_long(value: Any) -> bool:
-    """Whether it is bytes or text that no message takes."""
+    """Whether it is bytes or text too long for a message."""
     return type(value) in TEXTS and len(value) > INLINE_LIMIT
 
 
 def dump(value: Any) -> Payload:
-    """Anything that cloudpickle takes, with its big buffers beside it; nothing may change those while it is used."""
+    """Pickle anything that cloudpickle accepts; big buffers are out of band and must not change while in use."""
     buffers: list[Buffer] = []
 
     def lay_aside(buffer: pickle.PickleBuffer) -> bool:
@@ -85,11 +85,11 @@ def dump(value: Any) -> Payload:
 
 
 class _TooLongError(Exception):
-    """A pickle that no message takes."""
+    """The pickle is too long for a message."""
 
 
 class _ShortFile(BytesIO):
-    """Takes no more than a message does."""
+    """A file limited to INLINE_LIMIT bytes; raises _TooLongError."""
 
     def write(self, data: Any) -> int:
         if self.tell() + len(data) > INLINE_LIMIT:
@@ -98,7 +98,7 @@ class _ShortFile(BytesIO):
 
 
 def dump_short(value: Any) -> bytes | None:
-    """A pickle alone, None where that is too long for a message; what is long is given up as soon as it is seen."""
+    """A pickle without out-of-band buffers; None as soon as it exceeds the limit of a message."""
     from scaler_client.payloads.classes import Pickler
 
     def take(buffer: pickle.PickleBuffer) -> bool:
@@ -115,7 +115,7 @@ def dump_short(value: Any) -> bytes | None:
 
 
 def load(payload: Buffer) -> Any:
-    """The value, which sees what lies beside the pickle. Raises MalformedMessageError, or what pickle does."""
+    """The value, with views of the out-of-band buffers. Raises MalformedMessageError, or what pickle raises."""
     if payload[0] == _FIRST_BYTE:
         return pickle.loads(payload)
     pickled, buffers = split(payload)
@@ -123,5 +123,5 @@ def load(payload: Buffer) -> Any:
 
 
 def load_with(deserialize: Callable[[Any], Any], payload: Buffer) -> Any:
-    """What `load`, or a serializer of the user's, makes of a payload; those get bytes."""
+    """Load a payload with `load`, or with a user's serializer, which gets bytes."""
     return deserialize(payload if deserialize is load else bytes(payload))

@@ -1,4 +1,4 @@
-"""The serializer that a client has when it is not given one."""
+"""The default serializer of a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a callable takes, checked where it is submitted: with the very error that calling it would give."""
+"""Checks the arguments of a call at submission; raises the same TypeError that the call would raise."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BUILT_IN = (
 _HEAP_TYPE = 1 << 9
 """Flag of classes that are made while a program runs."""
 _PLACEHOLDER = getattr(functools, "Placeholder", None)
-"""Stands in a partial for an argument that is to be given yet, from Python 3.14 on."""
+"""The placeholder of a positional argument in a partial, from Python 3.14 on."""
 _CALL_CLASS = type.__dict__["__call__"]
 _Parameter = tuple[str, int, bool]
 """Name, kind, whether it has a default."""
@@ -48,14 +48,14 @@ class CallCheck(NamedTuple):
 
 
 def _anything(*args: object, **kwargs: object) -> None:
-    """Takes what a callable without a signature may take."""
+    """Accepts any arguments: the check of a callable without a known signature."""
 
 
 UNKNOWN = CallCheck(_anything, known=False, takes_profiling=True)
 
 
 def check_for(fn: Callable[..., Any]) -> CallCheck:
-    """What `fn` itself takes, as far as that is certain; signatures that somebody claims for it are not believed."""
+    """The check for `fn`, as far as its parameters are certain; `__signature__` and `__wrapped__` are ignored."""
     if type(fn) is FunctionType:
         return _stub(fn.__qualname__, tuple(_of_function(fn)))
     if type(fn) is MethodType:

@@ -18,7 +18,7 @@ _NOTES: Final = "__notes__"
 
 
 class Origin(NamedTuple):
-    """Where an exception comes from."""
+    """The traceback, cause and context of an exception."""
 
     traceback: TracebackType | None = None
     cause: BaseException | None = None
@@ -27,11 +27,11 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Origin:
-        """That of this one."""
+        """The origin of this exception."""
         return cls(*(field.__get__(error) for field in (_TRACEBACK, _CAUSE, _CONTEXT, _SUPPRESS)))
 
     def give(self, error: BaseException) -> None:
-        """Make it the origin of this one."""
+        """Set it as the origin of this exception."""
         _TRACEBACK.__set__(error, self.traceback)
         _CAUSE.__set__(error, self.cause)
         _CONTEXT.__set__(error, self.context)
