@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from scaler import Client, ScalerFuture
+from scaler_client.calls.object_reference import payload_of
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_storage.engine.pool import RECYCLE_SECONDS
@@ -376,7 +377,7 @@ def test_one_object_is_freed_and_others_are_not(
 
 def test_an_object_that_is_gone(client: Client, storage: WatchedStorage) -> None:
     reference = client.send_object(b"gone" * BIG)
-    client._io.storage.free(reference.payload())
+    client._io.storage.free(payload_of(reference))
     wait_until(lambda: storage.objects == 0, "the object is deleted")
     with pytest.raises(ObjectNotFoundError):
         client.submit(size_of, reference).result(SECONDS)

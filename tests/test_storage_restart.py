@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from scaler import Client
+from scaler_client.calls.object_reference import payload_of
 from scaler_client.futures.futures import ScalerFuture
 from scaler_io.objects.connection import ObjectConnection
 from scaler_protocol.addresses import Address
@@ -90,7 +91,7 @@ def test_what_is_held_is_put_again_and_what_is_lost_is_named(client: Client, res
     assert [future.result(SECONDS) for future in copies] == [BIG] * 5
     assert [future.result(SECONDS) for future in lists] == [BIG] * 3
     assert taker.result(SECONDS) == BIG
-    for future, gone in ((named, lost.payload()), (unfetched, unfetched._outcome)):
+    for future, gone in ((named, payload_of(lost)), (unfetched, unfetched._outcome)):
         with pytest.raises(ObjectNotFoundError, match=gone[:16].hex()):
             future.result(SECONDS)
     assert client.map(weigh, [array, sent]) == [array.sum(), sent.sum()]

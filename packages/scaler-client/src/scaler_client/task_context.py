@@ -120,7 +120,13 @@ def is_fork() -> bool:
 
 
 def current_task() -> CurrentTask | None:
-    """The task that is calling, or that has forked the calling process; None outside of tasks."""
+    """The task that runs the calling code, or that has forked the calling process; None outside of tasks.
+
+    Its attributes: `id`, `attempt` (runs, from 1), `worker` (the name of the process).
+
+    >>> current_task() is None, client.submit(lambda: current_task().attempt).result()
+    (True, 1)
+    """
     found = _runtime or _parents
     return found.current() if found is not None else None
 

@@ -18,7 +18,7 @@ import pytest
 from scaler_client import task_context
 from scaler_client.calls.arguments import ArgumentCache
 from scaler_client.calls.encoding import Callees, PartCalls, PickledCalls
-from scaler_client.calls.object_reference import ObjectReference, SentObjects
+from scaler_client.calls.object_reference import ObjectReference, SentObjects, payload_of
 from scaler_client.calls.part_encoding import read_parts
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import DeleteUnknownObjects, ListUnknownObjects, RestoreObjects, Transmit
@@ -534,7 +534,7 @@ def test_references_among_parts(storage: ClientStorage, monkeypatch: pytest.Monk
     assert len(call) < 1000 and len(needs) == 1
     monkeypatch.setattr(task_context, "_runtime", FakeWorker(storage))
     assert read_parts(bytes(call), writer.load) == ((1, BIG), {"key": BIG})
-    assert reference.payload() and reference.value() == BIG
+    assert payload_of(reference) and reference.value() == BIG
 
 
 def test_a_big_function_is_put_once_and_known_by_its_reference(storage: ClientStorage, shelf: Shelf) -> None:

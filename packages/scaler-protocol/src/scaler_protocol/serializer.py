@@ -14,21 +14,33 @@ _PART = struct.Struct("<HI")
 
 
 class Serializer(ABC):
-    """Bring your own serialization: a class with two static methods, sent once to every worker.
+    """Base class of custom serializers: a class with two static methods, sent once to every worker.
 
     `serialize` runs once per function and client (again when the function has changed), once per argument, once per
-    result; `deserialize` gets `bytes`.
+    result; `deserialize` gets `bytes`. Exceptions are pickled.
+
+    >>> import pickle
+    >>> class Pickles(Serializer):
+    ...     @staticmethod
+    ...     def serialize(obj):
+    ...         return pickle.dumps(obj)
+    ...     @staticmethod
+    ...     def deserialize(payload):
+    ...         return pickle.loads(payload)
+    >>> with Client(address=address, serializer=Pickles) as pickling:
+    ...     pickling.submit(abs, -1).result()
+    1
     """
 
     @staticmethod
     @abstractmethod
     def serialize(obj: Any) -> bytes:
-        """The bytes of a function, an argument or a result."""
+        """The bytes of a function, an argument or a result; what it raises is the error of the call."""
 
     @staticmethod
     @abstractmethod
     def deserialize(payload: bytes) -> Any:
-        """The object that `serialize` made these bytes of."""
+        """The object from the bytes of `serialize`; what it raises becomes a DeserializeError of the call."""
 
 
 def join_parts(names: Sequence[str], parts: Sequence[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""The client: calls go out, futures come back."""
+"""The client: submits calls and returns futures."""
 
 from __future__ import annotations
 
@@ -40,19 +40,34 @@ from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
     from scaler_client.api.executor import ClientExecutor
+    from scaler_client.graphs.submission import GraphSubmission
     from scaler_client.runtime.io_thread import IoThread
 
 T = TypeVar("T")
 
 
 class Client:
-    """Sends calls to a cluster and hands back futures; several threads may use it.
+    """A connection to a cluster, which submits calls and returns futures. Thread-safe; also a context manager.
 
-    `address` is the scheduler's. Inside a task it may be left out, and the client then belongs to the cluster that runs
-    the task; the address of that cluster means the same. Connecting takes at most `timeout_seconds`, after which
-    SchedulerLostError says what to do; a scheduler that is away for longer than that later on ends the futures with the
-    same error. Profiles are always taken and the scheduler says how often hearts beat: `profiling` and
-    `heartbeat_interval_seconds` are there for older programs.
+    Args:
+        address: the scheduler, `tcp://host:port` or `ipc://path`. Optional inside a task, where the client belongs to
+            the cluster that runs the task.
+        profiling: without effect, for older programs; profiles are always taken.
+        timeout_seconds: how long the scheduler may be unreachable, while connecting and later, before
+            SchedulerLostError is raised, or ends the futures.
+        heartbeat_interval_seconds: without effect, for older programs; the scheduler chooses the interval.
+        serializer: a Serializer, or its class, for functions, arguments and results; cloudpickle by default.
+        stream_output: whether to print here what tasks print; `"prefixed"` puts task, worker and host before each line.
+        object_storage_address: the object storage server, if not the one that the scheduler names.
+        security_config: None only, for older programs.
+
+    Raises:
+        AddressError, ValueError, TypeError: a parameter is invalid; the message names it.
+        SchedulerLostError: the scheduler does not answer within `timeout_seconds`.
+
+    >>> with Client(address=address) as client:
+    ...     client.submit(pow, 2, 10).result()
+    1024
     """
 
     def __init__(
@@ -95,7 +110,7 @@ class Client:
             raise
 
     def _prepare(self, serializer: Serializer | type[Serializer], stream_output: bool | str) -> None:
-        # The clients inside a process's tasks share one connection, which lasts as long as the process.
+        # All clients inside the tasks of a process share one connection, which lasts as long as the process.
         self._owner: FutureOwner = ClientLife(self._io) if self._inside is None else self._io
         place = self._io.storage.store
         self._arguments = ArgumentCache(self._owner, self._io.storage)
@@ -115,9 +130,19 @@ class Client:
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]: ...
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture[Any]:
-        """One call. Raises the TypeError that Python would raise for it. A coroutine is awaited in the worker.
+        """Submit one call; does not wait for it.
 
-        `profiling=True` is taken, for older programs, where the function cannot take it itself.
+        Args:
+            fn: any callable. If it returns a coroutine, the worker awaits it.
+            args, kwargs: its arguments; futures and ObjectReferences are replaced by their values, at any depth.
+                `profiling=True` is ignored, for older programs, unless the function takes it.
+
+        Raises:
+            TypeError: the function does not accept these arguments, or something cannot be serialized.
+            ClientQuitError: the client is disconnected.
+
+        >>> client.submit(max, [3, 1, 2], default=0).result()
+        3
         """
         callee = self._find(fn)
         if kwargs and "profiling" in kwargs and callee.check.known and not callee.check.takes_profiling:
@@ -138,8 +163,24 @@ class Client:
         retries: int = 0,
         task_timeout_seconds: float | None = None,
     ) -> ScalerFuture[T]:
-        """One call with options: what a worker must have, urgency (higher first), how often to try again after an
-        exception, seconds from the start of the run. `reserialize` writes function and arguments anew."""
+        """Submit one call with options; does not wait for it.
+
+        Args:
+            fn: any callable.
+            args, kwargs: its arguments, as a sequence and as a mapping.
+            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
+            reserialize: serialize the function and large arguments again although they seem unchanged.
+            priority: higher is more urgent.
+            retries: how often to run a call again after an exception of its code.
+            task_timeout_seconds: seconds from the start of a run; None for the default of the cluster.
+
+        Raises:
+            CapabilityError, ValueError, TypeError: an option is invalid, or the call, as in `submit`.
+            ClientQuitError: the client is disconnected.
+
+        >>> client.submit_verbose(round, (3.14159, 2), {}, retries=1, task_timeout_seconds=30).result()
+        3.14
+        """
         options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         args, kwargs = tuple(items("args", args)), keywords("kwargs", kwargs)
         callee = self._find(fn, options.reserialize)
@@ -157,11 +198,28 @@ class Client:
         task_timeout_seconds: float | None = None,
         progress: bool = False,
     ) -> list[T]:
-        """The results of `map(fn, *iterables)`, in order. The first failure is raised, and the rest cancelled.
+        """Wait for the results of the builtin `map(fn, *iterables)`, as a list in order.
 
-        `progress` shows a bar on standard error, where tqdm is installed.
+        The first failure is raised, and the remaining calls are cancelled. A single list or tuple of 1-tuples gives a
+        FutureWarning, and is unpacked if the first call raises TypeError.
 
-        A single list or tuple of 1-tuples gives a FutureWarning, and is unpacked where the first call raises TypeError.
+        Args:
+            fn: a callable with as many parameters as there are iterables.
+            iterables: the arguments; the shortest one ends the map.
+            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
+            reserialize: serialize the function and large arguments again although they seem unchanged.
+            priority: higher is more urgent.
+            retries: how often to run a call again after an exception of its code.
+            task_timeout_seconds: seconds from the start of a run; None for the default of the cluster.
+            progress: whether to show a progress bar on standard error; needs tqdm.
+
+        Raises:
+            CapabilityError, ValueError, TypeError: an option or a call is invalid.
+            ImportError: `progress` without tqdm.
+            ClientQuitError: the client is disconnected.
+
+        >>> client.map(pow, [2, 3], [3, 2])
+        [8, 9]
         """
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
@@ -187,8 +245,26 @@ class Client:
         retries: int = 0,
         task_timeout_seconds: float | None = None,
     ) -> list[T]:
-        """The results of `itertools.starmap(fn, iterable)`, in order. The first failure is raised, the rest
-        cancelled."""
+        """Wait for the results of `itertools.starmap(fn, iterable)`, as a list in order.
+
+        The first failure is raised, and the remaining calls are cancelled.
+
+        Args:
+            fn: any callable.
+            iterable: the arguments of each call, as an iterable.
+            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
+            reserialize: serialize the function and large arguments again although they seem unchanged.
+            priority: higher is more urgent.
+            retries: how often to run a call again after an exception of its code.
+            task_timeout_seconds: seconds from the start of a run; None for the default of the cluster.
+
+        Raises:
+            CapabilityError, ValueError, TypeError: an option or a call is invalid.
+            ClientQuitError: the client is disconnected.
+
+        >>> client.starmap(pow, [(2, 3), (3, 2)])
+        [8, 9]
+        """
         options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         arguments, prefetchable = rows("starmap()", iterable), can_prefetch((iterable,)) and can_prefetch(iterable)
         return self._run(self._find(fn, options.reserialize), arguments, options, prefetchable=prefetchable)
@@ -205,40 +281,51 @@ class Client:
         retries: int = 0,
         progress: bool = False,
     ) -> dict[Any, Any]:
-        """The requested nodes of a graph, in the order of `keys`: their values, or futures without `block`.
+        """Run what some nodes of a graph need; returns these nodes by key, in the order of `keys`.
 
-        A node is a call, `(function, argument, …)`, or data; an argument that equals a key is that node. Raises
-        KeyError, TypeError or graphlib.CycleError for a graph that makes no sense, and the first exception of a
-        requested node, with a note of the way to the node that failed; nothing else of the graph is run then.
-        `progress` shows a bar meanwhile, where tqdm is installed.
+        Args:
+            graph: nodes by key. A node is a call, `(callable, argument, …)`, or data. An argument that equals a key is
+                the value of that node.
+            keys: the requested keys.
+            block: whether to wait and return values; otherwise futures are returned.
+            capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
+            reserialize: serialize the function and large arguments again although they seem unchanged.
+            priority: higher is more urgent.
+            retries: how often to run a call again after an exception of its code.
+            progress: whether to show a progress bar on standard error; needs tqdm and `block`.
+
+        Raises:
+            KeyError: a key is unknown or requested twice, or a string argument is no key.
+            graphlib.CycleError: the needed nodes have a cycle.
+            CapabilityError, ValueError, TypeError: an option or a call is invalid.
+            ImportError: `progress` without tqdm.
+            ClientQuitError: the client is disconnected.
+            With `block` also the first exception of a requested node, with a note of the path to the node that failed;
+            the remaining nodes are cancelled then.
+
+        >>> client.get({"a": 2, "b": (pow, "a", 3), "c": (max, "a", "b")}, keys=["c"])
+        {'c': 8}
         """
-        from scaler_client.graphs.planner import plan
-        from scaler_client.graphs.submission import GraphSubmission
-
         options = TaskOptions.of(capabilities, reserialize, priority, retries, None)
-        block, progress, reserialize = flag("block", block), flag("progress", progress), options.reserialize
+        block, progress = flag("block", block), flag("progress", progress)
         if not isinstance(graph, Mapping):
             raise TypeError(f"graph is {shown(graph)}, not a mapping from keys to nodes")
         if progress and not block:
-            raise ValueError("progress=True shows how far a graph is while get waits for it: not with block=False")
-
-        def find_group(fn: Callable[..., Any], arity: int) -> CallGroup:
-            callee = self._find(fn, reserialize)
-            callee.check.check(*(None,) * arity)
-            return self._group(callee, options)
-
+            raise ValueError("progress=True needs block=True: the bar is shown while get waits")
         self._check()
         keys = keys if isinstance(keys, str | bytes) else list(items("keys", keys))
-        reserialized: set[int] | None = set() if reserialize else None
-        submission = GraphSubmission(
-            self._io, self._writer, find_group, plan(graph, keys), watched=progress, reserialized=reserialized
-        )
+        submission = self._graph_submission(graph, keys, options, watched=progress)
         with _bar(submission.progress) if progress else nullcontext():
             submission.submit()
             return (submission.results if block else submission.all_futures)(self._value, keys)
 
     def executor(self) -> ClientExecutor:
-        """This client as a `concurrent.futures.Executor`."""
+        """This client as a `concurrent.futures.Executor`, whose `shutdown` does not disconnect the client.
+
+        >>> with client.executor() as executor:
+        ...     list(executor.map(abs, [-1, -2]))
+        [1, 2]
+        """
         from scaler_client.api.executor import ClientExecutor
 
         return ClientExecutor(self)
@@ -246,10 +333,23 @@ class Client:
     # --- objects ----------------------------------------------------------------------------------------------------
 
     def send_object(self, obj: T, name: str | bytes | None = None) -> ObjectReference[T]:
-        """A reference to use in place of the object, which is written once. Its state is that of this moment.
+        """Send an object once; returns a reference to use as an argument of many calls.
 
-        It is kept until its last reference is gone, or `release`, `clear` or `disconnect`.
-        One that is not small may raise StorageLostError or StorageFullError.
+        The object is serialized now. It is freed with its last reference, or by `release`, `clear` or `disconnect`.
+
+        Args:
+            obj: any object that can be serialized.
+            name: what monitors may call it.
+
+        Raises:
+            StorageLostError: the object is above 16 KiB, and the object storage server is unreachable.
+            StorageFullError: the object storage server has no room for it.
+            ValueError, TypeError: the name is invalid, or the object cannot be serialized.
+            ClientQuitError: the client is disconnected.
+
+        >>> table = client.send_object({"one": 1})
+        >>> client.submit(len, table).result()
+        1
         """
         self._check()
         if name is not None and not isinstance(name, bytes):
@@ -262,7 +362,13 @@ class Client:
         return ObjectReference(label, len(payload), sent, self._writer.load)
 
     def clear(self) -> None:
-        """Cancel all that is under way and forget objects and functions: references are void from now on."""
+        """Cancel all unfinished calls and release all sent objects; the client stays connected.
+
+        Raises:
+            ClientQuitError: the client is disconnected.
+
+        >>> client.clear()
+        """
         self._check()
         self._io.clear()
         self._objects.clear()
@@ -273,11 +379,18 @@ class Client:
 
     @property
     def identity(self) -> bytes:
-        """Who this client is, `Client|` and 32 hexadecimal digits."""
+        """The identity of this client: `Client|` and 32 hexadecimal digits, as bytes.
+
+        >>> client.identity.startswith(b"Client|")
+        True
+        """
         return f"Client|{self._identity.hex()}".encode()
 
     def disconnect(self) -> None:
-        """Cancel what is under way and leave. Inside a task only this door is closed. May be called again."""
+        """Cancel unfinished calls and disconnect. Inside a task only this client is closed. May be called again.
+
+        >>> client.disconnect()
+        """
         self._closed = True
         self._objects.clear()
         self._arguments.clear()
@@ -285,13 +398,21 @@ class Client:
             self._io.stop()
 
     def shutdown(self) -> None:
-        """Ask the scheduler to end with all its workers, and leave.
+        """End the scheduler with all its workers, and disconnect.
 
-        Raises ValueError, and stays connected, where the scheduler is protected.
+        Raises:
+            ValueError: the scheduler is protected, which is the default, or this is inside a task; the client stays
+                connected.
+            ClientQuitError: the client is disconnected.
+
+        >>> client.shutdown()
+        Traceback (most recent call last):
+            ...
+        ValueError: Scheduler is in protected mode. Can't shutdown
         """
         self._check()
         if self._inside is not None:
-            raise ValueError("a task can not shut the scheduler down that runs it")
+            raise ValueError("a task cannot shut down the scheduler that runs it")
         answer = self._io.ask_shutdown(self._timeout_seconds)
         if answer is not None and not answer.accepted:
             raise ValueError(answer.reason or "Scheduler is in protected mode. Can't shutdown")
@@ -376,6 +497,21 @@ class Client:
         with _bar(submission.progress) if progress else nullcontext():
             return submission.run(rows, reserialized, prefetchable=prefetchable)
 
+    def _graph_submission(
+        self, graph: Mapping[Any, Any], keys: Iterable[Hashable], options: TaskOptions, *, watched: bool
+    ) -> GraphSubmission:
+        from scaler_client.graphs.planner import plan
+        from scaler_client.graphs.submission import GraphSubmission
+
+        def find_group(fn: Callable[..., Any], arity: int) -> CallGroup:
+            callee = self._find(fn, options.reserialize)
+            callee.check.check(*(None,) * arity)
+            return self._group(callee, options)
+
+        reserialized: set[int] | None = set() if options.reserialize else None
+        planned = plan(graph, keys)
+        return GraphSubmission(self._io, self._writer, find_group, planned, watched=watched, reserialized=reserialized)
+
     def _value(self, node: Any) -> Any:
         if isinstance(node, ScalerFuture):
             return node.result()
@@ -389,7 +525,7 @@ def _bar(count: Callable[[], tuple[int, int]]) -> AbstractContextManager[None]:
 
 
 def _follow_put(io: IoThread, future: ScalerFuture[Any], error: ScalerError | None) -> None:
-    """Storage has an object that a call names, or has refused it."""
+    """Storage has confirmed an object that a call refers to, or has refused it."""
     if error is None:
         io.mailbox.wake()
     elif future.settle(Status.FAILED, describe(error)):
@@ -398,7 +534,7 @@ def _follow_put(io: IoThread, future: ScalerFuture[Any], error: ScalerError | No
 
 
 def _again(settings: dict[str, Any]) -> Client:
-    """A pickled client: inside a task a door to the task's own cluster, elsewhere a new connection."""
+    """Unpickle a client: inside a task it belongs to the cluster of the task, elsewhere it connects anew."""
     if runtime() is None:
         return Client(**settings)
     client = Client(**{**settings, "address": None})

@@ -27,15 +27,44 @@ _FAILED = b"failed\n"
 
 
 class SchedulerClusterCombo:
-    """Starts a cluster of `n_workers` and ends it with `shutdown`, with the `with` block, or with this process.
+    """A cluster on this host with `n_workers` workers; also a context manager.
 
-    Returns once the scheduler can be reached; workers may still be starting. With a `preload` it returns once the
-    first worker has run it, and raises RuntimeError with the error of one that fails, and TimeoutError for one that
-    takes more than ten minutes. Without an address a free one on loopback is taken. The services run in sessions of
-    their own, in `/`, and are told this process's id: they end with it, however it ends. Only workers are to see this
-    process's module path and working directory: the agent finds them in the variables SCALER_WORKER_PATH (joined by
-    `os.pathsep`) and SCALER_WORKER_DIRECTORY. Parameters are the options of `scaler_scheduler` and `scaler_cluster`;
-    limits are in bytes.
+    The constructor returns when the scheduler can be reached; with a `preload`, when the first worker has run it. The
+    cluster ends with `shutdown`, or with this process, however that ends. Parameters are those of `scaler_scheduler`
+    and `scaler_cluster` (docs/command-line.md); sizes are in bytes.
+
+    Args:
+        n_workers: number of worker processes, 0 to 4,096.
+        address, object_storage_address, monitor_address: where the services listen; free ports on loopback by default.
+        per_worker_capabilities: what each worker offers, by name; -1 for presence, otherwise a quantity.
+        max_number_of_tasks_waiting: further tasks fail with NoWorkerError; -1 for no limit.
+        heartbeat_interval_seconds: interval at which the workers' host reports to the scheduler.
+        client_timeout_seconds, worker_timeout_seconds: how long a client or host may be unreachable before it is lost.
+        object_retention_seconds: how long results are kept for a client that is unreachable.
+        task_timeout_seconds: the default limit of a run; 0 for none.
+        death_timeout_seconds: how long workers wait for a lost scheduler before they end.
+        garbage_collect_interval_seconds, trim_memory_threshold_bytes: when workers collect garbage and free memory.
+        per_worker_task_queue_size, per_worker_queue_size: tasks that a worker holds at most.
+        protected: whether `Client.shutdown` is refused.
+        event_loop: `"builtin"` or `"uvloop"`.
+        logging_paths, logging_level, logging_config_file: where and what the services log.
+        allocate_policy: `"even_load"` or `"capability"`.
+        preload: what each worker runs when it starts, `module` or `module:function`.
+        memory_limit, segment_directory, spill_directory, spill_limit: bytes of stored objects in memory, where they
+            are, and where and how many bytes of them may be moved to disk.
+        worker_io_threads, scheduler_io_threads, load_balance_seconds, load_balance_trigger_times: without effect, like
+            hard_processor_suspend, scaler_policy, worker_manager_id and security_config: only the defaults are
+            accepted, for older programs.
+
+    Raises:
+        AddressError, CapabilityError, ValueError, TypeError: a parameter is invalid; the message names it.
+        ImportError: the distribution `scaler` is not installed.
+        RuntimeError: the scheduler cannot start, or the preload fails.
+        TimeoutError: the scheduler is not ready within 60 seconds, or the preload takes more than ten minutes.
+
+    >>> with SchedulerClusterCombo(n_workers=1, logging_level="ERROR") as cluster:
+    ...     cluster.get_address().startswith("tcp://127.0.0.1:")
+    True
     """
 
     def __init__(
@@ -87,11 +116,18 @@ class SchedulerClusterCombo:
             raise
 
     def get_address(self) -> str:
-        """Where clients find the scheduler."""
+        """The address of the scheduler, for `Client(address=…)`.
+
+        >>> cluster.get_address().startswith("tcp://127.0.0.1:")
+        True
+        """
         return self._address
 
     def shutdown(self) -> None:
-        """End the cluster; returns when its processes are gone. May be called again."""
+        """End the cluster; returns when its processes have ended. May be called again.
+
+        >>> SchedulerClusterCombo(n_workers=0, logging_level="ERROR").shutdown()
+        """
         self._end()
 
     def _repr_html_(self) -> str:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 from scaler_client.calls.arguments import ArgumentCache
-from scaler_client.calls.object_reference import ObjectReference
+from scaler_client.calls.object_reference import ObjectReference, payload_of
 from scaler_client.calls.part_encoding import future_part, object_part
 from scaler_client.core.records import CallGroup, Dependency, FunctionBody
 from scaler_client.futures.argument_refs import Collector, collector
@@ -207,7 +207,7 @@ class PartCalls:
 
     def _part(self, found: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
         if isinstance(value, ObjectReference):
-            handle = value.payload()
+            handle = payload_of(value)
             if value.load == self.load and type(handle) is StoredPayload:
                 return object_part(keyword, found.keep(handle))
             if value.load == self.load:

@@ -48,9 +48,17 @@ class SentObjects:
 
 @dataclass(frozen=True, slots=True)
 class ObjectReference(Generic[T]):
-    """Stands for an object as an argument of calls, at any depth; the function gets the object itself.
+    """A sent object, as an argument of calls at any depth; the function gets the object itself.
 
-    The object is freed with the last reference to it, or by `release`, as soon as no call needs it any more.
+    Made by `Client.send_object`. The object is freed with its last reference, or by `release`, once no call needs it.
+
+    Attributes:
+        name: what monitors may call it, bytes.
+        size: its serialized size in bytes.
+
+    >>> reference = client.send_object([1, 2, 3], name="numbers")
+    >>> reference.name, client.submit(sum, reference).result()
+    (b'numbers', 6)
     """
 
     name: bytes = field(compare=False)
@@ -60,30 +68,51 @@ class ObjectReference(Generic[T]):
 
     @property
     def object_id(self) -> bytes:
-        """The identity of the object, 16 bytes."""
+        """The identity of the object, 16 bytes.
+
+        >>> len(client.send_object(5).object_id)
+        16
+        """
         return self.sent.object_id
 
     def value(self) -> T:
-        """The object; raises ObjectNotFoundError where it was released or cleared, or other ScalerErrors."""
-        value: T = load_with(self.load, fetched(self.payload()))
+        """Fetch the object.
+
+        Raises:
+            ObjectNotFoundError: it was released, cleared or lost.
+            StorageLostError: the object storage server is unreachable.
+
+        >>> client.send_object([1, 2]).value()
+        [1, 2]
+        """
+        value: T = load_with(self.load, fetched(payload_of(self)))
         return value
 
     def release(self) -> None:
-        """Free the object: this reference, and every copy of it, is void from now on. Calls that have it keep it."""
-        self.sent.payload = None
+        """Free the object: this reference and all its copies become invalid. Calls that were submitted with it keep it.
 
-    def payload(self) -> bytes:
-        """The handle of the object, or its bytes if it is small; raises ObjectNotFoundError if it was released."""
-        payload = self.sent.payload
-        if payload is None:
-            raise ObjectNotFoundError(f"object {self.object_id.hex()} was released or cleared")
-        return payload
+        >>> reference = client.send_object([1, 2])
+        >>> reference.release()
+        >>> reference.value()  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        scaler_protocol.errors.ObjectNotFoundError: ...
+        """
+        self.sent.payload = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         found, payload = (
             collector("an ObjectReference"),
-            self.payload(),
+            payload_of(self),
         )  # raises outside of a call, where nothing resolves it
         if type(payload) is StoredPayload:
             return load_object, (found.keep(payload), self.load)
         return self.load, (payload,)
+
+
+def payload_of(reference: ObjectReference[Any]) -> bytes:
+    """The handle of the object, or its bytes if it is small; raises ObjectNotFoundError if it was released."""
+    payload = reference.sent.payload
+    if payload is None:
+        raise ObjectNotFoundError(f"object {reference.object_id.hex()} was released or cleared")
+    return payload
