@@ -14,7 +14,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help sync fmt lint type test bench soak chaos pins wheels demo
+.PHONY: help sync fmt lint type test cov bench soak chaos pins wheels demo
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -42,6 +42,12 @@ type: $(VENV_STAMP) ## mypy over the sources, for Windows, over tests and tools
 test: lint type ## lint, contracts, types, installed versions, tests
 	$(UV) pip check --python .venv
 	$(RUN)/pytest --numprocesses 2 --dist loadfile
+
+# Processes that tests kill leave incomplete data: combine warns of them and goes on.
+cov: $(VENV_STAMP) ## coverage by module, of all processes that the tests start
+	@rm -rf .coverage && mkdir .coverage
+	$(RUN)/coverage run -m pytest --numprocesses 2 --dist loadfile; failed=$$?; \
+	$(RUN)/coverage combine --quiet; $(RUN)/coverage report --sort=cover && exit $$failed
 
 bench: $(VENV_STAMP) ## measure speed and memory
 	$(RUN)/python bench/run.py
