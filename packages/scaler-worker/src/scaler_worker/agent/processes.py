@@ -41,8 +41,8 @@ class WorkerProcesses:
         try:
             faults = self._crashes.open(number)
             try:
-                word = self._forking.shared.cells(number)
-                word[RUN], word[REVOKED] = NO_RUN, 0
+                cells = self._forking.shared.cells(number)
+                cells[RUN], cells[REVOKED] = NO_RUN, 0
                 self.template.request(number, name, (*channel.worker_ends(), faults))
             finally:
                 os.close(faults)

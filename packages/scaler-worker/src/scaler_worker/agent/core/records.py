@@ -176,16 +176,16 @@ class WorkerRecord:
         if len(self.defined) > FUNCTIONS_LIMIT:
             self.defined.popitem(last=False)
 
-    def run_named(self, word: int) -> int:
+    def run_named(self, cell: int) -> int:
         """The run that it executes, according to its run cell; 0 if none.
 
         The cell holds that run, the last one that ended, or one that was not started because it is revoked. A task has
         written any other number, so the worker executes its next run, which can still be charged or stopped.
         """
         entry = self.next_entry()
-        if entry is None or word in (self.last_run, self.revoked_run):
+        if entry is None or cell in (self.last_run, self.revoked_run):
             return 0
-        return word if word in run_ids(self.entries()) else entry[0]
+        return cell if cell in run_ids(self.entries()) else entry[0]
 
     def entries(self) -> list[Entry]:
         """The runs in flight that have not ended, in order."""
