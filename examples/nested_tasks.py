@@ -6,7 +6,7 @@ from scaler import Client, SchedulerClusterCombo
 
 
 def fibonacci(client: Client, n: int) -> int:
-    """A call waits for two others; while it waits it holds no worker's place, so one worker is enough."""
+    """A call waits for two others; while it waits it occupies no worker, so one worker is enough."""
     if n < 2:
         return n
     a = client.submit(fibonacci, client, n - 1)

@@ -72,5 +72,5 @@ def _flat(keys: Any) -> list[Hashable]:
 
 
 def _like(keys: Any, value: Callable[[Hashable], Any]) -> Any:
-    """What stands for the keys, nested as they are."""
+    """The values of the keys, nested like them."""
     return [_like(item, value) for item in keys] if isinstance(keys, list) else value(keys)
