@@ -26,7 +26,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.messages import Status
 from scaler_ui.listening import Listening
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.web.operating import Operating
+from scaler_ui.web.operator_actions import OperatorActions
 from support.clusters import LocalCluster
 from support.fault_tasks import kill_itself
 from support.gates import SECONDS, Gate, wait_at
@@ -182,7 +182,7 @@ def test_why_a_task_waits_runs_and_ended(monitor: Address, user: Client, gate: G
     running = [user.submit(wait_at, gate.port, number) for number in range(2)]
     arrivals = [gate.arrive() for _ in running]
     said = printed("scaler_why", monitor, f"{running[0].task_id:x}")
-    assert said.startswith(("it runs on Worker", "it is with "))
+    assert said.startswith(("it runs on Worker", "it is assigned to "))
     for arrival in arrivals:
         arrival.let_go()
     assert [future.result() for future in running] == [0, 1]
@@ -252,11 +252,11 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
     cluster = LocalCluster(tmp_path / "log", n_workers=2, heartbeat_interval_seconds=1)
     monitor = Address.parse(cluster.address).beside(2)
     listening = Listening(monitor)
-    operating = Operating(listening.model, monitor)
+    actions = OperatorActions(listening.model, monitor)
 
     def order_until(condition: Callable[[MonitorModel], bool]) -> None:
         def turned(model: MonitorModel) -> bool:
-            operating.turn()
+            actions.turn()
             return condition(model)
 
         listening.wait_for(turned, SECONDS)
@@ -270,8 +270,8 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
         )
         status = listening.model.status
         assert status is not None
-        operating.cancel(waiting[0].task_id)
-        operating.cancel(running[0].task_id)
+        actions.cancel(waiting[0].task_id)
+        actions.cancel(running[0].task_id)
         order_until(lambda model: model.status is not None and model.status.cancelled == 2)
         assert waiting[0].cancelled() and running[0].cancelled()
         gate.arrive().let_go()  # the next one, in the place of the one that was stopped
@@ -280,14 +280,14 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
             pid for pid, run in zip(status.worker_pids, status.worker_runs, strict=True)
             if listening.model.tasks.find_run(run) == listening.model.tasks.find(running[1].task_id)
         )  # fmt: skip
-        operating.drain(status.agents[0], busy)
+        actions.drain(status.agents[0], busy)
         order_until(lambda model: model.status is not None and model.status.agent_sizes == (1,))
         arrivals["1"].let_go()
         gate.arrive().let_go()
         assert (running[1].result(), waiting[2].result()) == (1, 4)
         order_until(lambda model: model.status is not None and len(model.status.worker_pids) == 1)
         assert listening.model.status is not None and busy not in listening.model.status.worker_pids
-    operating.close()
+    actions.close()
     listening.close()
     cluster.end()
 

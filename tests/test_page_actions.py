@@ -42,7 +42,7 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
         wait_connected(page)
         page.get_by_text(f"{waiting[1].task_id:x}").click()
         page.get_by_test_id("cancel").click()
-        wait_shown(page, "cancel-said", "The scheduler was asked.")
+        wait_shown(page, "cancel-said", "Sent to the scheduler.")
         with pytest.raises(CancelledError):
             waiting[1].result(timeout=SECONDS)
         wait_shown(page, "reasons", "it has ended: cancelled")
@@ -55,7 +55,7 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
         worker.click()
         wait_shown(page, "worker", "It is running: task")
         page.get_by_test_id("drain").click()
-        wait_shown(page, "drain-said", "The scheduler was asked.")
+        wait_shown(page, "drain-said", "Sent to the scheduler.")
         listening.wait_for(lambda model: model.status is not None and model.status.agent_sizes == (1,), SECONDS)
         wait_shown(page, "workers", "draining")
         for arrival in arrivals:

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from scaler_protocol.handshake import LinkMessage
 from scaler_protocol.monitoring import MonitorMessage, NeedStorageStatus
-from scaler_protocol.operations import OperatingMessage
+from scaler_protocol.operations import OperatorMessage
 from scaler_protocol.payloads import NONE, Payloads
 from scaler_protocol.storage import StorageMessage
 
@@ -341,5 +341,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
     | Ended | Shutdown | ShutdownAnswer
-    | OperatingMessage | StorageMessage | NeedStorageStatus | MonitorMessage
+    | OperatorMessage | StorageMessage | NeedStorageStatus | MonitorMessage
 )  # fmt: skip

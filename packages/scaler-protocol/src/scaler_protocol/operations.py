@@ -20,4 +20,4 @@ class Resized:
     workers: int
 
 
-OperatingMessage = Drain | Resized
+OperatorMessage = Drain | Resized

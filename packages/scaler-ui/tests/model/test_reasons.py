@@ -66,8 +66,8 @@ def test_a_task_with_an_agent(publications: Publications) -> None:
         publications.batch(ASSIGNED, 1, 1, 2, first_run=500),
         publications.batch(TaskStep.HELD, 9, 3),
     )
-    assert why(model, 1) == ["it is with vm:1, which has 2 tasks for 3 workers"]
-    assert why(model, 2) == ["it runs on vm:1:0 (process 100) of vm:1, given 2.5 s ago"]
+    assert why(model, 1) == ["it is assigned to vm:1, which has 2 tasks for 3 workers"]
+    assert why(model, 2) == ["it runs on vm:1:0 (process 100) of vm:1, assigned 2.5 s ago"]
     assert why(model, 3)[0].startswith("it is held")
 
 
@@ -79,7 +79,7 @@ def test_a_task_that_has_ended(publications: Publications) -> None:
         TaskEvents(text_times=(1.0,), text_levels=(30,), text_tasks=(1,), texts=("a run was lost: killed by SIGKILL",)),
     )
     assert why(model, 1) == [
-        "it has ended: success, after 1.5 ms on process 77, attempt 1, with 1.9 MiB at most",
+        "it has ended: success, after 1.5 ms on process 77, attempt 1, peak memory 1.9 MiB",
         "a run was lost: killed by SIGKILL",
     ]
     assert why(model, 2) == ["it has ended: cancelled"]

@@ -1,1 +1,1 @@
-"""From the monitor stream to tables and texts. Pure: knows neither terminal nor browser."""
+"""The monitor's state, as tables and texts. Pure: it knows neither terminal nor browser."""

@@ -1,4 +1,4 @@
-"""Reasons: why a task has not ended, or how it did, from what a monitor knows. Pure."""
+"""Reasons: why a task has not ended, or how it ended, from the monitor's model. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from scaler_ui.model.units import duration, size
 
 
 def why(model: MonitorModel, task: int) -> list[str]:
-    """Sentences about a task: where it stands and why, and what was said of it."""
+    """Sentences about a task: its state, the reason for it, and the events about the task."""
     status, row = model.status, model.tasks.find(task)
     said = [event.text for event in model.events if event.task == task]
     if row is None or status is None:
-        return [f"task {task:x} is not known: it had ended before this was asked, or was never submitted", *said]
+        return [f"task {task:x} is not known: it ended before this monitor connected, or was never submitted", *said]
     step = model.tasks.value("step", row)
     if step == TaskStep.WAITING:
         return [*_why_waiting(model, status, row), *said]
     if step == TaskStep.HELD:
-        lacks = "results of other tasks that it takes, or the bytes of its function, have not come"
-        alone = "it was lost with its host and waits for a host without another such task"
+        lacks = "its inputs or the body of its function are missing"
+        alone = "it is a suspect after the loss of a host, and waits for a host that runs no other suspect"
         return [f"it is held: {lacks}; or {alone}", *said]
     if step == TaskStep.ASSIGNED:
         return [*_where_assigned(model, status, row), *said]
@@ -41,19 +41,19 @@ def _why_waiting(model: MonitorModel, status: MonitorStatus, row: int) -> list[s
 
 
 def lacking(group: GroupInfo, status: MonitorStatus) -> list[str]:
-    """What the nearest worker lacks for tasks of a group; nothing where some worker can take them."""
+    """What the best matching worker lacks for tasks of a group; empty if a worker can run them."""
     offers = set(zip(status.agent_capabilities, status.agent_runtimes, strict=True))
     return min((lacks(group, *offer) for offer in offers), key=len, default=[])
 
 
 def lacks(group: GroupInfo, capabilities: str, runtime: str) -> list[str]:
-    """What workers of this offer lack for tasks of a group."""
+    """What workers with these capabilities and this runtime lack for tasks of a group."""
     found = missing(sorted(parse_capabilities(group.needs).items()), parse_capabilities(capabilities))
     return [*found, group.runtime] if group.runtime and group.runtime != runtime else found
 
 
 def _behind(model: MonitorModel, row: int, group: GroupInfo) -> list[tuple[int, int]]:
-    """Waiting tasks of greater priority, and those of the same that came before: priority and number."""
+    """Waiting tasks of higher priority, and earlier ones of the same priority: (priority, count)."""
     counts: dict[int, int] = {}
     for number, waiting, earlier in model.tasks.waiting(row):
         priority = model.groups.get(number, GroupInfo()).priority
@@ -66,25 +66,25 @@ def _behind(model: MonitorModel, row: int, group: GroupInfo) -> list[tuple[int, 
 def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> list[str]:
     number, run = model.tasks.value("agent", row), model.tasks.value("run", row)
     names = dict(zip(status.agents, status.agent_names, strict=True))
-    agent = names.get(number, "an agent that is gone")
+    agent = names.get(number, "an agent that has left")
     for worker, pid, current in zip(status.worker_names, status.worker_pids, status.worker_runs, strict=True):
         if current == run and run:
             seconds = status.at - model.tasks.value("assigned", row)
-            return [f"it runs on {worker} (process {pid}) of {agent}, given {duration(max(0.0, seconds))} ago"]
+            return [f"it runs on {worker} (process {pid}) of {agent}, assigned {duration(max(0.0, seconds))} ago"]
     sizes = dict(zip(status.agents, zip(status.agent_sents, status.agent_sizes, strict=True), strict=True))
     if number in sizes:
         sent, workers = sizes[number]
-        return [f"it is with {agent}, which has {sent:,} tasks for {workers:,} workers"]
-    return [f"it is with {agent}"]
+        return [f"it is assigned to {agent}, which has {sent:,} tasks for {workers:,} workers"]
+    return [f"it is assigned to {agent}"]
 
 
 def _how_ended(model: MonitorModel, row: int) -> str:
     task = model.tasks.row(row)
     if not task.pid and task.state in ("raised", "failed") and task.id not in model.faults:
-        return f"it has ended: {task.state}, without having run: a task that it needs ended so"
+        return f"it has ended: {task.state}, without a run: a task that it needs ended in this state"
     if not task.pid:
         return f"it has ended: {task.state}"
     return (
         f"it has ended: {task.state}, after {duration(task.duration)} on process {task.pid}, attempt {task.attempt}, "
-        f"with {size(task.memory)} at most"
+        f"peak memory {size(task.memory)}"
     )

@@ -108,7 +108,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
 
     from scaler_io.service.metrics import StatusCollector
     from scaler_ui.web.access import AccessGuard
-    from scaler_ui.web.operating import Operating
+    from scaler_ui.web.operator_actions import OperatorActions
     from scaler_ui.web.pages import Pages
 
     logging.getLogger("uvicorn.error").addFilter(_is_a_fault)
@@ -124,11 +124,11 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     app.timer(LOOK_SECONDS, listening.look)
     app.on_shutdown(listening.close)
     # Who has no token may look only: without one every program of this host reaches the pages.
-    operating = Operating(listening.model, options.address) if token is not None else None
-    if operating is not None:
-        app.timer(LOOK_SECONDS, operating.turn)
-        app.on_shutdown(operating.close)
-    Pages(listening, operating).add()
+    actions = OperatorActions(listening.model, options.address) if token is not None else None
+    if actions is not None:
+        app.timer(LOOK_SECONDS, actions.turn)
+        app.on_shutdown(actions.close)
+    Pages(listening, actions).add()
     host = f"[{options.host}]" if ":" in options.host else options.host
     shown = f"http://{host}:{options.port}/" + (f"?token={token}" if token else "")
     app.on_startup(lambda: print(f"scaler_ui: open {shown}", flush=True))

@@ -1,4 +1,4 @@
-"""What opens over a page: all about one task or one worker, and what may be done to it."""
+"""Dialogs about one task or one worker, with the actions on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler_ui.model.model import MonitorModel
 from scaler_ui.model.reasons import why
 from scaler_ui.model.tables import task_of_run
 from scaler_ui.model.views import Row
-from scaler_ui.web.operating import Operating
+from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import subheading
 
 READ_ONLY = "To act, start scaler_ui with a token: --token or SCALER_UI_TOKEN."
@@ -19,14 +19,14 @@ REFRESH_SECONDS = 1.0
 
 
 class Dialogs:
-    """Dialogs over one model; without `operating` they only tell."""
+    """Dialogs over one model; without `actions` they are read-only."""
 
-    def __init__(self, model: MonitorModel, operating: Operating | None) -> None:
+    def __init__(self, model: MonitorModel, actions: OperatorActions | None) -> None:
         self._model = model
-        self._operating = operating
+        self._actions = actions
 
     def task(self, row: Row) -> None:
-        """All about a task."""
+        """Open the dialog of a task."""
         task = int(row["id"], 16)
         with ui.dialog() as dialog, ui.card().classes("dialog").props('data-testid="why"'):
             subheading(f"task {row['id']} {row['function']}")
@@ -42,13 +42,13 @@ class Dialogs:
             tell()
             ui.timer(REFRESH_SECONDS, tell)
             if row["state"] in ("waiting", "held", "assigned"):
-                self._act("Cancel this task", "cancel", lambda operating: operating.cancel(task), dialog)
+                self._act("Cancel this task", "cancel", lambda actions: actions.cancel(task), dialog)
             else:
                 ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")
         self._open(dialog)
 
     def worker(self, row: Row) -> None:
-        """All about a worker."""
+        """Open the dialog of a worker."""
         with ui.dialog() as dialog, ui.card().classes("dialog").props('data-testid="worker"'):
             subheading(f"{row['worker']} of {row['agent']}")
             at = task_of_run(self._model, int(row["run"], 16))
@@ -58,18 +58,18 @@ class Dialogs:
                 task = self._model.tasks.row(at)
                 ui.label(f"It is {row['state']}: task {task.id:x} {task.function}")
             ui.label(f"It offers {row['capabilities'] or 'no capabilities'}.")
-            ui.label("Drained, it finishes what it runs, its queue is given back, and no worker takes its place.")
+            ui.label("A drained worker finishes its task, returns its queued tasks and is not replaced.")
             number, pid = row["number"], row["pid"]
-            self._act("Drain this worker", "drain", lambda operating: operating.drain(number, pid), dialog)
+            self._act("Drain this worker", "drain", lambda actions: actions.drain(number, pid), dialog)
         self._open(dialog)
 
     def _open(self, dialog: ui.dialog) -> None:
         dialog.on("hide", dialog.delete)
         dialog.open()
 
-    def _act(self, title: str, name: str, order: Callable[[Operating], None], dialog: ui.dialog) -> None:
-        operating = self._operating
-        if operating is None:
+    def _act(self, title: str, name: str, order: Callable[[OperatorActions], None], dialog: ui.dialog) -> None:
+        actions = self._actions
+        if actions is None:
             ui.label(READ_ONLY).classes("hint").props('data-testid="read-only"')
             ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps")
             return
@@ -77,13 +77,13 @@ class Dialogs:
 
         def act() -> None:
             try:
-                order(operating)
+                order(actions)
             except AddressError as error:
                 said.text = str(error)
             else:
                 button.disable()
-                said.text = operating.trouble or "The scheduler was asked."
-                ui.timer(REFRESH_SECONDS, lambda: said.set_text(operating.trouble or said.text))
+                said.text = actions.trouble or "Sent to the scheduler."
+                ui.timer(REFRESH_SECONDS, lambda: said.set_text(actions.trouble or said.text))
 
         with ui.row():
             button = ui.button(title, on_click=act).props(f'no-caps color=negative data-testid="{name}"')

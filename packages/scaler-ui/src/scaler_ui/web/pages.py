@@ -16,7 +16,7 @@ from scaler_ui.listening import Listening, advice
 from scaler_ui.model import cluster_views, views
 from scaler_ui.web.charts import LinesOverTime, Timeline
 from scaler_ui.web.dialogs import Dialogs
-from scaler_ui.web.operating import Operating
+from scaler_ui.web.operator_actions import OperatorActions
 from scaler_ui.web.parts import Figures, ServerTable, TableKind, heading, subheading
 
 REFRESH_SECONDS = 1.0
@@ -97,10 +97,10 @@ EVENTS = TableKind(
 class Pages:
     """All pages around one model."""
 
-    def __init__(self, listening: Listening, operating: Operating | None) -> None:
+    def __init__(self, listening: Listening, actions: OperatorActions | None) -> None:
         self._listening = listening
         self._model = listening.model
-        self._dialogs = Dialogs(self._model, operating)
+        self._dialogs = Dialogs(self._model, actions)
         self._places: dict[str, tuple[str, Callable[[], None]]] = {
             "/": ("Overview", self._overview),
             "/tasks": ("Tasks", self._tasks),

@@ -6,7 +6,7 @@ import pytest
 
 from scaler_protocol.addresses import Address
 from scaler_ui.model.model import MonitorModel
-from scaler_ui.web.operating import PATIENCE_SECONDS, Operating, scheduler_address
+from scaler_ui.web.operator_actions import ACTION_TIMEOUT_SECONDS, OperatorActions, scheduler_address
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ def test_where_the_scheduler_is(monitor: str, told: str, found: str) -> None:
 def test_an_order_to_nobody_is_dropped_and_said_so(publications: object) -> None:
     now = [100.0]
     model = MonitorModel(tasks=10)
-    operating = Operating(model, Address.parse("tcp://127.0.0.1:3"), lambda: now[0])
-    operating.cancel(5)
-    assert operating.trouble == "no scheduler is known yet"
+    actions = OperatorActions(model, Address.parse("tcp://127.0.0.1:3"), lambda: now[0])
+    actions.cancel(5)
+    assert actions.trouble == "no scheduler is known yet"
     model.status = publications.status(address="tcp://127.0.0.1:1")  # type: ignore[attr-defined]
-    operating.drain(1, 7)
-    operating.turn()
-    assert operating.trouble == ""
-    now[0] += PATIENCE_SECONDS + 1
-    operating.turn()
-    assert operating.trouble == "the scheduler takes no orders: it does not answer"
-    operating.close()
+    actions.drain(1, 7)
+    actions.turn()
+    assert actions.trouble == ""
+    now[0] += ACTION_TIMEOUT_SECONDS + 1
+    actions.turn()
+    assert actions.trouble == "the scheduler accepts no action: it does not answer"
+    actions.close()

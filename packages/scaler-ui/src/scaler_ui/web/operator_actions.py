@@ -1,4 +1,4 @@
-"""Operating: what readers of the pages may order, over a link to the scheduler that is made when it is first needed."""
+"""Operator actions of the web pages, sent over a link to the scheduler that is opened on first use."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from scaler_protocol.messages import Cancel, Message
 from scaler_protocol.operations import Drain
 from scaler_ui.model.model import MonitorModel
 
-PATIENCE_SECONDS = 5.0
-"""An order that could not be given for so long is dropped: later it would surprise everybody."""
+ACTION_TIMEOUT_SECONDS = 5.0
+"""An action that could not be sent within this time is dropped: a late one would be a surprise."""
 
 
 def scheduler_address(monitor: Address, told: str) -> Address:
-    """Where the scheduler is that publishes at `monitor` and says that it listens to `told`; raises AddressError."""
+    """The address of the scheduler that publishes at `monitor` and reports `told` as its own; raises AddressError."""
     scheduler = Address.parse(told)
     return scheduler if monitor.path or scheduler.path else Address(monitor.host, scheduler.port)
 
 
-class Operating:
-    """Gives orders as an operator. One loop owns it, and calls `turn` often."""
+class OperatorActions:
+    """Sends operator messages to the scheduler. One event loop owns it and calls `turn` regularly."""
 
     def __init__(self, model: MonitorModel, monitor: Address, clock: Callable[[], float] = time.monotonic) -> None:
         self.trouble = ""
-        """Why the last order was not given."""
+        """Why the last action failed; empty: it did not."""
         self._model = model
         self._monitor = monitor
         self._clock = clock
         self._link: OperatorLink | None = None
-        self._given_at = 0.0
+        self._sent_at = 0.0
 
     def cancel(self, task: int) -> None:
-        """Stop a task wherever it stands; raises AddressError where the scheduler says no sound address."""
-        self._order(Cancel((task,)))
+        """Cancel a task in any state; raises AddressError if the scheduler reports an address that is not valid."""
+        self._send(Cancel((task,)))
 
     def drain(self, agent: int, pid: int) -> None:
-        """Have a worker finish what it runs, and end; raises AddressError as `cancel`."""
-        self._order(Drain(agent, pid))
+        """Let a worker finish its task and end; raises AddressError as `cancel` does."""
+        self._send(Drain(agent, pid))
 
-    def _order(self, message: Message) -> None:
-        self.trouble, self._given_at = "", self._clock()
+    def _send(self, message: Message) -> None:
+        self.trouble, self._sent_at = "", self._clock()
         if self._link is None and self._model.status is not None:
             self._link = OperatorLink(scheduler_address(self._monitor, self._model.status.address), "scaler_ui")
         if self._link is None:
@@ -52,17 +52,17 @@ class Operating:
         self.turn()
 
     def turn(self) -> None:
-        """Go on with what was ordered."""
+        """Process the link to the scheduler."""
         if self._link is None:
             return
         self._link.turn()
         refused = self._link.trouble
-        if not self._link.is_up and (refused or self._clock() > self._given_at + PATIENCE_SECONDS):
-            self.trouble = f"the scheduler takes no orders: {refused or 'it does not answer'}"
+        if not self._link.is_up and (refused or self._clock() > self._sent_at + ACTION_TIMEOUT_SECONDS):
+            self.trouble = f"the scheduler accepts no action: {refused or 'it does not answer'}"
             self.close()
 
     def close(self) -> None:
-        """Leave."""
+        """Close the link."""
         if self._link is not None:
             self._link.close()
             self._link = None
