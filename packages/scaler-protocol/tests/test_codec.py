@@ -171,9 +171,9 @@ def test_the_payload_frame_has_to_fit(wire: Wire) -> None:
         decode([columns, payload[:-1]])
     with pytest.raises(MalformedMessageError, match="ends at 4 of 0 bytes"):
         decode([columns])
-    with pytest.raises(MalformedMessageError, match="1 bytes of nobody"):
+    with pytest.raises(MalformedMessageError, match="1 unexpected bytes"):
         decode([columns, payload + b"x"])
-    with pytest.raises(MalformedMessageError, match="3 bytes of nobody"):
+    with pytest.raises(MalformedMessageError, match="3 unexpected bytes"):
         decode([*wire.frames_of(Cancel([1])), b"abc"])
 
 

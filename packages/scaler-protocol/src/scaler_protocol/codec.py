@@ -120,7 +120,7 @@ _parse_known_group = lru_cache(4096)(_parse_group)
 
 
 def _read_group(written: bytes) -> Group:
-    # Strangers choose what they send: what is remembered of it must stay small.
+    # Peers choose the size of a group: the cache keeps small ones only.
     return _parse_known_group(written) if len(written) <= _KNOWN_GROUP_BYTES else _parse_group(written)
 
 
@@ -196,7 +196,7 @@ class _Kind:
         return _invalid(self.kind.__name__, f"can not be written: {reason}")
 
     def _contradiction(self, message: Any, values: dict[str, Any]) -> tuple[str, str] | None:
-        """The column that does not go with the others, and why; `values` are those of the message, by field."""
+        """The column that contradicts another one, and how; `values` are the message's, by field."""
         for columns in self.columns:
             size = len(values[columns[0]])
             for other in columns[1:]:
@@ -216,7 +216,7 @@ class _Kind:
         if self.payloads:
             self._cut(body, payload, values)
         elif payload:
-            raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload)} bytes of nobody")
+            raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload)} unexpected bytes")
         message = self.kind(**values)
         if found := self._contradiction(message, values):
             raise _malformed(*found)
@@ -259,7 +259,7 @@ class _Kind:
                 raise self._out_of_limits(attribute, column)
             at = end
         if at != len(payload):
-            raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload) - at} bytes of nobody")
+            raise MalformedMessageError(f"{self.kind.__name__} is followed by {len(payload) - at} unexpected bytes")
 
 
 def _invalid(field: str, fault: str) -> InvalidFieldError:

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, by name.
+"""The exceptions of Scaler.
 
 ScalerError
 ├── ProtocolError
@@ -47,11 +47,11 @@ def _rebuild(kind: type[ScalerError], message: str, details: dict[str, Any]) -> 
 
 
 class ProtocolError(ScalerError):
-    """A peer said something that the protocol does not allow."""
+    """A peer sent a message that the protocol does not allow."""
 
 
 class MalformedMessageError(ProtocolError, ValueError):
-    """Bytes that are no message of the protocol."""
+    """Bytes that are not a message of the protocol."""
 
 
 class InvalidFieldError(ScalerError, ValueError):

@@ -61,7 +61,7 @@ class WorkerState:
     BLOCKED: Final = 3
     STOPPING: Final = 4
     DRAINING: Final = 5
-    """Finishes its task, is given nothing more, and ends then."""
+    """Finishes its task, receives no further task, and then ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,9 @@ class Group:
 class Submit:
     """New tasks. `dependents` (positions) and `needs` (task ids) are sparse pairs: this task waits for that one.
 
-    A graph is named by its first task and has `graph_size` tasks. `takers` says how many of them take the result of
-    each, those of later messages included; outcomes of `inner` tasks (sparse) are sent to the session if they fail.
+    A graph is named by its first task and has `graph_size` tasks. `takers` counts the tasks that consume the result of
+    each, those of later messages included. `inner` tasks (sparse) are intermediate: the session receives their
+    outcomes only if they fail.
     """
 
     COLUMNS: ClassVar = (
@@ -170,42 +171,42 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The owner does not want these tasks any more."""
+    """The owner no longer needs these tasks."""
 
     tasks: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The owner has the outcomes of these tasks: whoever keeps them may forget them."""
+    """The owner has the outcomes of these tasks: scheduler and agent may forget them."""
 
     tasks: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """The agent is to stop these runs, queued or running; each is answered by a Done."""
+    """The agent must stop these runs, queued or running; it answers each with a Done."""
 
     runs: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The agent is to give back up to `count` runs that have not started."""
+    """The agent must return up to `count` runs that have not started."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Runs that the agent gives back unstarted: an answer to Recall, or because the result before was not there."""
+    """Runs that the agent returns unstarted: after Recall, or because a chained input is missing."""
 
     runs: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Runs that began (or stopped) waiting for other tasks: a blocked one holds no worker's place."""
+    """Runs that began (or stopped) to wait for other tasks: a blocked run takes no worker's slot."""
 
     COLUMNS: ClassVar = (("runs", "blocked"),)
 
@@ -215,7 +216,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class NeedFunctions:
-    """The sender was given tasks (of this session) of functions whose bytes it does not hold."""
+    """The sender has tasks (of this session) whose functions it lacks."""
 
     functions: Ids
     session: int = 0
@@ -223,7 +224,7 @@ class NeedFunctions:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """The bytes asked for."""
+    """The requested functions."""
 
     COLUMNS: ClassVar = (("functions", "names", "bodies"),)
 
@@ -245,7 +246,7 @@ class NeedInputs:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The outcomes asked for, pair by pair."""
+    """The requested outcomes, pair by pair."""
 
     COLUMNS: ClassVar = (("tasks", "needs", "statuses", "results"),)
 
@@ -258,7 +259,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """After a Welcome from an incarnation that does not know the sender: what it still holds and wants."""
+    """Sent after a Welcome without `resumed`: the tasks that the sender has, and those whose outcomes it needs."""
 
     COLUMNS: ClassVar = (("running", "runs"),)
 
@@ -270,14 +271,14 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class NeedTasks:
-    """Wanted tasks that nobody holds: submit them again."""
+    """Tasks that no agent has: the session must submit them again."""
 
     tasks: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """The agent is to send these kept outcomes once more."""
+    """The agent must send these kept outcomes again."""
 
     tasks: Ints
 
@@ -318,7 +319,7 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Inner nodes of graphs that have got a value, for a session that submitted with `watched`."""
+    """Intermediate nodes of graphs that ended with a value, for a session that submitted with `watched`."""
 
     tasks: Ints
 
@@ -330,7 +331,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownAnswer:
-    """Whether it will."""
+    """Whether the scheduler accepts a Shutdown."""
 
     accepted: bool
     reason: str = ""

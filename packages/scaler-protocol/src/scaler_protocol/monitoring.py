@@ -1,4 +1,4 @@
-"""What is published for monitors: figures once a second, and what becomes of tasks, in columns."""
+"""Messages to monitors: statistics once a second, and task events, in columns."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ PACKED_TASK = struct.Struct("<Q")
 
 
 class TaskStep:
-    """What a batch of TaskEvents says of its tasks."""
+    """The step that the tasks of a batch in TaskEvents have taken."""
 
     WAITING: Final = 0
     """Ready to run; the subject is their group."""
     HELD: Final = 1
-    """Inputs or the function are lacking; the subject is their group."""
+    """Inputs or the function are missing; the subject is their group."""
     ASSIGNED: Final = 2
-    """Given to an agent, which is the subject; the runs count on from the first."""
+    """Assigned to an agent, the subject; run ids count on from the first."""
     ENDED: Final = 3
-    """The owner is told; the subject is the agent, or 0. Statuses and profiles follow."""
+    """Ended; the subject is the agent, or 0. Statuses and profiles follow."""
     GONE: Final = 4
-    """Nobody wants them any more: cancelled."""
+    """Cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class TaskEvents:
 
 @dataclass(frozen=True, slots=True)
 class NeedStorageStatus:
-    """The scheduler, while somebody listens to it, asks the object storage server how it is."""
+    """The scheduler requests a StorageStatus; it does so only while monitors are subscribed."""
 
 
 @dataclass(frozen=True, slots=True)

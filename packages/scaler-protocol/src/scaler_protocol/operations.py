@@ -1,4 +1,4 @@
-"""The messages by which a cluster is looked after."""
+"""Messages for operating a cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A worker, by the monitors' number of its agent and its process id, is to finish what it runs, and end."""
+    """A worker, named by its agent's number in MonitorStatus and its process id, must finish its task and end."""
 
     agent: int
     pid: int
@@ -15,7 +15,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The agent has so many workers now, those that are drained not counted."""
+    """The agent's current number of workers, without drained ones."""
 
     workers: int
 

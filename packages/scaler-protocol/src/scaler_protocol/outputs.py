@@ -1,4 +1,4 @@
-"""What tasks print."""
+"""Where the output of tasks goes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Final
 
 
 class StreamOutput:
-    """What becomes of what a task prints."""
+    """Where a task's stdout and stderr go."""
 
     NO: Final = 0
-    """It goes to the output of its cluster."""
+    """To the output of the cluster."""
     PLAIN: Final = 1
-    """It goes to the client, as it is."""
+    """To the client, unchanged."""
     PREFIXED: Final = 2
-    """It goes to the client, each line behind its task, worker and host."""
+    """To the client, each line with a prefix of task, worker and host."""

@@ -1,4 +1,4 @@
-"""What a run cost, in a fixed record that schedulers pass on unread."""
+"""The resource usage of a run, in a fixed record that schedulers forward unread."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The messages between object storage and those who use it.
+"""The messages between the object storage server and its peers.
 
-Peers on the storage's host write and map its segments by themselves; all others send and get parts. Other hosts hold
-what their workers have made, and are asked for it when somebody elsewhere wants it. With ListObjects a session learns
-what object storage has of it, to free what nobody knows of.
+Peers on the server's host write and map its segments; remote peers put and get parts. Remote hosts keep the large
+objects of their workers, and put them when another host reads them. With ListObjects a session finds objects that a
+restarted scheduler has forgotten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scaler_protocol.payloads import NONE, Payloads
 class PutObject:
     """One part (see `scaler_protocol.objects`) of an object of `size` bytes, at `offset`; answered by ObjectStored.
 
-    With an `edition` it is that which the sender's host holds: refused where the server does not know it as such.
+    A part of an object that the sender's host holds has its `edition`; the server refuses an unknown one.
     """
 
     object: bytes
@@ -113,7 +113,7 @@ class ObjectAllocated:
 
 @dataclass(frozen=True, slots=True)
 class SealObject:
-    """The segment is written and will not be touched again: the object is complete; answered by ObjectStored."""
+    """The segment is written and will not change: the object is complete; answered by ObjectStored."""
 
     object: bytes
     segment: str
@@ -154,14 +154,14 @@ class UnpinObjects:
 
 @dataclass(frozen=True, slots=True)
 class SpeakForHost:
-    """The sender can be asked for what is held on its host, which is known by what is in a file there."""
+    """The sender serves the objects that its host holds; `host` is a secret from a file there."""
 
     host: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class HoldObject:
-    """An object stands on `host` and nowhere else, as an edition that its writer has numbered; ObjectStored answers."""
+    """The only copy of an object is on `host`, with the writer's `edition`; answered by ObjectStored."""
 
     object: bytes
     size: int
@@ -173,7 +173,7 @@ class HoldObject:
 
 @dataclass(frozen=True, slots=True)
 class BringObject:
-    """An object that the receiver's host holds is wanted elsewhere: to be put, with its edition."""
+    """Another host reads an object that the receiver's host holds: the receiver puts it, with its edition."""
 
     object: bytes
     size: int
@@ -183,7 +183,7 @@ class BringObject:
 
 @dataclass(frozen=True, slots=True)
 class DropObjects:
-    """To a host: these editions need not be held any more. From a host: they are not to be had there any more."""
+    """To a host: it may delete these editions. From a host: it no longer has them."""
 
     COLUMNS: ClassVar = (("objects", "sizes", "sessions", "editions"),)
 

@@ -1,4 +1,4 @@
-"""Listening: a subscription that feeds a model, for programs that look at it now and then."""
+"""Listening: a subscription that feeds a model, for programs that poll it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
 
 PATIENCE_SECONDS = 2.0
-"""After so long without a status the address may be the wrong one."""
+"""After this time without a status, the address is probably wrong."""
 _LOOK_SECONDS = 0.05
 
 
 class NoStatusError(ScalerError, ConnectionError):
-    """Nobody publishes at this address."""
+    """No scheduler publishes at this address."""
 
 
 def advice(address: Address) -> str:
-    """What to say where no status comes."""
+    """The hint for an address from which no status comes."""
     try:
         beside = f": {address.beside(2)}" if address.port else ""
     except AddressError:
@@ -41,7 +41,7 @@ class Listening:
         self._feed = Feed(self._subscriber)
 
     def look(self) -> None:
-        """Take in what has arrived."""
+        """Process the messages that have arrived."""
         for message in self._feed.take():
             self.model.take(message, self._clock())
 
@@ -52,7 +52,7 @@ class Listening:
 
     @property
     def silent(self) -> bool:
-        """Whether no status has come for suspiciously long."""
+        """Whether no status has come within PATIENCE_SECONDS."""
         return self.model.status is None and self.now > self.started + PATIENCE_SECONDS
 
     def wait_for(self, condition: Callable[[MonitorModel], bool], seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Feed: from what the scheduler publishes to messages for the model, with a gap noticed and mended."""
+"""Feed: decodes published frames into messages for the model, and subscribes again after a gap."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from scaler_protocol.profiles import PROFILE
 
 
 class Subscription(Protocol):
-    """Where published frames come from."""
+    """The port that published frames come from."""
 
     def receive(self) -> list[list[bytes]]:
         """The frames of messages that have arrived."""
 
     def listen_anew(self) -> None:
-        """Have the publisher begin anew, with all that a new listener is told."""
+        """Subscribe again, so that the publisher sends a snapshot."""
 
 
 class Feed:
-    """Numbered messages of one subscription. Nothing is passed on before a snapshot has begun."""
+    """The numbered messages of one subscription, from the first snapshot on."""
 
     def __init__(self, subscription: Subscription) -> None:
         self.gaps = 0
@@ -34,7 +34,7 @@ class Feed:
         """The number that comes next; 0 until a snapshot has begun."""
 
     def take(self) -> list[MonitorMessage]:
-        """What has arrived, in order."""
+        """The messages that have arrived, in order."""
         taken = []
         for frames in self._subscription.receive():
             message = self._read(frames)

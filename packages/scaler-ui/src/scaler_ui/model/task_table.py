@@ -146,18 +146,18 @@ class TaskTable:
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """All that has not ended is about to be told again."""
+        """Begin a snapshot of all tasks that have not ended."""
         self._before.update(self._live)
         self._live = {}
 
     def begun(self) -> None:
-        """It was told: what was left out ended while nobody listened."""
+        """End the snapshot: tasks that it lacks ended while this monitor was not connected."""
         for row in self._before.values():
             self._columns["step"][row] = UNKNOWN
         self._before = {}
 
     def stand(self, tasks: Iterable[int], step: int, group: int, function: int, session: int, time: float) -> None:
-        """These tasks wait, or are held."""
+        """Record that tasks wait or are held."""
         columns = self._columns
         for task in tasks:
             row = self._row(task, time)
@@ -165,7 +165,7 @@ class TaskTable:
             columns["function"][row], columns["session"][row] = function, session
 
     def assign(self, tasks: Iterable[int], agent: int, first_run: int, time: float) -> None:
-        """An agent has these."""
+        """Record that tasks were assigned to an agent."""
         columns = self._columns
         for run, task in enumerate(tasks, first_run):
             row = self._row(task, time)
@@ -198,7 +198,7 @@ class TaskTable:
             yield row, status, profile
 
     def leave(self, tasks: Iterable[int], time: float) -> None:
-        """Nobody wants these any more."""
+        """These tasks were cancelled."""
         for task in tasks:
             row = self._row(task, time)
             del self._live[task]

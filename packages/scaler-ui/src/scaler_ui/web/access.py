@@ -1,4 +1,4 @@
-"""Who may look at the pages: programs of this host, and whoever has the token."""
+"""Access control of the pages: local programs, and readers with the token."""
 
 from __future__ import annotations
 
