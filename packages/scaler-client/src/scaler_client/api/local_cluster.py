@@ -12,9 +12,12 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from scaler_client.api.local_cluster_options import LocalClusterConfig
 from scaler_io.ports import free_port, is_free
+
+if TYPE_CHECKING:
+    from scaler_client.api.local_cluster_options import LocalClusterConfig
 
 START_SECONDS = 60.0
 PRELOAD_SECONDS = 600.0
@@ -106,7 +109,10 @@ class SchedulerClusterCombo:
         spill_directory: str | os.PathLike[str] | None = None,
         spill_limit: int | None = None,
     ) -> None:
-        self._config = LocalClusterConfig.of({name: value for name, value in locals().items() if name != "self"})
+        parameters = {name: value for name, value in locals().items() if name != "self"}
+        from scaler_client.api.local_cluster_options import LocalClusterConfig  # keeps `import scaler` light
+
+        self._config = LocalClusterConfig.of(parameters)
         self._services: list[subprocess.Popen[bytes]] = []
         self._end = weakref.finalize(self, _end_services, self._services, os.getpid())
         try:
