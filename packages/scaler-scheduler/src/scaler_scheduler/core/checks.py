@@ -1,4 +1,4 @@
-"""What no peer may say, whoever it is, beyond the limits that the codec checks: before anything changes. Pure."""
+"""Checks of messages beyond the codec's limits, made before anything changes. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from scaler_protocol.messages import Done, Functions, Inputs, Status, Submit
 from scaler_protocol.objects import Reference
 
 CYCLE_SHOWN = 10
-"""Tasks of a cycle that an error names."""
+"""Most tasks of a cycle that an error names."""
 
 
 def check_submit(event: Submit) -> None:
-    """Raises ProtocolError for tasks of several sessions, wrong functions, wrong references, and cycles of needs."""
+    """Raises ProtocolError for tasks of several sessions, wrong functions, invalid references and cycles."""
     check_functions(event)
     check_stored("Submit.stored", event.stored, event.calls)
     if event.tasks and session_of(min(event.tasks)) != session_of(max(event.tasks)):
@@ -25,10 +25,10 @@ def check_submit(event: Submit) -> None:
 
 
 def _check_needs(event: Submit) -> None:
-    """Raises ProtocolError where tasks of this Submit need each other: none of them would ever be ready."""
+    """Raises ProtocolError if tasks of this Submit need each other in a cycle: none of them could ever run."""
     tasks = event.tasks
     pairs = [(need, tasks[position]) for position, need in zip(event.dependents, event.needs, strict=True)]
-    if all(need < task for need, task in pairs):  # the usual order, which has no cycles
+    if all(need < task for need, task in pairs):  # the usual order, without cycles
         return
     sorter: TopologicalSorter[int] = TopologicalSorter()
     for need, task in pairs:
@@ -41,7 +41,7 @@ def _check_needs(event: Submit) -> None:
 
 
 def check_functions(event: Submit | Functions) -> None:
-    """Raises ProtocolError for function ids that are not the hash of what they stand for, and for wrong references.
+    """Raises ProtocolError for function ids that are not the hash of what they stand for, and for invalid references.
 
     A function is shared by all sessions, so nobody may define another function's id.
     """
@@ -56,21 +56,21 @@ def check_functions(event: Submit | Functions) -> None:
 
 
 def check_done(event: Done) -> None:
-    """Raises ProtocolError for a report that does not say which runs have ended, and for references that are none."""
+    """Raises ProtocolError for a report without a run and a profile for each task, and for invalid references."""
     if not len(event.runs) == len(event.tasks) == len(event.statuses) or (event.tasks and not event.profiles):
         raise ProtocolError("a Done of an agent has a run and a profile for every task")
     check_stored("Done.stored", event.stored, event.results)
 
 
 def check_inputs(event: Inputs) -> None:
-    """Raises ProtocolError for outcomes that no client is told, and for references that are none."""
+    """Raises ProtocolError for statuses that a client never receives, and for invalid references."""
     if max(event.statuses, default=0) > Status.CANCELLED:
         raise ProtocolError(f"{max(event.statuses)} is no status of an input: the greatest is {Status.CANCELLED}")
     check_stored("Inputs.stored", event.stored, event.results)
 
 
 def check_stored(where: str, positions: Collection[int], payloads: Sequence[bytes]) -> None:
-    """Raises ProtocolError where what is said to be a reference is none."""
+    """Raises ProtocolError if a payload at these positions is not a reference."""
     for position in positions:
         try:
             Reference.unpack(payloads[position])

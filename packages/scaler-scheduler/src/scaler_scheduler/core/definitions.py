@@ -1,4 +1,4 @@
-"""Definitions: the bytes of functions come, are asked for, or will not come. Pure, no IO."""
+"""Definitions: the bytes of functions arrive, are requested, or are refused. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scaler_scheduler.core.state import SchedulerState
 
 
 class Definitions:
-    """Passes bytes on to the agents and tasks that wait for them, and the word that there are none."""
+    """Passes the bytes of functions, or their lack, on to the agents and tasks that wait for them."""
 
     def __init__(self, state: SchedulerState, completion: Completion, dispatch: Dispatch) -> None:
         self._state, self._completion, self._dispatch = state, completion, dispatch
 
     def take(self, event: Submit | Functions, now: float) -> None:
-        """The bytes of functions have come."""
+        """The bytes of functions have arrived."""
         if not event.functions:
             return
         fresh = self._state.functions.define(event.functions, event.names, event.bodies, event.bodies_stored)
@@ -30,7 +30,7 @@ class Definitions:
             function.asking.clear()
 
     def ask(self, agent: bytes, event: NeedFunctions) -> None:
-        """An agent needs these: it is told at once, or when somebody who has submitted calls of them has answered."""
+        """An agent needs these functions: send them at once, or ask a session that has submitted calls of them."""
         for wanted in dict.fromkeys(event.functions):
             function = self._state.functions.use(wanted)
             if function.body is not None:
@@ -45,7 +45,7 @@ class Definitions:
                 function.sessions.discard(number)
 
     def refuse(self, peer: bytes, event: Functions, error: ProtocolError, now: float) -> None:
-        """What this peer says of functions is wrong: its tasks that wait for them fail, others' may still run."""
+        """This peer sent wrong functions: its tasks that wait for them fail; those of other peers may still run."""
         for named in dict.fromkeys(event.functions):
             function = self._state.functions.find(named)
             if function is not None and function.body is None:
@@ -54,7 +54,7 @@ class Definitions:
                 self._ask_others(peer, function)
 
     def _waiting(self, peer: bytes, function: FunctionRecord) -> list[TaskRecord]:
-        """The tasks of a peer that can not run without the function; none of them is on an agent any more."""
+        """Collect the peer's tasks that cannot run without the function, and withdraw their runs."""
         found: list[TaskRecord] = []
         for session in [session for session in function.waiting_tasks if session.peer == peer]:
             session.missing_functions.discard(function)
@@ -74,7 +74,7 @@ class Definitions:
         return found
 
     def _ask_others(self, peer: bytes, function: FunctionRecord) -> None:
-        """Agents wait for it still: somebody else may have it."""
+        """Agents still wait for the function: ask another session."""
         if function.asking:
             sessions = (self._state.sessions.get(number) for number in function.sessions)
             for session in [session for session in sessions if session is not None and session.peer != peer][:1]:

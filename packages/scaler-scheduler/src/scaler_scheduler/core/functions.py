@@ -1,8 +1,8 @@
-"""The functions that tasks call, known by content.
+"""The functions that tasks call, by content hash.
 
 Theory. A record lives as long as a group of tasks refers to it, or as long as it is among the RECORDS_LIMIT functions
-used last: a cluster that runs for years sees any number of functions, and remembers few. The bytes of a function are
-held for those used last only, and asked for again when they are needed.
+used last, so memory stays bounded however many functions a cluster sees. Bytes are kept for the functions used last
+only, and are requested again when they are needed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SMOOTHING = 0.2
 
 
 class _Referable:
-    """`dataclass(slots=True)` has no place for weak references before Python 3.11."""
+    """Adds the slot for weak references, which `dataclass(slots=True)` lacks before Python 3.11."""
 
     __slots__ = ("__weakref__",)
 
 
 @dataclass(slots=True, eq=False)
 class FunctionRecord(_Referable):
-    """One function: its bytes if they are held, and how long a call takes, in seconds, once that was measured."""
+    """One function: its bytes if they are kept, and the mean duration of a call in seconds once measured."""
 
     id: bytes
     name: str = ""
@@ -39,16 +39,16 @@ class FunctionRecord(_Referable):
     """Whether the body is a reference into object storage."""
     seconds: float | None = None
     submitted: int = 0
-    """Tasks that call it, since it is known."""
+    """Calls submitted since the record was made."""
     asking: set[bytes] = field(default_factory=set)
-    """Agents that wait for the bytes."""
+    """Identities of agents that wait for the bytes."""
     sessions: set[int] = field(default_factory=set)
     """Numbers of sessions that submitted calls of it; some of them may have ended."""
     waiting_tasks: dict[SessionRecord, dict[TaskRecord, None]] = field(default_factory=dict)
-    """Tasks that cannot be dispatched until the bytes have come."""
+    """HELD tasks that cannot be dispatched until the bytes have arrived."""
 
     def measured(self, seconds: float) -> None:
-        """A call took so long."""
+        """Add the duration of a call to the mean."""
         if self.seconds is None:
             self.seconds = seconds
         else:
@@ -56,7 +56,7 @@ class FunctionRecord(_Referable):
 
 
 class FunctionStore:
-    """Functions by id. Work per function used, defined or dropped is constant, however many there are."""
+    """Functions by id. Each operation takes constant time per function."""
 
     def __init__(self, bytes_limit: int = BYTES_LIMIT, records_limit: int = RECORDS_LIMIT) -> None:
         self._bytes_limit = bytes_limit
@@ -84,13 +84,13 @@ class FunctionStore:
         return record
 
     def find(self, function: bytes) -> FunctionRecord | None:
-        """The function of this id, if it is known; it counts as no use."""
+        """The function of this id, or None; does not count as a use."""
         return self._known.get(function)
 
     def define(
         self, functions: Iterable[bytes], names: Sequence[str], bodies: Sequence[bytes], stored: Collection[int] = ()
     ) -> list[FunctionRecord]:
-        """Take the bytes of functions; returns those that were missing."""
+        """Store the bytes of functions; returns those whose bytes were missing."""
         fresh, references = [], set(stored)
         for position, (function, name, body) in enumerate(zip(functions, names, bodies, strict=True)):
             record = self.use(function)
@@ -103,7 +103,7 @@ class FunctionStore:
         return fresh
 
     def latest(self) -> Iterator[FunctionRecord]:
-        """The functions used last, the newest first."""
+        """The functions used last, the most recent first."""
         return reversed(self._recent.values())
 
     def _drop_oldest(self) -> None:

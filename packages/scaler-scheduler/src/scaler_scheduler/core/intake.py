@@ -27,13 +27,13 @@ from scaler_scheduler.core.records import (
 from scaler_scheduler.core.state import SchedulerState
 
 DEEPEST = 2**16 - 1
-"""Nested tasks below this depth are served as if they stood there."""
+"""Nested tasks at a greater depth are treated as if they were at this one."""
 GROUPS_LIMIT = 1024
-"""Groups of one session that are remembered for its next tasks."""
+"""Groups of one session that are remembered for its later messages."""
 
 
 class Submitter(NamedTuple):
-    """Whose tasks they are, and the parent of nested ones; no session where the run of the parent is over."""
+    """The session of submitted tasks, None if their parent's run is over, and the parent of nested tasks."""
 
     peer: bytes
     session: SessionRecord | None
@@ -41,7 +41,7 @@ class Submitter(NamedTuple):
 
 
 class Intake:
-    """Resolves what tasks of a batch share once, and enters them."""
+    """Resolves each group of a message once, and enters its tasks."""
 
     def __init__(self, state: SchedulerState, completion: Completion, dispatch: Dispatch) -> None:
         self._state = state
@@ -49,27 +49,46 @@ class Intake:
         self._dispatch = dispatch
 
     def submit(self, submitter: Submitter, event: Submit, now: float) -> None:
-        """Take new tasks of a client, or of a task that runs on an agent."""
-        session, parent = submitter.session, submitter.parent
+        """Enter new tasks of a client, or of a task that runs on an agent; they fail if they cannot be entered."""
+        session = submitter.session
         if session is None:
-            self._completion.cancel_known(event.tasks, now)
-            cancelled = [Status.CANCELLED] * len(event.tasks)
-            self._state.send(submitter.peer, Done(event.tasks, cancelled, Payloads([b""] * len(event.tasks))))
+            self._cancel_orphans(submitter.peer, event, now)
             return
+        records: list[TaskRecord] = []
+        try:
+            records = self._records(event, self._groups(session, submitter.parent, event))
+            self._take(session, submitter.parent, event, records, now)
+        except Exception as error:
+            self._fail_all(submitter.peer, session, event, records, error, now)
+            raise
+
+    def _cancel_orphans(self, peer: bytes, event: Submit, now: float) -> None:
+        """The run that submits these has ended meanwhile."""
+        self._completion.cancel_known(event.tasks, now)
+        count = len(event.tasks)
+        self._state.send(peer, Done(event.tasks, [Status.CANCELLED] * count, Payloads([b""] * count)))
+
+    def _groups(self, session: SessionRecord, parent: TaskRecord | None, event: Submit) -> list[GroupRecord]:
         root, depth = session, 0
         if parent is not None:
             root, depth = parent.group.lane.session, min(parent.group.for_agents.depth + 1, DEEPEST)
-        records: list[TaskRecord] = []
-        try:
-            records = self._records(event, [self._group(session, group, root, depth) for group in event.groups])
-            self._take(session, parent, event, records, now)
-        except Exception as error:
-            failure = ScalerError(f"the scheduler could not take this task: {error!r}")
-            self.refuse(submitter.peer, event, failure)
-            self._take_back(session, records, failure, now)
-            if (graph := session.graphs.get(event.graph)) is not None and not graph.counts:
-                del session.graphs[event.graph]
-            raise
+        return [self._group(session, group, root, depth) for group in event.groups]
+
+    def _fail_all(
+        self,
+        peer: bytes,
+        session: SessionRecord,
+        event: Submit,
+        records: list[TaskRecord],
+        error: Exception,
+        now: float,
+    ) -> None:
+        """An unexpected error while tasks were entered: all of them fail, entered or not."""
+        failure = ScalerError(f"the scheduler could not take this task: {error!r}")
+        self.refuse(peer, event, failure)
+        self._take_back(session, records, failure, now)
+        if (graph := session.graphs.get(event.graph)) is not None and not graph.counts:
+            del session.graphs[event.graph]
 
     @staticmethod
     def _records(event: Submit, groups: list[GroupRecord]) -> list[TaskRecord]:
@@ -102,7 +121,7 @@ class Intake:
         self._enter([record for record in records if record.state == WAITING], now)
 
     def _take_back(self, session: SessionRecord, records: list[TaskRecord], error: ScalerError, now: float) -> None:
-        """These could not be taken as a whole: those that were entered end, wherever they stand by now."""
+        """Fail the tasks that were entered before the error, whichever state they reached."""
         lanes = {record.group.lane for record in records}
         queued = {task for lane in lanes for task in (*lane.tasks, *(entry[-1] for entry in lane.ready))}
         for record in records:
@@ -132,7 +151,7 @@ class Intake:
             self._dispatch.check_eligible(lane, now)
 
     def submitter(self, peer: bytes, event: Submit) -> Submitter:
-        """Who submits these tasks; raises ProtocolError, changing nothing, for tasks that are not the sender's."""
+        """Find who submits these tasks. Raises ProtocolError, without any change, if they are not the sender's."""
         number = session_of(event.tasks[0])
         session = self._state.sessions.get(number)
         if session is not None and session.peer != peer:
@@ -150,9 +169,9 @@ class Intake:
         return Submitter(peer, self._state.nested(number, agent), parent)
 
     def refuse(self, peer: bytes, event: Submit, error: ScalerError) -> None:
-        """Answer a refused Submit: the sender's tasks have failed.
+        """Answer a refused Submit: its tasks have failed. Changes no table.
 
-        Tasks that are known already are left out, because they end on their own. No table changes.
+        Known tasks are left out, since they end on their own.
         """
         refused = [task for task in event.tasks if self._is_refusable(peer, task)]
         if refused:
@@ -160,9 +179,9 @@ class Intake:
             self._state.send(peer, Done(refused, [Status.FAILED] * count, Payloads([describe(error)] * count)))
 
     def _is_refusable(self, peer: bytes, task: int) -> bool:
-        """Whether the task is the sender's own, and nothing else will tell the sender how it ended."""
+        """Whether the task is the sender's own, and no other message will report its end."""
         session = self._state.sessions.get(session_of(task))
-        if session is None:  # the session of a task on an agent begins with its first Submit
+        if session is None:  # a nested session begins with its first Submit
             return peer in self._state.agents
         record = session.tasks.get(task)
         return session.peer == peer and (record is None or record.is_call_missing)
@@ -196,9 +215,9 @@ class Intake:
 
 
 def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tuple[list[TaskRecord], list[TaskRecord]]:
-    """Of tasks that are submitted again the known ones learn what was not seen of them; copies count for nothing.
+    """Merge resubmitted tasks into known records; discard duplicates.
 
-    Returns the tasks that enter, and copies of those on agents of which nobody had said what they call.
+    Returns the tasks to enter, and copies of tasks that run on agents and whose call was missing until now.
     """
     new: list[TaskRecord] = []
     met: list[TaskRecord] = []
@@ -207,7 +226,7 @@ def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tu
         if known is None:
             new.append(copy)
         elif known.is_call_missing:
-            copy.extra = known.extra  # it waited for this: the copy takes its place, with those that depend on it
+            copy.extra = known.extra  # the copy replaces the record, and keeps its dependents
             new.append(copy)
         else:
             copy.state = GONE
@@ -218,7 +237,7 @@ def _merge(session: SessionRecord, records: list[TaskRecord], plain: bool) -> tu
 
 
 def _count(records: Sequence[TaskRecord], *, grouped: bool) -> None:
-    """Functions know how often they are called; unless `grouped`, these tasks have one group."""
+    """Count calls of functions; unless `grouped`, all of these tasks have one group."""
     if grouped:
         for record in records:
             record.group.function.submitted += 1

@@ -1,4 +1,4 @@
-"""Operators: peers without tasks of their own, which may cancel any task and drain any worker."""
+"""Operators: peers without tasks, which may cancel any task and drain any worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaler_scheduler.core.state import SchedulerState
 
 
 class Operators:
-    """Who they are, and what they want done."""
+    """The connected operators, and their requests."""
 
     def __init__(self, state: SchedulerState, completion: Completion) -> None:
         self._state = state
@@ -26,16 +26,16 @@ class Operators:
         return peer in self._names
 
     def joined(self, peer: bytes, hello: Hello) -> None:
-        """Another one."""
+        """An operator has connected."""
         self._names[peer] = hello.name or hello.host
         self._state.log(f"operator {self._names[peer]} connected from {hello.host}")
 
     def left(self, peer: bytes) -> None:
-        """One is gone; what it wanted goes on."""
+        """An operator is gone; its requests stay in force."""
         del self._names[peer]
 
     def cancel(self, peer: bytes, tasks: Iterable[int], now: float) -> None:
-        """Stop these wherever they stand; their owners are told, and what depends on them shares their fate."""
+        """Cancel tasks in any state; their owners are sent CANCELLED, and so are their dependents'."""
         for task in tasks:
             record = self._state.find(task)
             if record is None or record.state in (DONE, GONE):
@@ -46,7 +46,7 @@ class Operators:
             self._state.event_log.add_text(logging.WARNING, f"{self._names[peer]} cancelled it", task)
 
     def drain(self, peer: bytes, event: Drain) -> None:
-        """Have a worker end once it has finished what it runs; raises ProtocolError for a peer that is no operator."""
+        """Have a worker end after its current run; raises ProtocolError if the peer is not an operator."""
         if peer not in self._names:
             raise ProtocolError("only an operator may drain workers")
         for agent in self._state.agents.values():
@@ -57,7 +57,7 @@ class Operators:
         self._state.log(f"{self._names[peer]} wants to drain process {event.pid} of an agent that is gone")
 
     def resized(self, agent: AgentRecord, event: Resized) -> None:
-        """Workers of an agent were drained; raises ProtocolError where there would be more than before."""
+        """Workers of an agent were drained; raises ProtocolError if their number grew."""
         if event.workers > agent.workers:
             raise ProtocolError(f"{event.workers} workers are left of an agent that has {agent.workers}")
         self._state.log(f"{agent.name or agent.host} has {event.workers} workers left of {agent.workers}")

@@ -1,12 +1,12 @@
-"""Recovery: putting the tables together again from what clients and agents still hold.
+"""Recovery: rebuild the tables after a restart from what clients and agents report.
 
-After a restart the first Hello that names an older incarnation opens a window. Within it agents say what they run and
-what outcomes they keep, clients which tasks they still want. A wanted task that an agent runs is left to it, one that
-an agent has finished is asked for again, and what nobody holds by the end of the window is submitted again by its
-client. A client inside a task resumes through its agent, behind it: what it asks for is submitted again under its
-parent's run, or, where that is over, dropped.
+After a restart the first Hello that names an older incarnation opens a window. Within it agents report which runs they
+have and which outcomes they keep, and clients which tasks they still want. A wanted task that an agent runs continues
+there; an outcome that an agent keeps is requested again; tasks that no agent has by the end of the window are submitted
+again by their clients. A client inside a task resumes through its agent and after it: its tasks are submitted again
+under their parent's run, or dropped if that has ended.
 
-An agent that has been welcomed before is given nothing until it has said what it runs, or its runs would be repeated.
+An agent that was connected before is given no work until it has reported its runs, since they would be repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scaler_scheduler.core.state import SchedulerState
 
 
 class Recovery:
-    """The window after a restart, and agents that come back after they were given up."""
+    """The window after a restart, and agents that connect again after they were given up."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
@@ -42,37 +42,37 @@ class Recovery:
         self._running: dict[int, tuple[AgentRecord, int]] = {}
         self._finished: dict[int, AgentRecord] = {}
         self._claimed: set[int] = set()
-        """Runs of earlier incarnations that agents have named."""
+        """Runs of earlier incarnations that agents have reported."""
         self._blocked: set[int] = set()
-        """Runs of which nobody has said yet that they are wanted, and that wait for tasks of their own."""
+        """Reported runs that wait for nested tasks, and whose tasks no client has asked for yet."""
         self._adopted: list[TaskRecord] = []
         self._asked: dict[int, AgentRecord] = {}
-        """Tasks whose kept outcomes were asked for."""
+        """Tasks whose outcomes were requested, with the agents that keep them."""
         self._answers_until = 0.0
 
     def open(self, now: float) -> None:
-        """Somebody remembers an earlier incarnation."""
+        """A peer was connected to an earlier incarnation: open the window."""
         if self._until is None:
             self._until = now + self._state.config.recovery_seconds
 
     def due(self) -> float | None:
-        """When the window closes, or an agent has had time enough to answer."""
+        """When the window closes, or the time for answers to Resend ends."""
         return self._answers_until if self._until is None and self._asked else self._until
 
     def agent_left(self, agent: AgentRecord, now: float) -> None:
-        """What this agent holds can not be had any more."""
+        """The runs and outcomes of this agent are lost."""
         self._give_up([task for task, asked in self._asked.items() if asked is agent], now)
         self._running = {task: held for task, held in self._running.items() if held[0] is not agent}
         self._finished = {task: held for task, held in self._finished.items() if held is not agent}
 
     def session_over(self, session: SessionRecord) -> None:
-        """A session has ended: what it wanted is not wanted any more."""
+        """A session has ended: its tasks are not wanted any more."""
         if self._resuming:
             self._resuming = [resuming for resuming in self._resuming if resuming is not session]
             self._wanted = {task: owner for task, owner in self._wanted.items() if owner is not session}
 
     def client_resumes(self, session: SessionRecord, event: Resume, now: float) -> None:
-        """A client wants these tasks; those that are known go their way."""
+        """A client still wants these tasks; known ones need nothing."""
         session.resuming = True
         self._resuming.append(session)
         for task in event.wanted:
@@ -85,15 +85,15 @@ class Recovery:
             else:
                 self._wanted[task] = session
         if self._until is None:
-            self._until = now  # nothing to wait for: nobody but this client remembers
+            self._until = now  # no other peer was connected to an earlier incarnation
 
     def cancelled(self, tasks: Iterable[int]) -> None:
-        """Their client does not want these any more."""
+        """The client does not want these tasks any more."""
         for task in tasks:
             self._wanted.pop(task, None)
 
     def agent_resumes(self, agent: AgentRecord, event: Resume, now: float) -> None:
-        """An agent runs these tasks and keeps those outcomes."""
+        """An agent reports its runs and the outcomes that it keeps."""
         agent.resuming = False
         self._state.with_room[agent] = None
         named = zip(event.running, event.runs, strict=True)
@@ -103,12 +103,12 @@ class Recovery:
         self._finish(agent, event, now)
 
     def _runs(self, agent: AgentRecord, task: int, run: int) -> bool:
-        """Whether the agent may go on with this run."""
+        """Whether the agent may continue this run; records it if so."""
         record = self._state.find(task)
         if run in agent.runs or run in self._claimed:
             return run in agent.runs and agent.runs[run].id == task
         if record is not None:
-            return self._takes_up(agent, record, run)
+            return self._adopt_again(agent, record, run)
         if self._until is None or not self._is_older(agent, run) or task in self._running:
             return False
         self._claimed.add(run)
@@ -118,8 +118,8 @@ class Recovery:
             self._running[task] = (agent, run)
         return True
 
-    def _takes_up(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
-        """An agent that was given up is back with a run: whether the task still waits for another one."""
+    def _adopt_again(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
+        """An agent that was given up is back with a run: adopt it if the task still waits for another one."""
         extra = record.extra
         is_suspect = record.state == HELD and extra is not None and extra.suspect and not extra.missing_inputs
         if not (record.state == WAITING or is_suspect) or not self.was_given(agent, record, run):
@@ -129,11 +129,11 @@ class Recovery:
         else:
             self._state.waiting.remove(record)
         if extra is not None:
-            extra.suspect = False  # its host lives
+            extra.suspect = False  # its host is alive
             if extra.charged == run:
                 extra.lost_runs -= 1  # it was not lost
                 extra.charged = 0
-        self._put(agent, record, run)
+        self._set_running(agent, record, run)
         return True
 
     def _is_older(self, agent: AgentRecord, run: int) -> bool:
@@ -141,24 +141,24 @@ class Recovery:
         return agent.returning and not self._state.is_own(run)
 
     def was_given(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
-        """Whether this agent may have been given this run, which it has no longer: of ours that is known."""
+        """Whether this agent may have had this run; for runs of this incarnation that is recorded."""
         if self._state.is_own(run):
             return record.extra is not None and (run, agent.peer) in record.extra.given_up
         return agent.returning
 
     def keeps(self, agent: AgentRecord, task: int, run: int, status: int) -> bool:
-        """A run of a task that nobody has asked for yet has ended: whether its agent is to keep the outcome."""
+        """A run has ended whose task no client has asked for yet: whether its agent must keep the outcome."""
         if self._until is None or not self._is_older(agent, run):
             return False
         if self._running.get(task, (None, 0))[0] is agent:
-            del self._running[task]  # there is nothing left to be adopted
+            del self._running[task]  # it cannot be adopted any more
         if status > Status.FAILED or self._state.find(task) is not None:
             return False
         self._finished[task] = agent
         return True
 
     def note_blocked(self, run: int, blocked: bool) -> None:
-        """A run that may be adopted began, or stopped, to wait for other tasks."""
+        """A run that may be adopted later has started or stopped waiting for nested tasks."""
         if blocked and self._until is not None:
             self._blocked.add(run)
         else:
@@ -171,7 +171,7 @@ class Recovery:
             if session := self._wanted.pop(task, None):
                 self._resend(session, task, agent, now)
             elif record is not None and record.state == DONE and not self._is_kept(record):
-                record.agent = agent  # to be told when the owner has it
+                record.agent = agent  # it gets the Release when the owner has the outcome
             elif record is not None and record.state != DONE:
                 resend.append(task)
             elif record is None and self._until is not None:
@@ -184,11 +184,11 @@ class Recovery:
             self._state.send(agent.peer, Release(forget))
 
     def _is_kept(self, record: TaskRecord) -> bool:
-        """Whether the agent that ended the task is there, as the one that was told of it."""
+        """Whether the agent that keeps the outcome is still connected."""
         return record.agent is not None and self._state.agents.get(record.agent.peer) is record.agent
 
     def settle(self, now: float) -> None:
-        """When the window has closed: ask the clients for what nobody holds, let agents forget what nobody wants."""
+        """Close the window in time: clients submit missing tasks again, agents drop what no client wants."""
         if self._asked and now >= self._answers_until:
             self._give_up(list(self._asked), now)
         if self._until is not None and now >= self._until:
@@ -212,7 +212,7 @@ class Recovery:
         self._blocked, self._claimed = set(), set()
 
     def _ask_for_calls(self) -> None:
-        """Of tasks that nobody holds, and of those that agents run, should they be lost."""
+        """Ask clients for the calls of tasks that no agent has, and of those that agents run, in case they are lost."""
         lacking: dict[SessionRecord, list[int]] = {}
         for task, session in self._wanted.items():
             if session.number in self._state.sessions and task not in session.tasks:
@@ -224,9 +224,9 @@ class Recovery:
             self._state.send(session.peer, NeedTasks(tasks))
 
     def _adopt(self, session: SessionRecord, task: int, agent: AgentRecord, run: int) -> None:
-        """The agent goes on with the task; its call is asked for at the end of the window, should it be lost."""
+        """The agent continues the task; its call is requested at the end of the window, in case the run is lost."""
         record = self._enter(session, task)
-        self._put(agent, record, run)
+        self._set_running(agent, record, run)
         self._adopted.append(record)
 
     def _resend(self, session: SessionRecord, task: int, agent: AgentRecord, now: float) -> None:
@@ -239,20 +239,20 @@ class Recovery:
         self._answers_until = now + self._state.config.recovery_seconds
 
     def _enter(self, session: SessionRecord, task: int) -> TaskRecord:
-        """A task that is known by its id alone."""
+        """Enter a task that is known by its id only."""
         self._state.event_log.submitted += task not in session.tasks
         record = session.tasks[task] = TaskRecord(task, self._placeholder_group(session), b"")
         return record
 
     def _give_up(self, tasks: list[int], now: float) -> None:
-        """No agent will answer for these any more: those that are still open are submitted again."""
+        """No agent will send the outcomes of these tasks: those that are not DONE are submitted again."""
         for task in tasks:
             del self._asked[task]
         records = [record for record in map(self._state.find, tasks) if record is not None and record.is_call_missing]
         self._state.queue(records, now)
 
     def _placeholder_group(self, session: SessionRecord) -> GroupRecord:
-        """The group of tasks that are only known by their ids."""
+        """The group of the session's tasks that are known by their ids only."""
         nothing = Group(b"")
         key = (nothing, session, 0)
         if key not in session.groups:
@@ -260,7 +260,7 @@ class Recovery:
             session.groups[key] = GroupRecord(nothing, session, lane, FunctionRecord(b""), None, nothing)
         return session.groups[key]
 
-    def _put(self, agent: AgentRecord, record: TaskRecord, run: int) -> None:
+    def _set_running(self, agent: AgentRecord, record: TaskRecord, run: int) -> None:
         record.state, record.agent, record.run = ASSIGNED, agent, run
         if self._state.event_log.listening:
             self._state.event_log.assigned(agent, run, (record.id,))

@@ -1,4 +1,4 @@
-"""Reports: what agents say of runs that have ended. Pure."""
+"""Reports of agents on runs that have ended. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler_scheduler.core.records import ASSIGNED, AgentRecord, SessionRecord, 
 
 
 def take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:
-    """What the agent ran, which is no load of its any more; raises ProtocolError for a run that is another task's."""
+    """Take ended runs off the agent; None for unknown ones. Raises ProtocolError for a run of another task."""
     runs, cost = agent.runs, 0.0
     records = list(map(runs.get, report.runs))
     for record, task in zip(records, report.tasks, strict=True):
@@ -28,7 +28,7 @@ def take_runs(agent: AgentRecord, report: Done) -> list[TaskRecord | None]:
 
 
 def plain_owner(records: Sequence[TaskRecord | None], report: Done) -> SessionRecord | None:
-    """The session of all these tasks, if there is nothing about them but that they have ended with a value."""
+    """The session of all of these tasks, if each has ended with a value and none needs further work; else None."""
     if any(report.statuses) or not records or records[0] is None:
         return None
     owner = records[0].group.session

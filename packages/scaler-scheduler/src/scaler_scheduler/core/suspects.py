@@ -1,13 +1,13 @@
-"""Suspects: tasks that may have taken their host along. Pure.
+"""Suspects: tasks that may have brought down their host. Pure.
 
-Theory. A task that ends its whole host (it uses up the memory, or brings the agent down) is lost together with all that
-ran beside it, and nobody can say which one it was. So nobody is charged, all of them become *suspects*, and suspects
-are tried again apart: no agent has two of them. A host that is lost with one suspect charges that one; what ran beside
-it is neither charged nor suspected. A run that was alone on its host is charged at once.
+Theory. A task that ends its whole host (by exhausting its memory, or killing the agent) is lost together with all runs
+beside it, and it is unknown which of them was the cause. So none is charged with a lost run; all become *suspects*, and
+suspects run apart: no agent has two of them. If a host is lost with one suspect, that one is charged, and runs beside
+it are neither charged nor suspected. A run that was alone on its host is charged at once.
 
-A suspect that has been on a worker for its probation is none any more, or the loss of one big host would leave a small
-cluster with one task at a time. Probation doubles with each lost run, so a task that takes long to end its host is
-found after a number of losses that grows with the logarithm of that time.
+A suspect that has been on a worker for its probation time is cleared; otherwise the loss of one big host would leave a
+small cluster with one task at a time. Probation doubles with each lost run, so a task that takes long to end its host
+is found after a number of losses that grows with the logarithm of that time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROBATION_SECONDS = 5.0
 
 
 class Blame(NamedTuple):
-    """Of the runs that were lost with an agent: those on workers, those that are charged, those only suspected."""
+    """Runs lost with an agent: those on workers, those that are charged, those that become suspects."""
 
     running: set[int]
     charged: set[int]
@@ -32,7 +32,7 @@ NOBODY = Blame(set(), set(), set())
 
 
 def blame(agent: AgentRecord) -> Blame:
-    """Who may have ended this agent."""
+    """The runs that may have ended this agent."""
     running = agent.on_workers()
     exposed = running | agent.unreported()
     suspects = {run for run in exposed if (extra := agent.runs[run].extra) is not None and extra.suspect}
@@ -43,7 +43,7 @@ def blame(agent: AgentRecord) -> Blame:
 
 
 class Suspects:
-    """Those that wait for an agent without another suspect. They are HELD, and go before all others."""
+    """Suspects that wait for an agent without another suspect. They are HELD, and go before all other tasks."""
 
     def __init__(self) -> None:
         self._waiting: dict[TaskRecord, None] = {}
@@ -53,16 +53,16 @@ class Suspects:
         return iter(self._waiting)
 
     def add(self, task: TaskRecord) -> None:
-        """A suspect is to run again."""
+        """A suspect must run again."""
         self._waiting[task] = None
         self._is_new = True
 
     def remove(self, task: TaskRecord) -> None:
-        """A suspect is not to run again after all."""
+        """A suspect need not run again."""
         self._waiting.pop(task, None)
 
     def reported(self, agent: AgentRecord, now: float) -> None:
-        """An agent has said what its workers run: its suspect may have passed its probation."""
+        """An agent has reported its runs: clear its suspect if that has passed its probation."""
         task = agent.suspect
         if task is None or not _is_suspect_of(agent, task) or task.run not in agent.running:
             return
@@ -74,7 +74,7 @@ class Suspects:
             self._is_new = True
 
     def assign(self, agents: Iterable[AgentRecord], *, changed: bool) -> list[tuple[AgentRecord, TaskRecord]]:
-        """Who is to run where now; `changed` says whether an agent has got room since the last time."""
+        """Choose agents for suspects; `changed` is whether an agent's room has changed since the last call."""
         if not self._waiting or not (changed or self._is_new):
             return []
         self._is_new = False
