@@ -13,7 +13,7 @@ from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message, Status
 from scaler_protocol.monitoring import TaskStep
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
-from scaler_scheduler.core.snapshot import ProcessStats, census
+from scaler_scheduler.core.snapshot import ProcessStats
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
 from world.callers import WorldFuture
@@ -41,12 +41,9 @@ class WorldMonitor:
 
     def listen_anew(self) -> None:
         """The scheduler begins anew, as its shell does."""
-        state = self._world.scheduler.core.state
-        self._publish(census(state, self._figures(), self._world.now, snapshot=True))
-        state.event_log.now = self._world.now
-        sessions = state.sessions.values()
-        tasks = [task for session in sessions for task in session.tasks.values()]
-        state.event_log.start(state.agents.values(), tasks)
+        core = self._world.scheduler.core
+        self._publish(core.snapshot(self._figures(), self._world.now, first=True))
+        core.start_events(self._world.now)
 
     def _figures(self) -> ProcessStats:
         hub = self._world.scheduler.hub
@@ -58,16 +55,16 @@ class WorldMonitor:
 
     def lose(self) -> None:
         """What has happened since the last look never arrives."""
-        self._world.scheduler.core.state.event_log.take(0.0)
+        self._world.scheduler.core.take_events(0.0)
         self._number += 1
 
     def look(self) -> None:
         """Hear all, twice, should there be a gap; then compare."""
         for _ in range(2):
-            events = self._world.scheduler.core.state.event_log.take(0.0)
+            events = self._world.scheduler.core.take_events(0.0)
             if events is not None:
                 self._publish(events)
-            self._publish(census(self._world.scheduler.core.state, self._figures(), self._world.now))
+            self._publish(self._world.scheduler.core.snapshot(self._figures(), self._world.now))
             for message in self._feed.take():
                 self.model.take(message, self._world.now)
         self._compare()

@@ -22,7 +22,7 @@ from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
-from scaler_scheduler.core.snapshot import ProcessStats, census
+from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState
 
 M = TypeVar("M")
@@ -41,7 +41,7 @@ class TinyMonitor:
     def look(self, now: float) -> None:
         """Hear what has happened; it is what the tables hold, and the figures can be written."""
         state = self._state
-        encode(census(state, ProcessStats("ipc:///test", 0.0, now, 0.0, 0), now))
+        encode(monitor_status(state, ProcessStats("ipc:///test", 0.0, now, 0.0, 0), now))
         if (events := state.event_log.take(0.0)) is not None:
             written = decode([bytes(frame) for frame in encode(events)])
             assert isinstance(written, TaskEvents)

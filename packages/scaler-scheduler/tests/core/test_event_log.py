@@ -1,4 +1,4 @@
-"""The event_log: what monitors are told of tasks."""
+"""The event log: what monitors are sent about tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaler_protocol.monitoring import PACKED_BATCH, MonitorStatus, TaskEvents, 
 from scaler_protocol.objects import Reference
 from scaler_protocol.operations import Drain
 from scaler_protocol.payloads import Payloads
-from scaler_scheduler.core.snapshot import ProcessStats, census
+from scaler_scheduler.core.snapshot import ProcessStats
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -54,7 +54,7 @@ def test_numbers_of_groups_agents_and_graphs_go_beyond_32_bits(driver: Scheduler
     assert {subject for step, subject, *_ in batches if step == TaskStep.ASSIGNED} <= set(numbers)
     assert {subject for step, subject, *_ in batches if step == TaskStep.WAITING} == set(events.group_numbers)
     figures = ProcessStats("", 0.0, 0.0, 0.0, 0)
-    status = decode([bytes(frame) for frame in encode(census(state, figures, driver.now))])
+    status = decode([bytes(frame) for frame in encode(driver.core.snapshot(figures, driver.now))])
     assert isinstance(status, MonitorStatus)
     assert list(status.agents) == numbers and set(status.worker_agents) <= set(numbers)
     everything = [*numbers, *events.group_numbers, *status.graphs]

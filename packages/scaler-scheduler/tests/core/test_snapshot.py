@@ -1,4 +1,4 @@
-"""The census: what monitors are told there is now."""
+"""The snapshot that monitors are sent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scaler_protocol.messages import AgentStatus
 from scaler_scheduler.core.event_log import TEXTS
-from scaler_scheduler.core.snapshot import ProcessStats, census
+from scaler_scheduler.core.snapshot import ProcessStats
 
 if TYPE_CHECKING:
     from conftest import SchedulerDriver
@@ -24,7 +24,7 @@ def test_an_agent_with_many_workers_is_not_told_of_at_the_cost_of_others(driver:
     agents = {driver.agent(b"one", 2): 2, driver.agent(b"many", 65_535): 65_535, driver.agent(b"two", 3): 3}
     for agent, count in agents.items():
         driver.feed(agent, report(count))
-    told = census(driver.core.state, FIGURES, driver.now)
+    told = driver.core.snapshot(FIGURES, driver.now)
     one, many, two = (driver.core.state.agents[agent].number for agent in agents)
     assert [told.worker_agents.count(number) for number in (one, many, two)] == [2, 0, 3]
     assert len(told.agents) == 3 and len(told.worker_names) == 5

@@ -19,7 +19,7 @@ async def rest(event_log: EventLog, given: asyncio.Event) -> list[int]:
         times.append(event_log.submitted)
         given.set()
 
-    idling = asyncio.ensure_future(give_back_when_idle(event_log, 0.01, give_back))
+    idling = asyncio.ensure_future(give_back_when_idle(lambda: event_log.submitted, 0.01, give_back))
     for _ in range(2):
         event_log.submitted += WORTH_TASKS
         await asyncio.wait_for(given.wait(), SECONDS)
@@ -47,7 +47,7 @@ def test_memory_that_peers_without_tasks_have_taken_is_given_back_once() -> None
                 enough.set()
             return looked[-1]
 
-        idling = asyncio.ensure_future(give_back_when_idle(EventLog(), 0.01, lambda: given.append(looked[-1]), taken))
+        idling = asyncio.ensure_future(give_back_when_idle(lambda: 0, 0.01, lambda: given.append(looked[-1]), taken))
         await asyncio.wait_for(enough.wait(), SECONDS)
         idling.cancel()
         with contextlib.suppress(asyncio.CancelledError):

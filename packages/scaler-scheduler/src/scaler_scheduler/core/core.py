@@ -29,6 +29,7 @@ from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
+from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import DeleteObjects
@@ -50,6 +51,7 @@ from scaler_scheduler.core.records import (
     runtime_of,
 )
 from scaler_scheduler.core.recovery import Recovery
+from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState
 
 
@@ -154,6 +156,31 @@ class SchedulerCore:
         """The time at which `settle` must be called even if no event arrives; None if never."""
         times = [self._completion.due(), self._dispatch.due(), self._recovery.due()]
         return min([time for time in times if time is not None], default=None)
+
+    # --- monitors ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self, stats: ProcessStats, now: float, *, first: bool = False) -> MonitorStatus:
+        """The status that monitors are sent; `first` marks the one that TaskEvents with all open tasks follow."""
+        return monitor_status(self.state, stats, now, snapshot=first)
+
+    def start_events(self, now: float) -> None:
+        """A monitor has subscribed: record events from now on, beginning with the state of all open tasks."""
+        tasks = (task for session in self.state.sessions.values() for task in session.tasks.values())
+        self.state.event_log.now = now
+        self.state.event_log.start(self.state.agents.values(), tasks)
+
+    def take_events(self, since: float) -> TaskEvents | None:
+        """Events since the last call; `since` is the Unix time, in seconds, at which the core's clock was 0."""
+        return self.state.event_log.take(since)
+
+    def stop_events(self) -> None:
+        """No monitor is subscribed any more: record totals only."""
+        self.state.event_log.stop()
+
+    @property
+    def submitted(self) -> int:
+        """Tasks submitted since the start."""
+        return self.state.event_log.submitted
 
     # --- peers ------------------------------------------------------------------------------------------------------
 

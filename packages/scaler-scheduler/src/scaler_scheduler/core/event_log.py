@@ -1,7 +1,7 @@
-"""EventLog: what happens to tasks, written down in columns for monitors. Pure, no IO.
+"""The event log: what happens to tasks, recorded in columns for monitors. Pure, no IO.
 
-The parts of the core tell it of every step of a batch. Where nobody listens only totals are kept; a listener that comes
-is by_state first of all that has not ended (`begin`), then of every step (`take`).
+The parts of the core record every step of a batch. Without subscribers only totals are kept; `start` records the state
+of all tasks that have not ended, and `take` returns what was recorded since the last call.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from scaler_scheduler.core.records import (
 )
 
 SNAPSHOT_TASKS = 50_000
-"""Waiting tasks that a new listener is by_state of, so that its coming does not hold up the others."""
+"""Most waiting tasks recorded for a new subscriber, so that it does not delay the scheduler."""
 TEXT = Text(1000)
-"""A line of words for monitors."""
+"""The limit of one text for monitors."""
 TEXTS = 1000
-"""Texts between two looks: what comes beyond is not by_state, for nobody could read it."""
+"""Most texts between two calls of `take`; further ones are dropped."""
 TRACEBACK_LIMIT = 4000
-"""Characters of a traceback that monitors get: its end."""
+"""Characters sent of a traceback, from its end."""
 _STEPS = {WAITING: TaskStep.WAITING, HELD: TaskStep.HELD}
 
 
 def capability_text(capabilities: Capabilities) -> str:
-    """Capabilities as `--per-worker-capabilities` takes them."""
+    """Capabilities in the syntax of `--per-worker-capabilities`."""
     return ",".join(name if value < 0 else f"{name}={value}" for name, value in capabilities)
 
 
 class EventLog:
-    """Totals since the start, and the steps since the last `take`. `now` is the time of what is being handled."""
+    """Totals since the start, and the steps since the last `take`. `now` is the time of the current event."""
 
     def __init__(self) -> None:
         self.listening = False
         self.now = 0.0
         self.submitted = 0
         self.ended = [0] * (Status.LOST + 1)
-        """Tasks that ended, by status."""
+        """Number of ended tasks, by status."""
         self.lost_runs = 0
         self.not_found = 0
         self._numbers = count(1)
@@ -70,17 +70,17 @@ class EventLog:
 
     @property
     def unfinished(self) -> int:
-        """Tasks that have not ended."""
+        """Number of tasks that have not ended."""
         return self.submitted - sum(self.ended)
 
     def next_number(self) -> int:
-        """A number that no group, agent or graph has had; they count up."""
+        """The next number for a group, agent or graph; numbers are never reused."""
         return next(self._numbers)
 
-    # --- steps: to be called where `listening` ----------------------------------------------------------------------
+    # --- steps: called only while `listening` ----------------------------------------------------------------------
 
     def entered(self, state: int, tasks: Sequence[TaskRecord]) -> None:
-        """These tasks, of which there may be none, are WAITING or HELD from now on."""
+        """These tasks, possibly none, have become WAITING or HELD."""
         step, groups = _STEPS[state], {task.group for task in tasks}
         if len(groups) == 1:
             self._step(step, self._number_of(groups.pop()), [task.id for task in tasks])
@@ -92,35 +92,35 @@ class EventLog:
             self._step(step, self._number_of(group), ids)
 
     def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
-        """An agent was given these tasks, under consecutive runs."""
+        """These tasks were sent to an agent, with consecutive run ids."""
         self._step(TaskStep.ASSIGNED, agent.number, tasks, first_run)
 
     def done(self, agent: AgentRecord | None, tasks: Sequence[int], statuses: Iterable[int], profiles: bytes) -> None:
-        """These tasks have ended so."""
+        """These tasks have ended with these statuses; `profiles` are packed."""
         self._step(TaskStep.ENDED, agent.number if agent else 0, tasks)
         self._statuses += bytes(statuses)
         self._profiles += profiles
 
     def gone(self, task: int) -> None:
-        """Nobody wants this one any more."""
+        """This task is no longer wanted."""
         self._step(TaskStep.GONE, 0, (task,))
 
     def add_text(self, level: int, text: str, task: int = 0) -> None:
-        """Something in words, where possible about a task."""
+        """Record a text of this logging level; `task` is the id of the task it is about, or 0."""
         if self.listening and len(self._texts) < TEXTS:
             self._texts.append((self.now, level, task, shortened(text, TEXT)))
 
     def add_error(self, task: int, status: int, payload: bytes, stored: bool) -> None:
-        """Why a task has ended without a value, where somebody has said so."""
+        """Record why a task has ended without a value, if its outcome says so."""
         if status not in (Status.RAISED, Status.FAILED):
             return
         if stored:
-            self.add_text(logging.ERROR, "what went wrong is too long to be by_state: its client knows", task)
+            self.add_text(logging.ERROR, "the error is too long for monitors: the client has it", task)
         elif status == Status.FAILED:
             self.add_text(logging.WARNING, str(restore(payload)), task)
         elif len(self._texts) < TEXTS and (text := traceback_text(payload)):
-            by_state = text if len(text) <= TRACEBACK_LIMIT else f"Traceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
-            self._texts.append((self.now, logging.ERROR, task, by_state))
+            end = text if len(text) <= TRACEBACK_LIMIT else f"Traceback, its end:\n{text[-TRACEBACK_LIMIT:]}"
+            self._texts.append((self.now, logging.ERROR, task, end))
 
     def _step(self, step: int, subject: int, tasks: Sequence[int], first_run: int = 0) -> None:
         self._batches += PACKED_BATCH.pack(step, subject, len(tasks), self.now, first_run)
@@ -132,10 +132,10 @@ class EventLog:
             self._groups.append(group)
         return group.number
 
-    # --- for whoever listens ----------------------------------------------------------------------------------------
+    # --- subscriptions ----------------------------------------------------------------------------------------------
 
     def start(self, agents: Iterable[AgentRecord], tasks: Iterable[TaskRecord]) -> None:
-        """Somebody begins to listen: tell of what has not ended, as if it had just happened."""
+        """A monitor has subscribed: record all tasks that have not ended, as if they had just reached their state."""
         self._clear()
         self.listening = True
         self._snapshot += 1
@@ -147,7 +147,7 @@ class EventLog:
             elif room and (members := by_state.get(task.state)) is not None:
                 members.append(task)
                 room -= 1
-        by_state[WAITING] += assigned  # a group can be by_state of in no other way
+        by_state[WAITING] += assigned  # groups are recorded with these steps only
         for state, members in by_state.items():
             if members:
                 self.entered(state, members)
@@ -170,12 +170,12 @@ class EventLog:
             self.assigned(agent, first, ids)
 
     def stop(self) -> None:
-        """Nobody listens any more."""
+        """No monitor is subscribed any more."""
         self.listening = False
         self._clear()
 
     def take(self, since: float) -> TaskEvents | None:
-        """What has happened since the last time; `since` is what a `now` of 0 stands for, in seconds since 1970."""
+        """Events since the last call, or None. `since` is the Unix time, in seconds, at which `now` was 0."""
         if not (self._batches or self._texts or self._groups):
             return None
         groups = self._groups

@@ -61,7 +61,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class WorkerClass:
-    """What every worker of an agent worker_classes. Agents of equal worker_classes are one class."""
+    """The capabilities and the Python that every worker of an agent has."""
 
     capabilities: Capabilities
     runtime: Runtime

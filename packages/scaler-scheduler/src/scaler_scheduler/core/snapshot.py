@@ -1,4 +1,4 @@
-"""Census: all that the scheduler knows of itself, its clients, agents and workers, as one MonitorStatus. Pure."""
+"""Snapshot: the scheduler, its clients, agents, workers, functions and graphs as one MonitorStatus. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from scaler_scheduler.core.records import ASSIGNED, AgentRecord, describe_runtim
 from scaler_scheduler.core.state import SchedulerState
 
 FUNCTIONS = 256
-"""Functions told of: those that were used last."""
+"""Most functions reported: those used last."""
 WORKERS = 10_000
-"""Workers told of, so that what agents claim to have does not hold up the scheduler."""
+"""Most workers reported, so that agents with too many do not delay the scheduler."""
 _NO_STATUS = AgentStatus()
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStats:
-    """What the shell knows: its address, the time since 1970 and since its start, its load, its messages, its links."""
+    """What the shell measures: address, Unix time, uptime in seconds, CPU in cores, bytes, messages, links."""
 
     address: str
     at: float
@@ -33,22 +33,22 @@ class ProcessStats:
     sent: Mapping[str, int] = field(default_factory=dict)
     received: Mapping[str, int] = field(default_factory=dict)
     lag: Callable[[bytes], float] = lambda peer: 0.0
-    """Seconds to a peer and back, at the last heartbeat."""
+    """Round trip to a peer in seconds, at the last heartbeat."""
 
 
-def census(state: SchedulerState, figures: ProcessStats, now: float, *, snapshot: bool = False) -> MonitorStatus:
-    """The figures of now."""
+def monitor_status(state: SchedulerState, stats: ProcessStats, now: float, *, snapshot: bool = False) -> MonitorStatus:
+    """The status at `now`; `snapshot` marks the first status of a new subscriber."""
     event_log = state.event_log
     agents = list(state.agents.values())
     assigned = sum(task.state == ASSIGNED for agent in agents for task in agent.runs.values())
     return MonitorStatus(
         state.incarnation,
-        figures.at,
-        address=figures.address,
+        stats.at,
+        address=stats.address,
         snapshot=snapshot,
-        uptime=figures.uptime,
-        cpu=figures.cpu,
-        rss=figures.rss,
+        uptime=stats.uptime,
+        cpu=stats.cpu,
+        rss=stats.rss,
         waiting=state.waiting.count,
         held=event_log.unfinished - state.waiting.count - assigned,
         assigned=assigned,
@@ -58,15 +58,15 @@ def census(state: SchedulerState, figures: ProcessStats, now: float, *, snapshot
         cancelled=event_log.ended[Status.CANCELLED],
         not_found=event_log.not_found,
         lost_runs=event_log.lost_runs,
-        sent_names=list(figures.sent),
-        sent_counts=list(figures.sent.values()),
-        received_names=list(figures.received),
-        received_counts=list(figures.received.values()),
+        sent_names=list(stats.sent),
+        sent_counts=list(stats.sent.values()),
+        received_names=list(stats.received),
+        received_counts=list(stats.received.values()),
         **_clients(state),
-        **_agents(agents, figures.lag, now),
+        **_agents(agents, stats.lag, now),
         **_workers(agents),
         **_functions(state),
-        **_graphs(state, figures.at - now),
+        **_graphs(state, stats.at - now),
     )
 
 

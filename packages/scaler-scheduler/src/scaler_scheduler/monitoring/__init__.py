@@ -1,1 +1,1 @@
-"""What monitors and Prometheus are sent. Reads the core; changes nothing there."""
+"""Publishes status and events to monitors and Prometheus. Reads the core through its snapshot and events only."""

@@ -1,4 +1,4 @@
-"""The scheduler's page for Prometheus: imported where it is wanted, since its library takes long to load."""
+"""The scheduler's page for Prometheus; imported only if enabled, since its library loads slowly."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from scaler_scheduler.monitoring.storage_watch import StorageWatch
 
 LOGGER = logging.getLogger("scaler")
 LOOK_SECONDS = 0.1
-"""How often what storage says is taken in, and its link kept up."""
+"""Interval at which the link to the object storage server is served."""
 
 
 class Metrics:
-    """A page for Prometheus, from figures that are taken every second; raises AddressError where it cannot listen."""
+    """A page for Prometheus, updated every second; raises AddressError if the address cannot be bound."""
 
-    def __init__(self, figures: StatusSampler, storage: Address, address: Address) -> None:
-        self._figures = figures
+    def __init__(self, sampler: StatusSampler, storage: Address, address: Address) -> None:
+        self._sampler = sampler
         self._loop = asyncio.get_running_loop()
-        self._status = figures.status()
+        self._status = sampler.status()
         self._storage: StorageStatus | None = None
         self._page = MetricsPage(address, lambda: (self._status, self._storage))
         self._watch = StorageWatch(storage)
@@ -34,7 +34,7 @@ class Metrics:
 
     def _refresh(self, timer: int) -> None:
         self._timers[timer] = self._loop.call_later(STATUS_SECONDS, self._refresh, timer)
-        self._status = self._figures.status()
+        self._status = self._sampler.status()
         self._watch.ask()
 
     def _look(self, timer: int) -> None:
@@ -42,7 +42,7 @@ class Metrics:
         self._storage = self._watch.turn() or self._storage
 
     def close(self) -> None:
-        """Free the address."""
+        """Stop serving and free the address."""
         for timer in self._timers:
             timer.cancel()
         self._watch.close()

@@ -1,9 +1,9 @@
-"""MonitorPublisher: the shell that tells monitors what the scheduler knows.
+"""The publisher: the shell that sends monitors the scheduler's status and events.
 
-Nothing is computed while nobody listens: no timer runs. A listener that comes is sent a MonitorStatus that begins a
-snapshot, then TaskEvents with all that has not ended; from then on events every EVENT_SECONDS, a status every second,
-and the figures of the object storage server as they come. Messages are numbered, so that a listener notices what was
-dropped because it was too slow.
+Without subscribers nothing is computed and no timer runs. A new subscriber causes a MonitorStatus that begins a
+snapshot, then TaskEvents with all tasks that have not ended; then events every EVENT_SECONDS, a status every second,
+and the status of the object storage server as it arrives. Messages are numbered, so that a subscriber that is too slow
+notices which were dropped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from scaler_protocol.codec import encode
 from scaler_protocol.errors import AddressError
 from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import MonitorStatus
-from scaler_scheduler.core.snapshot import ProcessStats, census
-from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.snapshot import ProcessStats
 from scaler_scheduler.monitoring.storage_watch import StorageWatch
 
 LOGGER = logging.getLogger("scaler")
@@ -34,29 +34,29 @@ EVENT_SECONDS = 0.1
 
 
 def local_monitor(scheduler: Address) -> Address | None:
-    """The path beside the TCP address where monitors of this host find the scheduler's publications."""
+    """The Unix socket at which monitors of this host can subscribe; None if the scheduler has no TCP address."""
     return None if scheduler.path else Address(path=f"/tmp/{scheduler.host}_{scheduler.port}_monitor")
 
 
 class StatusSampler:
-    """Takes a census with what only the process itself knows."""
+    """Combines the core's snapshot with measurements of the process."""
 
-    def __init__(self, state: SchedulerState, hub: Hub, address: Address) -> None:
-        self._state = state
+    def __init__(self, core: SchedulerCore, hub: Hub, address: Address) -> None:
+        self._core = core
         self._hub = hub
         self._address = str(address)
         self._started = self._at = time.monotonic()
         self._spent = cpu_seconds(os.getpid())
         self._cpu = 0.0
 
-    def status(self, *, snapshot: bool = False) -> MonitorStatus:
-        """The figures of now; CPU is the mean since the last time."""
+    def status(self, *, first: bool = False) -> MonitorStatus:
+        """The status now; CPU is the mean since the last call."""
         now = time.monotonic()
-        if now >= self._at + STATUS_SECONDS / 2:  # of a shorter time the mean says nothing
+        if now >= self._at + STATUS_SECONDS / 2:  # over a shorter time the mean is too coarse
             spent = cpu_seconds(os.getpid())
             self._cpu = (spent - self._spent) / (now - self._at)
             self._at, self._spent = now, spent
-        figures = ProcessStats(
+        stats = ProcessStats(
             self._address,
             time.time(),
             now - self._started,
@@ -66,19 +66,19 @@ class StatusSampler:
             self._hub.received,
             self._hub.round_trip,
         )
-        return census(self._state, figures, now, snapshot=snapshot)
+        return self._core.snapshot(stats, now, first=first)
 
 
 class MonitorPublisher:
-    """Publishes on the running loop, until it is closed. An address that cannot be had is one line in the log."""
+    """Publishes on the running loop until it is closed. An address that cannot be bound is logged as a warning."""
 
     def __init__(
-        self, state: SchedulerState, figures: StatusSampler, storage: Address, monitor: Address, local: Address | None
+        self, core: SchedulerCore, sampler: StatusSampler, storage: Address, monitor: Address, local: Address | None
     ) -> None:
-        self._state = state
+        self._core = core
         self._storage = storage
         self._watch: StorageWatch | None = None
-        self._figures = figures
+        self._sampler = sampler
         self._loop = asyncio.get_running_loop()
         self._publisher = Publisher()
         self._claims: list[SocketLock] = []
@@ -103,20 +103,17 @@ class MonitorPublisher:
             LOGGER.info("Scheduler: listen to scheduler monitor address %s", address)
 
     def _hear(self) -> None:
-        """Somebody came or went."""
+        """Handle new subscriptions, and the end of the last one."""
         while self._publisher.joined():
             self._begin()
-        if not self._publisher.has_listeners and self._state.event_log.listening:
-            self._state.event_log.stop()
+        if not self._publisher.has_listeners and self._timers:
+            self._core.stop_events()
             self._stop()
 
     def _begin(self) -> None:
-        state = self._state
-        self._publish_events()  # those who listen already are owed what has happened so far
-        self._publish(self._figures.status(snapshot=True))
-        tasks = (task for session in state.sessions.values() for task in session.tasks.values())
-        state.event_log.now = time.monotonic()
-        state.event_log.start(state.agents.values(), tasks)
+        self._publish_events()  # earlier subscribers get what has happened so far
+        self._publish(self._sampler.status(first=True))
+        self._core.start_events(time.monotonic())
         self._publish_events()
         self._stop()
         self._watch = StorageWatch(self._storage, self._publisher.context)
@@ -134,13 +131,13 @@ class MonitorPublisher:
 
     def _on_status(self, timer: int) -> None:
         self._timers[timer] = self._loop.call_later(STATUS_SECONDS, self._on_status, timer)
-        self._publish(self._figures.status())
+        self._publish(self._sampler.status())
         if self._watch is not None:
             self._watch.ask()
         self._hear()
 
     def _publish_events(self) -> None:
-        events = self._state.event_log.take(time.time() - time.monotonic())
+        events = self._core.take_events(time.time() - time.monotonic())
         if events is not None:
             self._publish(events)
 
@@ -148,7 +145,7 @@ class MonitorPublisher:
         number = next(self._numbers)
         try:
             self._publisher.send([HEADER.pack(number, 0), *encode(message)])
-        except Exception:  # listeners notice the gap, and ask for everything again
+        except Exception:  # subscribers notice the gap and subscribe again
             LOGGER.exception("Scheduler: %s could not be published", type(message).__name__)
 
     def _stop(self) -> None:
@@ -160,7 +157,7 @@ class MonitorPublisher:
             self._watch = None
 
     def close(self) -> None:
-        """Free the addresses."""
+        """Stop publishing and free the addresses."""
         self._stop()
         self._loop.remove_reader(self._publisher.fileno())
         self._loop.remove_reader(self._publisher.accept_monitor.fileno())

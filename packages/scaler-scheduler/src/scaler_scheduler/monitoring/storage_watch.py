@@ -1,4 +1,4 @@
-"""A look at the object storage server, for monitors."""
+"""The status of the object storage server, for monitors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 
 
 class StorageWatch:
-    """Asks for figures when it is told to, and has the answer some turns later. Never waits; one loop owns it."""
+    """Requests the status on `ask`; `turn` returns it when it has arrived. Never blocks; for one event loop."""
 
     def __init__(self, address: Address, context: Context | None = None) -> None:
         self._link = OperatorLink(address, "scheduler", context)
@@ -17,22 +17,22 @@ class StorageWatch:
         self._beginning = 0
 
     def ask(self) -> None:
-        """Have the figures sent, unless they are on their way: a server that hangs is asked once."""
+        """Request the status, unless a request is pending: a server that hangs is asked once."""
         if self._link.is_up and not self._asked:
             self._asked = True
             self._link.send(NeedStorageStatus())
 
     def turn(self) -> StorageStatus | None:
-        """The newest figures, if any have come since the last time."""
-        figures = [message for message in self._link.turn() if isinstance(message, StorageStatus)]
+        """The newest status that has arrived since the last call, or None."""
+        statuses = [message for message in self._link.turn() if isinstance(message, StorageStatus)]
         if self._link.beginnings != self._beginning:
             self._beginning, self._asked = self._link.beginnings, False
             self.ask()
-        if not figures:
+        if not statuses:
             return None
         self._asked = False
-        return figures[-1]
+        return statuses[-1]
 
     def close(self) -> None:
-        """Leave."""
+        """Close the link."""
         self._link.close()

@@ -1,4 +1,4 @@
-"""Idling: what the scheduler does when it has nothing to do."""
+"""Returns free memory to the system while the scheduler is idle."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable
 
 from scaler_io.service.process import give_back_memory, resident_bytes
-from scaler_scheduler.core.event_log import EventLog
 
 IDLE_SECONDS = 10.0
 WORTH_TASKS = 100_000
-"""After fewer tasks there is little to give back,"""
+"""Memory is returned after at least this many tasks,"""
 WORTH_BYTES = 32 * 1024 * 1024
-"""unless our memory has grown by so much: peers and messages without tasks take some, too."""
+"""or if it has grown by this much: peers and messages without tasks take memory, too."""
 
 
 def _own_bytes() -> int:
@@ -21,17 +20,20 @@ def _own_bytes() -> int:
 
 
 async def give_back_when_idle(
-    event_log: EventLog,
+    submitted: Callable[[], int],
     seconds: float = IDLE_SECONDS,
     give_back: Callable[[], None] = give_back_memory,
     taken: Callable[[], int] = _own_bytes,
 ) -> None:
-    """Return free memory to the system once no task was submitted for some time: it takes milliseconds."""
+    """Return free memory to the system, which takes milliseconds, when no task was submitted for `seconds`.
+
+    `submitted` counts tasks since the start, `taken` the process's resident bytes.
+    """
     given_back_at = seen = 0
     left = taken()
     while True:
         await asyncio.sleep(seconds)
-        before, seen = seen, event_log.submitted
+        before, seen = seen, submitted()
         if seen == before and (seen >= given_back_at + WORTH_TASKS or taken() >= left + WORTH_BYTES):
             given_back_at = seen
             give_back()

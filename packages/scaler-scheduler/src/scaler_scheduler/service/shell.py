@@ -29,7 +29,7 @@ LOGGER = logging.getLogger("scaler")
 
 
 class SchedulerService:
-    """One running scheduler, behind `listener`, which it closes, and beside `storage`, which it keeps up and ends."""
+    """One running scheduler. It closes `listener`, and keeps `storage` running until it ends."""
 
     def __init__(self, options: SchedulerOptions, listener: Listener, storage: StorageServer) -> None:
         self._options = options
@@ -38,21 +38,21 @@ class SchedulerService:
 
     @contextlib.contextmanager
     def serving(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Serve on the running loop for as long as this lasts; a client's permitted request calls `stop`."""
+        """Serve on the running loop within this context; `stop` is called when a client shuts the scheduler down."""
         listener = self._listener
         storage = self._storage.address
         monitor = self._options.monitor_address or listener.address.beside(2)
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
         core, hub = self._engine(storage, monitor)
-        figures = StatusSampler(core.state, hub, listener.address)
-        metrics = self._metrics(figures, storage)
-        publication = MonitorPublisher(core.state, figures, storage, monitor, local_monitor(listener.address))
+        sampler = StatusSampler(core, hub, listener.address)
+        metrics = self._metrics(sampler, storage)
+        publication = MonitorPublisher(core, sampler, storage, monitor, local_monitor(listener.address))
         reception = ServerLoop("Scheduler", listener, hub, core, stop)
         self._say_ready(listener.address)
         keeping = [
             asyncio.ensure_future(self._storage.keep()),
-            asyncio.ensure_future(give_back_when_idle(core.state.event_log)),
+            asyncio.ensure_future(give_back_when_idle(lambda: core.submitted)),
         ]
         try:
             yield
@@ -66,12 +66,12 @@ class SchedulerService:
             self._storage.end()
         LOGGER.info("Scheduler: ended")
 
-    def _metrics(self, figures: StatusSampler, storage: Address) -> Metrics | None:
+    def _metrics(self, sampler: StatusSampler, storage: Address) -> Metrics | None:
         if self._options.metrics_address is None:
             return None
         from scaler_scheduler.monitoring.metrics import Metrics
 
-        return Metrics(figures, storage, self._options.metrics_address)
+        return Metrics(sampler, storage, self._options.metrics_address)
 
     def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options
@@ -84,18 +84,19 @@ class SchedulerService:
             storage_address=str(options.advertised_object_storage_address or storage),
             monitor_address=str(monitor),
         )
-        core = SchedulerCore(new_incarnation(), config)
+        incarnation = new_incarnation()
+        core = SchedulerCore(incarnation, config)
 
         def timeouts(hello: Hello) -> PeerTimeouts:
             if hello.role == Role.AGENT:
                 return PeerTimeouts(config.agent_grace_seconds, config.worker_timeout_seconds)
             return PeerTimeouts(config.client_timeout_seconds, config.client_timeout_seconds)
 
-        return core, Hub(core.state.incarnation, admit=core.admit, timeouts=timeouts)
+        return core, Hub(incarnation, admit=core.admit, timeouts=timeouts)
 
     def _say_ready(self, address: Address) -> None:
-        """Tell the process that started us where we listen."""
+        """Write the address to the process that started this one."""
         if self._options.ready_fd is not None:
-            # It may have ended meanwhile; then we are about to be told.
+            # That process may have ended; then this one is about to be stopped, too.
             with contextlib.suppress(BrokenPipeError), os.fdopen(self._options.ready_fd, "wb", 0) as ready:
                 ready.write(f"{address}\n".encode())
