@@ -15,10 +15,10 @@ class SchedulerConfig:
     client_timeout_seconds: float = 60.0
     worker_timeout_seconds: float = 60.0
     agent_grace_seconds: float = 1.5
-    """How long a broken connection of an agent may take to come back before its tasks run elsewhere."""
+    """How long a broken connection of an agent may last before its tasks run elsewhere."""
     lost_run_limit: int = 3
     horizon_seconds: float = 0.02
-    """Measured work that each worker of an agent holds in advance."""
+    """Seconds of measured work that an agent is given in advance for each worker."""
     recovery_seconds: float = 5.0
     storage_address: str = ""
     monitor_address: str = ""

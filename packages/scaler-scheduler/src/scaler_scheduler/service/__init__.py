@@ -1,1 +1,1 @@
-"""The scheduler's process: sockets, options, the object storage server beside it."""
+"""The scheduler's process: sockets, options, the object storage server beside it. Decides nothing about tasks."""

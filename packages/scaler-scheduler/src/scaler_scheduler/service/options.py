@@ -23,7 +23,7 @@ from scaler_protocol.errors import AddressError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions(ServerOptions):
-    """What the command line, the environment and the TOML file came to."""
+    """The scheduler's options, merged from command line, environment and TOML file."""
 
     object_storage_address: Address | None
     advertised_object_storage_address: Address | None
@@ -35,7 +35,7 @@ class SchedulerOptions(ServerOptions):
     allocate_policy: str
 
     def check(self) -> None:
-        """Raises ValueError for options that mean nothing together, AddressError for a bind that is too open."""
+        """Raises ValueError for options that contradict each other, AddressError for a bind beyond loopback."""
         if self.object_storage_address is not None:
             if _is_same_service(self.object_storage_address, self.address):
                 raise ValueError(
@@ -45,13 +45,13 @@ class SchedulerOptions(ServerOptions):
             for option in STORAGE_OPTIONS:
                 if getattr(self, option.destination) is not None:
                     raise ValueError(f"{option.names[0]} is for the server at --object-storage-address: give it there")
-        # Not super(): a dataclass with slots is another class than the one that its methods were written in.
+        # Not super(): dataclass(slots=True) makes a new class, which super() in its methods does not refer to.
         ServerOptions.check(self)
         if self.metrics_address is not None:
             refuse_exposed(self.metrics_address, self.insecure)
 
     def with_port(self) -> SchedulerOptions:
-        """The same; where the port is 0, with one that is free, as are the two behind it. Raises AddressError."""
+        """The options with port 0 replaced by a free port whose two successors are free, too. Raises AddressError."""
         if self.address.path or self.address.port:
             return self
         try:

@@ -1,4 +1,4 @@
-"""The object storage server beside a scheduler: a process that is started where nobody else's is there."""
+"""The object storage server beside a scheduler: a process that is started if none is running at its address."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scaler_scheduler.service.options import SchedulerOptions
 
 LOGGER = logging.getLogger("scaler")
 WAIT_SECONDS = 2.0
-"""How long somebody else's may take to come up."""
+"""How long to wait for a server that is started by somebody else."""
 START_SECONDS = 10.0
-"""How long ours may."""
+"""How long to wait for a server that was started here."""
 _PROBE_SECONDS = 0.1
 
 
 class StorageServer:
-    """The one that the options name, whatever becomes of it; or else one at the port behind the scheduler's."""
+    """The server that the options name, which is not supervised; or one at the port after the scheduler's, which is."""
 
     def __init__(self, options: SchedulerOptions, scheduler: Address) -> None:
         self.address = options.object_storage_address or scheduler.beside(1)
@@ -29,18 +29,18 @@ class StorageServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start one now, where none is named: nobody else is about to."""
+        """Start one now, without waiting for another; does nothing if the options name a server."""
         if self._options.object_storage_address is not None:
             return
-        if self._process is not None:  # it has ended, or hangs
+        if self._process is not None:  # it has ended, or does not respond
             self._process.kill()
             self._process.wait()
         LOGGER.info("Scheduler: no object storage server at %s, starting one", self.address)
         command = [sys.executable, "-m", "scaler_storage", str(self.address), "--parent-pid", str(os.getpid())]
-        self._process = subprocess.Popen([*command, *_words(self._options)], stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen([*command, *_arguments(self._options)], stdin=subprocess.DEVNULL)
 
     async def keep(self) -> None:
-        """See that one is there, for as long as this runs."""
+        """Start the server whenever none is running, until cancelled; returns at once if the options name a server."""
         if self._options.object_storage_address is not None:
             return
         seconds = WAIT_SECONDS if self._process is None else START_SECONDS
@@ -53,11 +53,11 @@ class StorageServer:
                 seconds = START_SECONDS
 
     def is_ours(self, pid: int) -> bool:
-        """Whether that process is the server that was started here."""
+        """Whether the process with this id is the server that was started here."""
         return self._process is not None and self._process.pid == pid
 
     def end(self) -> None:
-        """End the server that was started here, if any; returns when it is gone."""
+        """End the server that was started here, if any; returns when it has ended."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -67,8 +67,8 @@ class StorageServer:
                 self._process.wait()
 
 
-def _words(options: SchedulerOptions) -> list[str]:
-    """What the server that we start has from us."""
+def _arguments(options: SchedulerOptions) -> list[str]:
+    """Command-line options that the server gets from the scheduler's."""
     values = {
         "client-timeout-seconds": options.client_timeout_seconds,
         "object-retention-seconds": options.object_retention_seconds,
@@ -90,7 +90,7 @@ async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.Stre
 
 
 async def _comes_up(address: Address, seconds: float) -> bool:
-    """Whether somebody listens there, now or within so many seconds."""
+    """Whether a server listens at the address, now or within `seconds`."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while True:
@@ -106,7 +106,7 @@ async def _comes_up(address: Address, seconds: float) -> bool:
 
 
 async def _until_gone(address: Address) -> None:
-    """Return when nobody listens there any more: what answered may just have been about to end."""
+    """Return when no server listens at the address any more; the one that answered may have been ending."""
     with contextlib.suppress(OSError):
         while True:
             reader, writer = await _connect(address)
