@@ -357,4 +357,4 @@ def test_tasks_nested_deeper_than_there_are_descriptors_for_end(tmp_path: Path) 
             assert client.submit(nest, client, 5).result(MINUTE) == 5
     said = [line for line in log.read_text("utf-8").splitlines() if "workers can" in line]
     # Said once each time that it begins: descriptors that become free let workers start in between.
-    assert said and all(("can not" in line) == (number % 2 == 0) for number, line in enumerate(said)), said
+    assert said and all(("cannot" in line) == (number % 2 == 0) for number, line in enumerate(said)), said

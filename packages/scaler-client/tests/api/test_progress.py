@@ -68,5 +68,5 @@ def test_without_tqdm_it_says_what_to_install(client: Client, monkeypatch: pytes
 
 
 def test_there_is_no_bar_for_what_is_not_waited_for(client: Client) -> None:
-    with pytest.raises(ValueError, match="block=False"):
+    with pytest.raises(ValueError, match="progress=True needs block=True"):
         client.get({"a": 1}, ["a"], block=False, progress=True)

@@ -424,8 +424,9 @@ def hang_up(end: socket.socket) -> None:
 def test_a_process_outlives_its_connection(server: StorageProcess, connect: Connect) -> None:
     cable = Cable(server.address)
     connection = connect(cable.address, timeout_seconds=0.5)
+    before = {path for path, _, _ in LIVENESS_LOCKS._open.values()}
     reference = connection.put(bytes(SHARED_BYTES))
-    [directory] = [path.parent for path, _, _ in LIVENESS_LOCKS._open.values() if path.exists()]
+    [directory] = {path.parent for path, _, _ in LIVENESS_LOCKS._open.values()} - {path.parent for path in before}
     [life] = lives(directory)
     cable.close()
     with pytest.raises(StorageLostError, match="no connection"):
