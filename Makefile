@@ -41,12 +41,12 @@ type: $(VENV_STAMP) ## mypy over the sources, for Windows, over tests and tools
 
 test: lint type ## lint, contracts, types, installed versions, tests
 	$(UV) pip check --python .venv
-	$(RUN)/pytest --numprocesses 2 --dist loadfile
+	$(RUN)/pytest --numprocesses 3 --dist loadfile
 
 # Processes that tests kill leave incomplete data: combine warns of them and goes on.
 cov: $(VENV_STAMP) ## coverage by module, of all processes that the tests start
 	@rm -rf .coverage && mkdir .coverage
-	$(RUN)/coverage run -m pytest --numprocesses 2 --dist loadfile; failed=$$?; \
+	$(RUN)/coverage run -m pytest --numprocesses 3 --dist loadfile; failed=$$?; \
 	$(RUN)/coverage combine --quiet; $(RUN)/coverage report --sort=cover && exit $$failed
 
 bench: $(VENV_STAMP) ## measure speed and memory
