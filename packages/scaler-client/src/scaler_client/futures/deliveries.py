@@ -83,4 +83,4 @@ def _fail(call: OutstandingCall, task: int, cause: Exception) -> None:
             if isinstance(call, CallBlock) and (call.failures or not call.missing):
                 call.changed()
     except Exception:
-        _log.exception("whoever waits for task %x could not be told that it failed", task)
+        _log.exception("the failure of task %x could not be reported to its waiters", task)

@@ -31,8 +31,8 @@ _Code = tuple[str, str, dict[str, Any]]
 def dump_exception(error: BaseException, text: str) -> bytes:
     """The payload of a RAISED outcome: the pickle of the exception and its traceback as text.
 
-    Where causes or frames can not be sent the exception goes without them; `text` tells of them. Raises what pickling
-    the exception alone raises, or loading it: what can not be read here can not be read there.
+    If its causes or frames cannot be pickled, the exception is sent without them; `text` still shows them. Raises what
+    pickling the exception alone raises, or what loading it raises: a payload that cannot be loaded here is not sent.
     """
     try:
         return _dumped(error, text)
@@ -104,7 +104,7 @@ def _reduced(error: BaseException) -> tuple[Any, ...]:
 
 
 def _new_args(error: BaseException) -> tuple[Any, ...]:
-    """What `__new__` insists on."""
+    """The arguments that `__new__` requires."""
     group = isinstance(error, _GROUP)
     return (error.message, error.exceptions) if group else ()  # type: ignore[attr-defined]
 
