@@ -85,8 +85,8 @@ class SchedulerCore:
             messages.Resume: self._resume,
             messages.Output: self._output,
             messages.AgentStatus: self._status,
-            Drain: lambda peer, event, now: self._operators.drain(peer, event),
-            Resized: lambda peer, event, now: self._operators.resized(self._agent(peer), event),
+            Drain: self._operators.drain,
+            Resized: self._resized,
             messages.Shutdown: self._shutdown,
         }
 
@@ -251,6 +251,9 @@ class SchedulerCore:
             self.state.event_log.add_text(logging.WARNING, f"{agent.name or agent.host}: {death}")
         agent.running, agent.first_unreported = frozenset(run for run in event.runs if run), self.state.next_run
         self.state.suspects.reported(agent, now)
+
+    def _resized(self, peer: bytes, event: Resized, now: float) -> None:
+        self._operators.resized(self._agent(peer), event)
 
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
         if self._config.protected:

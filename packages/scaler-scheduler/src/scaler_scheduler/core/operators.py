@@ -45,7 +45,7 @@ class Operators:
             self._completion.settle(record, Status.CANCELLED, b"", now)
             self._state.event_log.add_text(logging.WARNING, f"{self._names[peer]} cancelled it", task)
 
-    def drain(self, peer: bytes, event: Drain) -> None:
+    def drain(self, peer: bytes, event: Drain, now: float) -> None:
         """Have a worker end after its current run; raises ProtocolError if the peer is not an operator."""
         if peer not in self._names:
             raise ProtocolError("only an operator may drain workers")

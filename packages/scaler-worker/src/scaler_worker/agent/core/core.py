@@ -99,12 +99,12 @@ class AgentCore:
         nesting = self._nesting
         return {
             Run: self._run,
-            Withdraw: lambda message, now: self.in_flight.withdraw(set(message.runs), now),
+            Withdraw: self.in_flight.withdraw,
             Recall: self._recall,
-            Release: lambda message, now: self.in_flight.kept.release(message.tasks),
+            Release: self._release,
             Resend: self._resend,
-            Drain: lambda message, now: self._draining.drain(message, now),
-            Functions: lambda message, now: self._learn(message),
+            Drain: self._draining.drain,
+            Functions: self._learn,
             Done: nesting.relay_by_task,
             Ended: nesting.relay_by_task,
             Output: nesting.relay_by_task,
@@ -113,9 +113,9 @@ class AgentCore:
             NeedFunctions: nesting.relay_to_session,
             DeleteObjects: nesting.relay_to_session,
             LinkUp: self._link_up,
-            LinkLost: lambda event, now: self._stop(1, f"the scheduler is lost: {event.reason}"),
-            LinkRefused: lambda event, now: self._stop(1, *event.reasons),
-            Shutdown: lambda message, now: self._stop(0, "the scheduler shuts the cluster down"),
+            LinkLost: self._link_lost,
+            LinkRefused: self._link_refused,
+            Shutdown: self._shut_down,
             events.MemoryRead: nesting.memory_read,
             events.EffectFailed: self._effect_failed,
         }
@@ -125,14 +125,14 @@ class AgentCore:
         return {
             frames.RunsEnded: in_flight.ended,
             frames.OutputWritten: self._written,
-            frames.InputMissing: lambda worker, event, now: in_flight.input_missing(worker, event.run, now),
-            frames.FunctionMissing: lambda worker, event, now: in_flight.function_missing(worker, event.run, now),
-            frames.DatagramReturned: lambda worker, event, now: in_flight.returned(worker, event.run, now),
+            frames.InputMissing: in_flight.input_missing,
+            frames.FunctionMissing: in_flight.function_missing,
+            frames.DatagramReturned: in_flight.returned,
             frames.WorkerReady: self._ready,
-            frames.WorkerRetired: lambda worker, event, now: setattr(worker, "retire_reason", event.text),
+            frames.WorkerRetired: self._retired,
             frames.PreloadFailed: self._preload_failed,
             events.WorkerDied: self._died,
-            events.WorkerNotStarted: lambda worker, event, now: self._not_started(worker, event.reason, now),
+            events.WorkerNotStarted: self._not_started,
             events.TailRecalled: in_flight.tail_recalled,
             events.RunRead: in_flight.run_read,
             events.CpuRead: nesting.cpu_read,
@@ -196,14 +196,14 @@ class AgentCore:
 
     def _run(self, message: Run, now: float) -> None:
         try:
-            self.in_flight.waiting.extend(self._entries(message))
+            self.in_flight.waiting.extend(self._entries(message, now))
         except Exception as error:  # a fault in these tasks must not affect others
             payload = describe(ScalerError(f"the agent could not queue the task: {type(error).__name__}: {error}"))
             for run, task in enumerate(message.tasks, message.first_run):
                 self.in_flight.fail(run, task, Status.FAILED, payload)
 
-    def _entries(self, message: Run) -> list[Entry]:
-        self._learn(message)
+    def _entries(self, message: Run, now: float) -> list[Entry]:
+        self._learn(message, now)
         groups = self.functions.groups(message.groups)
         calls: Iterable[bytes] = message.calls.parts
         flags: Iterable[int] = repeat(frames.PLAIN)
@@ -230,7 +230,10 @@ class AgentCore:
             if outcome := self.in_flight.kept.get(task):
                 self._results.append(task, outcome)
 
-    def _learn(self, message: Run | Functions) -> None:
+    def _release(self, message: Release, now: float) -> None:
+        self.in_flight.kept.release(message.tasks)
+
+    def _learn(self, message: Run | Functions, now: float) -> None:
         if message.functions:
             self.functions.learn(message)
             self.in_flight.waiting.requeue(self.functions.unpark(message.functions))
@@ -258,6 +261,15 @@ class AgentCore:
         flying = (e for worker in self.workers for e in worker.entries() if e[0] not in worker.withdrawn)
         return [*flying, *self.in_flight.waiting, *self.functions.parked_entries()]
 
+    def _link_lost(self, event: LinkLost, now: float) -> None:
+        self._stop(1, f"the scheduler is lost: {event.reason}")
+
+    def _link_refused(self, event: LinkRefused, now: float) -> None:
+        self._stop(1, *event.reasons)
+
+    def _shut_down(self, message: Shutdown, now: float) -> None:
+        self._stop(0, "the scheduler shuts the cluster down")
+
     def _stop(self, code: int, *reasons: str) -> None:
         self._effects.append(events.EndAgent(code, reasons))
 
@@ -265,7 +277,7 @@ class AgentCore:
         if not isinstance(event.effect, events.StartWorker):
             self._failed.take(event, now)
         elif worker := self.workers.by_number.get(event.effect.worker):
-            self._not_started(worker, event.reason, now)
+            self._not_started(worker, events.WorkerNotStarted(event.reason), now)
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -292,11 +304,14 @@ class AgentCore:
         if effect := self.workers.gone(worker, event.reason, now):
             self._effects.append(effect)
 
-    def _not_started(self, worker: WorkerRecord, reason: str, now: float) -> None:
+    def _not_started(self, worker: WorkerRecord, event: events.WorkerNotStarted, now: float) -> None:
         self._forget(worker)
-        if line := self.workers.not_started(worker, reason, now):
+        if line := self.workers.not_started(worker, event.reason, now):
             self._effects.append(line)
-        self._nesting.resolve_deadlock(reason)
+        self._nesting.resolve_deadlock(event.reason)
+
+    def _retired(self, worker: WorkerRecord, event: frames.WorkerRetired, now: float) -> None:
+        worker.retire_reason = event.text
 
     def _written(self, worker: WorkerRecord, event: frames.OutputWritten, now: float) -> None:
         entry = worker.next_entry()

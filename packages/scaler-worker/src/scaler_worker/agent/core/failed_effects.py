@@ -35,11 +35,11 @@ class FailedEffects:
         """The effects that the last `settle` returned."""
         self._handlers: dict[type, Callable[[Any, ScalerError, float], None]] = {
             events.SendToScheduler: self._message_not_sent,
-            events.Relay: lambda effect, error, now: self._stop_run(effect.worker, error),
+            events.Relay: self._not_relayed,
             events.Define: self._not_defined,
             events.SendTasks: self._tasks_not_sent,
-            Log: lambda effect, error, now: None,
-            events.EndAgent: lambda effect, error, now: None,
+            Log: self._given_up,
+            events.EndAgent: self._given_up,
         }
 
     def take(self, event: EffectFailed, now: float) -> None:
@@ -74,6 +74,12 @@ class FailedEffects:
         entry = worker.next_entry() if worker is not None else None
         if worker is not None and entry is not None:
             self._in_flight.stop_run(worker, entry[0], error)
+
+    def _given_up(self, effect: Log | events.EndAgent, error: ScalerError, now: float) -> None:
+        """No run is concerned, and a retry could fail again: the shell has logged the error."""
+
+    def _not_relayed(self, effect: events.Relay, error: ScalerError, now: float) -> None:
+        self._stop_run(effect.worker, error)
 
     def _message_not_sent(self, effect: events.SendToScheduler, error: ScalerError, now: float) -> None:
         message = effect.message

@@ -11,7 +11,7 @@ from typing import Final
 from scaler_io.links.effects import Log
 from scaler_protocol.errors import ScalerError, TaskTimeoutError, describe
 from scaler_protocol.ids import SESSION_BITS
-from scaler_protocol.messages import Message, Status, WorkerState
+from scaler_protocol.messages import Message, Status, Withdraw, WorkerState
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core import events
@@ -225,9 +225,9 @@ class InFlight:
             worker.datagrams[0].since = now
         self._workers.reindex(worker, now)
 
-    def function_missing(self, worker: WorkerRecord, run: int, now: float) -> None:
+    def function_missing(self, worker: WorkerRecord, event: frames.FunctionMissing, now: float) -> None:
         """A worker no longer holds the function of its next run."""
-        entry = worker.next_entry()
+        run, entry = event.run, worker.next_entry()
         if entry is None or entry[0] != run:
             return
         kind = entry[2].kind
@@ -239,9 +239,9 @@ class InFlight:
             self._requeue(worker, [entry])
         self._workers.reindex(worker, now)
 
-    def input_missing(self, worker: WorkerRecord, run: int, now: float) -> None:
+    def input_missing(self, worker: WorkerRecord, event: frames.InputMissing, now: float) -> None:
         """A worker could not start its next run, because the previous run has no result for it."""
-        entry = worker.next_entry()
+        run, entry = event.run, worker.next_entry()
         if entry is None or entry[0] != run:
             return
         self._advance(worker, 1, now)
@@ -250,14 +250,14 @@ class InFlight:
         worker.withdrawn.discard(run)
         self._workers.reindex(worker, now)
 
-    def returned(self, worker: WorkerRecord, run: int, now: float) -> None:
+    def returned(self, worker: WorkerRecord, event: frames.DatagramReturned, now: float) -> None:
         """A worker did not start this run and the rest of its datagram: that was revoked, or the worker retires.
 
         If it happens twice without a revocation, a task has overwritten the revoked sequence.
         """
-        worker.last_run = run
+        worker.last_run = event.run
         entry = worker.next_entry()
-        if entry is None or entry[0] != run:
+        if entry is None or entry[0] != event.run:
             return
         unrevoked = not worker.datagrams[0].revoked
         self._requeue(worker, worker.datagrams.popleft().left())
@@ -316,8 +316,9 @@ class InFlight:
                     del datagram.entries[cut:]
                 return
 
-    def withdraw(self, runs: set[int], now: float) -> None:
-        """Withdraw these runs in any state; each is reported CANCELLED at once."""
+    def withdraw(self, message: Withdraw, now: float) -> None:
+        """Withdraw runs in any state; each is reported CANCELLED at once."""
+        runs = set(message.runs)
         for entry in (*self.waiting.remove(runs), *self._functions.remove(runs)):
             self.fail(entry[0], entry[1], Status.CANCELLED, b"")
         for worker in self._workers:
