@@ -37,26 +37,26 @@ _BLOCKS_FROM = 2**31
 class WorldFuture:
     """One call, and how it ended."""
 
-    __slots__ = ("call", "caller", "graph", "group", "mates", "needs", "plan", "task_id", "weight")
+    __slots__ = ("_call", "_group", "_needs", "_weight", "caller", "graph", "mates", "plan", "task_id")
 
     def __init__(
         self, caller: Caller, task: int, group: CallGroup, plan: Plan, needs: Sequence[WorldFuture] = ()
     ) -> None:
-        self.caller, self.task_id, self.group, self.plan, self.needs = caller, task, group, plan, needs
-        self.call = plan.call()
-        self.weight = len(self.call)
+        self.caller, self.task_id, self._group, self.plan, self._needs = caller, task, group, plan, needs
+        self._call = plan.call()
+        self._weight = len(self._call)
         self.mates: Sequence[WorldFuture] = (self,)
         """The futures of its block: they are cancelled together."""
         self.graph: GraphTasks | None = None
         """Of an inner node, for which nobody waits here."""
 
-    def call_of(self, task: int) -> bytes:
+    def _call_of(self, task: int) -> bytes:
         """The payload."""
-        return self.call
+        return self._call
 
-    def needs_of(self, task: int) -> Sequence[WorldFuture]:
+    def _needs_of(self, task: int) -> Sequence[WorldFuture]:
         """The futures among the arguments."""
-        return self.needs
+        return self._needs
 
     def outcome(self) -> tuple[int, bytes] | None:
         """Status and payload, None while there is none."""
@@ -86,14 +86,14 @@ class WorldFuture:
     def expected(self) -> tuple[int, bytes]:
         """Status and result if nothing but its own doing goes wrong; the result counts for a VALUE only."""
         inputs = []
-        for need in self.needs:
+        for need in self._needs:
             status, result = need.expected()
             if status != Status.VALUE:
                 return status, b""
             inputs.append(result)
         if self.cancelled:
             return Status.CANCELLED, b""
-        return self.plan.fate(self.group.wire.retries), self.plan.result(inputs)
+        return self.plan.fate(self._group.wire.retries), self.plan.result(inputs)
 
     def came_true(self) -> bool:
         """Whether it ended, and as expected."""
@@ -143,7 +143,7 @@ class Caller:
         for future in futures:
             future.mates = futures
         needed: dict[int, Sequence[Dependency]] = {last: needs} if needs else {}
-        block = CallBlock(first, shared, [future.call for future in futures], lambda: None, needed)
+        block = CallBlock(first, shared, [future._call for future in futures], lambda: None, needed)
         self._note(futures)
         self.ask(lambda: self.core.submit_block(block))
         return futures
@@ -158,7 +158,7 @@ class Caller:
         nodes: list[WorldFuture] = []
         for at, plan in enumerate(plans):
             nodes.append(WorldFuture(self, first + at, group, plan, [nodes[need] for need in needs[at]]))
-            nodes[at].weight = 0
+            nodes[at]._weight = 0
         graph = GraphTasks(range(first, first + len(plans)), lambda task, failed: "")
         graph.requested = {first + at: nodes[at] for at in asked}
         graph.leases = {first + at: nodes[at] for at in asked}
@@ -173,7 +173,7 @@ class Caller:
                 first + start,
                 {group: 0},
                 [0] * len(places),
-                [nodes[at].call for at in places],
+                [nodes[at]._call for at in places],
                 [at for at, _ in pairs],
                 [need for _, need in pairs],
                 [consumers[at] for at in places],

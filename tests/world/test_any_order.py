@@ -218,7 +218,7 @@ class AnyFaults(RuleBasedStateMachine):
         outcome = future.outcome()
         assert outcome is not None
         status, payload = outcome
-        needs = [need.outcome() for need in future.needs]
+        needs = [need.outcome() for need in future._needs]
         if status == Status.VALUE:
             assert payload == self.value_of(future)
         elif any(need is not None and need[0] == status for need in needs):
@@ -235,9 +235,9 @@ class AnyFaults(RuleBasedStateMachine):
     def value_of(self, future: WorldFuture) -> bytes:
         """What a future's task returns. One that was cancelled may have ended, and been passed on, before."""
         assert future.plan.fate() == Status.VALUE
-        for need in future.needs:
+        for need in future._needs:
             assert need.cancelled or need.status == Status.VALUE
-        return future.plan.result([self.value_of(need) for need in future.needs])
+        return future.plan.result([self.value_of(need) for need in future._needs])
 
 
 def test_any_order() -> None:

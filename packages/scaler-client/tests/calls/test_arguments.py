@@ -354,7 +354,7 @@ def test_rows_hold_back_by_what_they_name(writer: PickledCalls, storage: FakeSto
     block = CallBlock(
         1, CallGroup(Group(b"f"), (), pickles.load, pickle.dumps), list(map(bytes, calls)), gc.enable, needs
     )
-    assert block.argument_bytes > sum(storage.puts) // 4 > block.weight
+    assert block.argument_bytes > sum(storage.puts) // 4 > block._weight
     del needs
     assert len(storage.objects) == 2
     block.take(4, 0, b"")

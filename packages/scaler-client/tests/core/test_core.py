@@ -45,15 +45,15 @@ class PlannedCall:
     """A call whose outcome the test decides."""
 
     def __init__(self, task: int, group: CallGroup, call: bytes = b"call", needs: tuple[PlannedCall, ...] = ()) -> None:
-        self.task_id, self.group, self.call, self.needs = task, group, call, needs
-        self.weight = len(call)
+        self.task_id, self._group, self._call, self._needs = task, group, call, needs
+        self._weight = len(call)
         self.known: tuple[int, bytes] | None = None
 
-    def call_of(self, task: int) -> bytes:
-        return self.call
+    def _call_of(self, task: int) -> bytes:
+        return self._call
 
-    def needs_of(self, task: int) -> tuple[PlannedCall, ...]:
-        return self.needs
+    def _needs_of(self, task: int) -> tuple[PlannedCall, ...]:
+        return self._needs
 
     def outcome(self) -> tuple[int, bytes] | None:
         return self.known

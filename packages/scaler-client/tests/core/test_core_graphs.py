@@ -22,18 +22,18 @@ ASKED = (12, 13, 15, 17)
 class Node:
     """A requested node; its outcome is known once the test says so."""
 
-    group, weight, call = GROUP, 0, b"call"
+    _group, _weight, _call = GROUP, 0, b"call"
 
     def __init__(self, graph: GraphTasks, task: int) -> None:
         self.task_id = task
-        self.needs: list[Dependency] = [graph.need(need) for need in NEEDS[task]]
+        self._needs: list[Dependency] = [graph.need(need) for need in NEEDS[task]]
         self.known: tuple[int, bytes] | None = None
 
-    def call_of(self, task: int) -> bytes:
-        return self.call
+    def _call_of(self, task: int) -> bytes:
+        return self._call
 
-    def needs_of(self, task: int) -> list[Dependency]:
-        return self.needs
+    def _needs_of(self, task: int) -> list[Dependency]:
+        return self._needs
 
     def outcome(self) -> tuple[int, bytes] | None:
         return self.known

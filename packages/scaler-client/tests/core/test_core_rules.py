@@ -42,19 +42,19 @@ class NotedCall:
     """A single call, as the core sees one."""
 
     task_id: int
-    group: CallGroup
-    call: bytes
-    needs: Sequence[Dependency] = ()
+    _group: CallGroup
+    _call: bytes
+    _needs: Sequence[Dependency] = ()
 
     @property
-    def weight(self) -> int:
-        return len(self.call)
+    def _weight(self) -> int:
+        return len(self._call)
 
-    def call_of(self, task: int) -> bytes:
-        return self.call
+    def _call_of(self, task: int) -> bytes:
+        return self._call
 
-    def needs_of(self, task: int) -> Sequence[Dependency]:
-        return self.needs
+    def _needs_of(self, task: int) -> Sequence[Dependency]:
+        return self._needs
 
 
 class ClientMachine(RuleBasedStateMachine):

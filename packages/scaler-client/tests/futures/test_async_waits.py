@@ -172,7 +172,7 @@ def test_a_wait_that_is_cancelled_cancels_the_call() -> None:
             await waiting
 
     asyncio.run(main())
-    assert future.cancelled() and isinstance(future.owner, SilentOwner) and future.owner.cancelled == [1]
+    assert future.cancelled() and isinstance(future._owner, SilentOwner) and future._owner.cancelled == [1]
 
 
 def test_a_call_that_is_cancelled_ends_the_wait_also_of_a_loop_that_is_closed() -> None:

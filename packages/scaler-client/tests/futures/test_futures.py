@@ -119,7 +119,7 @@ def test_it_runs_until_it_is_done(desk: FutureDesk) -> None:
     settle(future)
     assert (future.running(), future.done(), future.cancelled()) == (False, True, False)
     assert future.result() == "value" and future.exception() is None
-    assert future.call == b""
+    assert future._call == b""
 
 
 def test_the_value_is_loaded_once_and_by_who_asks(desk: FutureDesk) -> None:

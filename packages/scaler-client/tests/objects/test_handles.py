@@ -370,7 +370,7 @@ def test_positions_travel(storage: ClientStorage) -> None:
     core.submit_block(block)
     (submit,) = sent(core)
     assert (submit.stored, submit.bodies_stored, submit.calls[1]) == ([1, 2], [0], bytes(placed))
-    assert (block.weight, block.argument_bytes) == (15, len(BIG) // 2 + 3)
+    assert (block._weight, block.argument_bytes) == (15, len(BIG) // 2 + 3)
     core.handle(NeedFunctions([b"f"]), 0.0)
     assert sent(core) == [Functions([b"f"], ["f"], Payloads([placed]), [0])]
 
@@ -472,7 +472,7 @@ def test_objects_that_only_the_scheduler_knows_of() -> None:
 def test_a_block_lets_go_of_calls_as_they_end(storage: ClientStorage, shelf: Shelf) -> None:
     block = CallBlock(1, GROUP, [stored(storage), stored(storage)], lambda: None)
     block.take(2, Status.VALUE, b"")
-    assert len(shelf.objects) == 1 and fetched(block.call_of(1)) == BIG
+    assert len(shelf.objects) == 1 and fetched(block._call_of(1)) == BIG
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------
@@ -578,7 +578,7 @@ def test_a_task_that_misses_an_object_is_run_again_twice() -> None:
         effects = core.settle(0.0)
         assert [mend.tasks for mend in effects if isinstance(mend, RestoreObjects)] == [[1]]
         deliver(next(effect for effect in effects if isinstance(effect, Deliver)))
-        assert future.running() and future.call == b"call"
+        assert future.running() and future._call == b"call"
         core.check()
         core.resubmit([1])
         release, submit = (effect.message for effect in effects_of(core, Transmit))

@@ -190,7 +190,7 @@ def test_functions_that_can_not_be_written_fail_the_calls_of_them(client: Client
     good, bad = client.submit(double, 4), [client.submit(add, number, 1) for number in range(3)]
     graph = client.get({"a": (add, 1, 2), "b": (double, "a"), "c": (double, 5)}, ["b", "c"], block=False)
     cluster.wait_tasks(7)
-    (body,) = bad[0].group.bodies
+    (body,) = bad[0]._group.bodies
 
     def ask(core: ClientCore) -> None:
         core._functions._bodies[body.id] = replace(body, name="x" * 5000)
@@ -259,7 +259,7 @@ def test_a_dead_thread_names_its_cause(client: Client, cluster: Any, monkeypatch
 def test_calls_that_were_taken_with_a_request_that_raises(client: Client, cluster: Any) -> None:
     cluster.paused = True
     futures = [client.submit(add, 1, 2)]
-    futures.append(ScalerFuture(client._owner, client._io.next_task(), futures[0].group, b""))
+    futures.append(ScalerFuture(client._owner, client._io.next_task(), futures[0]._group, b""))
     client._io.mailbox._entries.extend([Request(lambda core: 1 // 0), futures[1]])  # taken in one turn
     client._io.mailbox.wake()
     assert all(fails_with(future, ZeroDivisionError) for future in futures)

@@ -168,7 +168,7 @@ def _pieces(calls: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _load(block: CallBlock, timeout_seconds: float) -> list[Any]:
-    load, results = block.group.load, block.results
+    load, results = block._group.load, block.results
     block.results = []
     if stored_positions(results):
         return _load_stored(load, results, timeout_seconds)

@@ -184,7 +184,7 @@ class ClientCore:
         self._stop_asking(tasks)
         for task, payload in self._resubmissions.take(tasks).items():
             if (call := self._outstanding.pop(task, None)) is not None:
-                self._used -= call.weight
+                self._used -= call._weight
                 self._end({task: call}, Status.FAILED, payload)
         self._graphs_ended(tasks)
 
@@ -242,7 +242,7 @@ class ClientCore:
         waiting = self._unsent()
         assert self._resending.keys() <= waiting
         assert all(call in self._outstanding for call in waiting) or self._graphs
-        assert self._used == sum(call.weight for task, call in self._outstanding.items() if task not in waiting)
+        assert self._used == sum(call._weight for task, call in self._outstanding.items() if task not in waiting)
 
     def _send(self, message: Message) -> None:
         self._out.append(Transmit(message))
@@ -250,7 +250,7 @@ class ClientCore:
     def _submit_some(self) -> bool:
         """Send one message of waiting calls; False if the next call exceeds the credit or is not uploaded yet."""
         first = self._waiting[0]
-        size = first.weight * (len(first.calls) if type(first) is CallBlock else 1)
+        size = first._weight * (len(first.calls) if type(first) is CallBlock else 1)
         if not is_uploaded(first) or (self._used and size and self._used + size > self._credit):
             return False
         builder: SubmitBuilder | GraphPiece
@@ -258,7 +258,7 @@ class ClientCore:
             builder = first
             self._waiting.popleft()
         else:
-            builder = SubmitBuilder(first.group.parent, MESSAGE_TASKS)
+            builder = SubmitBuilder(first._group.parent, MESSAGE_TASKS)
             builder.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))
             self._used += builder.size
         if self._resending:
@@ -300,7 +300,7 @@ class ClientCore:
                 continue
             gone.add(task)
             if call not in unsent:
-                self._used -= call.weight
+                self._used -= call._weight
                 sent.append(task)
         self._cancelled = []
         if unsent and gone:
@@ -365,7 +365,7 @@ class ClientCore:
         freed = 0
         for call in calls:
             if call is not None:
-                freed += call.weight
+                freed += call._weight
         self._used -= freed
         outcomes = Deliver.of(message, calls)
         if self._graphs:
@@ -389,11 +389,11 @@ class ClientCore:
                 again = call.resent_call(task) if isinstance(call, GraphPiece) else ResentCall.of(call, task)
                 self._resending[task] = again
                 self._waiting.append(again)
-                self._used -= call.weight
+                self._used -= call._weight
 
     def _stop_asking(self, tasks: Iterable[int]) -> None:
         """Remove these tasks from those queued for resending."""
         gone = {task for task in tasks if task in self._resending}
         if gone:
-            self._used += sum(self._resending.pop(task).weight for task in gone)
+            self._used += sum(self._resending.pop(task)._weight for task in gone)
             self._waiting = deque(call for call in self._waiting if call.task_id not in gone)

@@ -61,7 +61,7 @@ class GraphTasks:
         """The intermediate nodes to rerun for a requested one: all its inputs, transitively, without a value here."""
         self.as_tasks = True
         found: dict[int, GraphPiece] = {}
-        stack = [need.task_id for need in self.requested[task].needs_of(task)]
+        stack = [need.task_id for need in self.requested[task]._needs_of(task)]
         while stack:
             need = stack.pop()
             if need not in self.tasks or need in self.leases or need in found:
@@ -71,7 +71,7 @@ class GraphTasks:
                 continue
             self.outcomes.pop(need, None)
             piece = found[need] = self.pieces[bisect_right(self.pieces, need, key=_first) - 1]
-            stack += [further.task_id for further in piece.needs_of(need)]
+            stack += [further.task_id for further in piece._needs_of(need)]
         return found
 
     @property
@@ -119,7 +119,7 @@ class GraphTasks:
             need.task_id
             for task in tasks
             if (call := outstanding.get(task)) is not None
-            for need in call.needs_of(task)
+            for need in call._needs_of(task)
             if need.task_id in self.tasks and need.outcome() is None
         }
 
@@ -161,7 +161,7 @@ class GraphPiece:
     """By position, the dependencies that are not nodes of this graph; `needs` contains them, too."""
     requested: Mapping[int, OutstandingCall]
 
-    weight = 0
+    _weight = 0
     task_id = 0
     """No id: a piece is sent as a whole, whichever of its tasks is cancelled."""
 
@@ -171,20 +171,20 @@ class GraphPiece:
         return range(self.first, self.first + len(self.calls))
 
     @property
-    def group(self) -> CallGroup:
+    def _group(self) -> CallGroup:
         """One of its groups; see `groups`."""
         return next(iter(self.groups))
 
     @property
     def parent(self) -> int:
         """The run that submits it."""
-        return self.group.parent
+        return self._group.parent
 
-    def call_of(self, task: int) -> bytes:
+    def _call_of(self, task: int) -> bytes:
         """The payload of one of its tasks."""
         return self.calls[task - self.first]
 
-    def needs_of(self, task: int) -> Sequence[Dependency]:
+    def _needs_of(self, task: int) -> Sequence[Dependency]:
         """What one of its tasks depends on."""
         at = task - self.first
         own = self.needs[bisect_left(self.dependents, at) : bisect_right(self.dependents, at)]
@@ -194,7 +194,7 @@ class GraphPiece:
     def resent_call(self, task: int) -> ResentCall:
         """One of its tasks, to be resent."""
         group = list(self.groups)[self.numbers[task - self.first]]
-        return ResentCall(task, group, 0, self.call_of(task), self.needs_of(task))
+        return ResentCall(task, group, 0, self._call_of(task), self._needs_of(task))
 
     def has(self, task: int) -> bool:
         """Whether the outcome of an intermediate node is here."""

@@ -27,7 +27,7 @@ class PendingInputs:
             if call is None:
                 continue
             if task not in known:
-                known[task] = {found.task_id: found for found in call.needs_of(task)}
+                known[task] = {found.task_id: found for found in call._needs_of(task)}
             if need in known[task]:
                 self._waiting.append((task, known[task][need]))
 

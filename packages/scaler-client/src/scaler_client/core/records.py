@@ -47,17 +47,20 @@ class Dependency(Protocol):
 
 
 class OutstandingCall(Protocol):
-    """One or more tasks without an outcome. `weight`: bytes that one of them counts against the credit."""
+    """One or more tasks without an outcome. `_weight`: bytes that one of them counts against the credit.
+
+    A future, which users hold, is such a call: what is not for users begins with an underscore.
+    """
 
     @property
-    def group(self) -> CallGroup: ...
+    def _group(self) -> CallGroup: ...
     @property
-    def weight(self) -> int: ...
+    def _weight(self) -> int: ...
 
-    def call_of(self, task: int) -> bytes:
+    def _call_of(self, task: int) -> bytes:
         """The payload of one of its tasks."""
 
-    def needs_of(self, task: int) -> Sequence[Dependency]:
+    def _needs_of(self, task: int) -> Sequence[Dependency]:
         """What one of its tasks depends on."""
 
 
@@ -67,9 +70,9 @@ class SingleCall(OutstandingCall, Protocol):
     @property
     def task_id(self) -> int: ...
     @property
-    def call(self) -> bytes: ...
+    def _call(self) -> bytes: ...
     @property
-    def needs(self) -> Sequence[Dependency]: ...
+    def _needs(self) -> Sequence[Dependency]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -77,23 +80,23 @@ class ResentCall:
     """A task that was sent before and is sent again."""
 
     task_id: int
-    group: CallGroup
-    weight: int
-    call: bytes
-    needs: Sequence[Dependency]
+    _group: CallGroup
+    _weight: int
+    _call: bytes
+    _needs: Sequence[Dependency]
 
     @classmethod
     def of(cls, call: OutstandingCall, task: int) -> ResentCall:
         """One task of a call."""
-        return cls(task, call.group, call.weight, call.call_of(task), call.needs_of(task))
+        return cls(task, call._group, call._weight, call._call_of(task), call._needs_of(task))
 
-    def call_of(self, task: int) -> bytes:
+    def _call_of(self, task: int) -> bytes:
         """The payload."""
-        return self.call
+        return self._call
 
-    def needs_of(self, task: int) -> Sequence[Dependency]:
+    def _needs_of(self, task: int) -> Sequence[Dependency]:
         """The futures among the arguments."""
-        return self.needs
+        return self._needs
 
 
 class _Missing(bytes):
@@ -111,11 +114,11 @@ class CallBlock:
     """
 
     first: int
-    group: CallGroup
+    _group: CallGroup
     calls: list[bytes]
     changed: Callable[[], None]
     needs: dict[int, Sequence[Dependency]] = field(default_factory=dict)
-    weight: int = field(init=False)
+    _weight: int = field(init=False)
     argument_bytes: int = field(init=False)
     """Bytes of the arguments of one task, here or in object storage (average)."""
     stored: bool = field(init=False)
@@ -126,7 +129,7 @@ class CallBlock:
 
     def __post_init__(self) -> None:
         size = len(self.calls)
-        self.weight = self.argument_bytes = -(-sum(map(len, self.calls)) // size)
+        self._weight = self.argument_bytes = -(-sum(map(len, self.calls)) // size)
         self.stored = bool(stored_positions(self.calls))
         if self.stored or self.needs:
             self.argument_bytes = (sum(map(true_size, self.calls)) + object_bytes(self.needs.values())) // size
@@ -143,11 +146,11 @@ class CallBlock:
         """The ids of its tasks."""
         return range(self.first, self.first + len(self.calls))
 
-    def call_of(self, task: int) -> bytes:
+    def _call_of(self, task: int) -> bytes:
         """The payload of one of its tasks."""
         return self.calls[task - self.first]
 
-    def needs_of(self, task: int) -> Sequence[Dependency]:
+    def _needs_of(self, task: int) -> Sequence[Dependency]:
         """What one of its tasks depends on."""
         return self.needs.get(task - self.first, ())
 

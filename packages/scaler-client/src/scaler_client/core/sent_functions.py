@@ -54,7 +54,7 @@ class SentFunctions:
         found = {function: self._bodies[function] for function in message.functions if function not in wanted}
         if wanted:
             for call in dict.fromkeys(outstanding):
-                for group in call.groups if isinstance(call, GraphPiece) else (call.group,):
+                for group in call.groups if isinstance(call, GraphPiece) else (call._group,):
                     found.update((body.id, body) for body in group.bodies if body.id in wanted)
         if not found:
             return None

@@ -15,9 +15,9 @@ from scaler_protocol.payloads import Payloads
 
 def is_uploaded(call: WaitingCall | GraphPiece) -> bool:
     """Whether the objects that a call names are in storage; blocks and graphs are submitted only after that."""
-    if isinstance(call, CallBlock | GraphPiece) or not (call.needs or type(call.call) is StoredPayload):
+    if isinstance(call, CallBlock | GraphPiece) or not (call._needs or type(call._call) is StoredPayload):
         return True
-    return not pending_puts(call.needs, call.call)
+    return not pending_puts(call._needs, call._call)
 
 
 class SubmitBuilder:
@@ -45,8 +45,8 @@ class SubmitBuilder:
             call = waiting[0]
             if isinstance(call, GraphPiece):
                 break
-            if call.group is not group:
-                group = call.group
+            if call._group is not group:
+                group = call._group
                 if group.parent != self.parent:
                     break
                 number = self.groups.setdefault(group, len(self.groups))
@@ -54,17 +54,17 @@ class SubmitBuilder:
             if block is None and not is_uploaded(call):
                 break
             count = len(block.calls) if block else 1
-            weight = call.weight * count
+            weight = call._weight * count
             if (size + weight > room or count > left) and tasks:
                 break
             waiting.popleft()
             if isinstance(call, CallBlock):
                 self._add_block(call, number)
             else:
-                if call.needs:
-                    self._depend(len(tasks), call.needs)
+                if call._needs:
+                    self._depend(len(tasks), call._needs)
                 tasks.append(call.task_id)
-                calls.append(call.call)
+                calls.append(call._call)
                 numbers.append(number)
             size += weight
             left -= count
@@ -123,7 +123,7 @@ def _callers(functions: frozenset[bytes], outstanding: Mapping[int, OutstandingC
     """The tasks that call any of these functions, with all nodes of their graphs."""
     tasks: dict[int, None] = {}
     for task, call in outstanding.items():
-        groups = call.groups if isinstance(call, GraphPiece) else (call.group,)
+        groups = call.groups if isinstance(call, GraphPiece) else (call._group,)
         if any(body.id in functions for group in groups for body in group.bodies):
             tasks.update(dict.fromkeys(call.graph.tasks if isinstance(call, GraphPiece) else (task,)))
     return list(tasks)

@@ -96,7 +96,7 @@ class Collector:
 
     def await_result(self, future: ScalerFuture[Any]) -> int:
         """Add the result of this future; returns its task id. Raises ValueError if it belongs to another client."""
-        if future.owner is not self.owner:
+        if future._owner is not self.owner:
             raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
         self.add(future.lease())
         return future.task_id

@@ -28,7 +28,7 @@ def deliver(outcomes: Deliver) -> None:
             if future.settle(status, payload, outcomes.reports):
                 watch = future._watch
                 if watch is not None and watch.callbacks:
-                    future.owner.call_soon(future.invoke_callbacks)
+                    future._owner.call_soon(future.invoke_callbacks)
         except Exception as error:
             failures.append((future, future.task_id, error))
     for block in changed:
@@ -51,7 +51,7 @@ def _end_unwatched(
     for call, task, status, payload in columns:
         if type(call) is ScalerFuture:
             if call._watch is None:
-                call._outcome, call._reports, call.call, call.needs = payload, outcomes.reports, b"", ()
+                call._outcome, call._reports, call._call, call._needs = payload, outcomes.reports, b"", ()
                 call._status = status
             else:
                 watched.append((call, status, payload))
@@ -76,7 +76,7 @@ def _fail(call: OutstandingCall, task: int, cause: Exception) -> None:
     try:
         if isinstance(call, ScalerFuture):
             call.settle(Status.FAILED, payload)
-            call.owner.call_soon(call.invoke_callbacks)  # no effect if they were called already
+            call._owner.call_soon(call.invoke_callbacks)  # no effect if they were called already
         elif isinstance(call, CallBlock | GraphPiece):
             if not call.has(task):
                 call.take(task, Status.FAILED, payload)

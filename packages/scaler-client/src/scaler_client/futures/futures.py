@@ -56,19 +56,30 @@ class ScalerFuture(Future[T]):
     It counts as running from the start, queued or not, and can be cancelled until it is done.
     """
 
-    __slots__ = ("_outcome", "_reports", "_status", "_watch", "call", "group", "needs", "owner", "task_id", "weight")
+    __slots__ = (
+        "_call",
+        "_group",
+        "_needs",
+        "_outcome",
+        "_owner",
+        "_reports",
+        "_status",
+        "_watch",
+        "_weight",
+        "task_id",
+    )
 
     def __init__(
         self, owner: FutureOwner, task_id: int, group: CallGroup, call: bytes, needs: Sequence[Dependency] = ()
     ) -> None:
         # Not the base class's: its condition and lists are what costs.
-        self.owner = owner
+        self._owner = owner
         self.task_id = task_id
-        self.group = group
-        self.call = call
+        self._group = group
+        self._call = call
         """The payload of the call; after a mutable result was loaded, the payload of that result."""
-        self.weight = len(call)
-        self.needs = needs
+        self._weight = len(call)
+        self._needs = needs
         self._status = _PENDING
         self._outcome: Any = None
         self._reports: RunReports | None = None
@@ -76,13 +87,13 @@ class ScalerFuture(Future[T]):
 
     # --- what the core asks -----------------------------------------------------------------------------------------
 
-    def call_of(self, task: int) -> bytes:
+    def _call_of(self, task: int) -> bytes:
         """The payload of the call."""
-        return self.call
+        return self._call
 
-    def needs_of(self, task: int) -> Sequence[Dependency]:
+    def _needs_of(self, task: int) -> Sequence[Dependency]:
         """Its dependencies."""
-        return self.needs
+        return self._needs
 
     def outcome(self) -> Written | None:
         """Status and payload for a task that depends on the result; None while there is none."""
@@ -94,7 +105,7 @@ class ScalerFuture(Future[T]):
             return self._status, b""
         try:
             if self._status == _VALUE:
-                return Status.VALUE, self.group.dump(self._outcome)
+                return Status.VALUE, self._group.dump(self._outcome)
             return Status.RAISED, dump_failure(self._outcome)
         except Exception as error:
             problem = f"the result of a task can not be passed on to another one: {error!r}"
@@ -105,8 +116,8 @@ class ScalerFuture(Future[T]):
         with guard:
             if Status.VALUE <= self._status < Status.CANCELLED:
                 return self._status, self._outcome
-            if self._status == _VALUE and self.call:
-                return Status.VALUE, self.call
+            if self._status == _VALUE and self._call:
+                return Status.VALUE, self._call
             lease = _leases.find(self.task_id)
             return lease.written if lease is not None else None
 
@@ -118,7 +129,7 @@ class ScalerFuture(Future[T]):
                 return False
             untold = watch.waiters[::-1]
             try:
-                self._outcome, self._reports, self.call, self.needs = outcome, reports, b"", ()
+                self._outcome, self._reports, self._call, self._needs = outcome, reports, b"", ()
                 self._status = status
                 watch.tell(untold, self)
             finally:  # even if a signal handler raised: nothing else wakes them
@@ -264,19 +275,19 @@ class ScalerFuture(Future[T]):
         """Whether the result is in object storage, readable by calls of this owner, and loaded with `load`."""
         status, payload = self._as_written() or (_PENDING, b"")
         stored = status == Status.VALUE and type(payload) is StoredPayload
-        return stored and self.owner is owner and self.group.load == load
+        return stored and self._owner is owner and self._group.load == load
 
     def payload_for(self, load: Callable[[Any], Any]) -> bytes | None:
         """The received bytes of the result, if they are kept and loaded with `load`; raises ScalerError."""
         status, payload = self._as_written() or (_PENDING, b"")
-        return bytes(fetched(payload)) if status == Status.VALUE and self.group.load == load else None
+        return bytes(fetched(payload)) if status == Status.VALUE and self._group.load == load else None
 
     def made(self) -> T:
         """The result as the task returned it, even if the value that `result` returned was changed since."""
         status, payload = self._as_written() or (_PENDING, b"")
         if status != Status.VALUE:
             return self.result()
-        value: T = load_with(self.group.load, fetched(payload))
+        value: T = load_with(self._group.load, fetched(payload))
         return value
 
     def lease(self) -> ResultLease:
@@ -309,24 +320,24 @@ class ScalerFuture(Future[T]):
         try:
             if not self.settle(status, outcome):
                 return False
-            self.owner.cancel((self.task_id,))
+            self._owner.cancel((self.task_id,))
             self.invoke_callbacks()
             return True
         except BaseException:
             if self.done():
-                self.owner.cancel((self.task_id,))
-                self.owner.call_soon(self.invoke_callbacks)
+                self._owner.cancel((self.task_id,))
+                self._owner.call_soon(self.invoke_callbacks)
             raise
 
     def _watching(self) -> Watch:
         if self._watch is None:
             with guard:
                 if self._watch is None:
-                    self._watch = Watch(self.owner)
+                    self._watch = Watch(self._owner)
         return self._watch
 
     def _wait(self, timeout: float | None) -> None:
-        with self.owner.waiting:
+        with self._owner.waiting:
             waiter = ThreadWaiter()
             if not self.add_waiter(waiter):
                 return
@@ -347,17 +358,17 @@ class ScalerFuture(Future[T]):
             return
         if status == Status.VALUE and type(payload) is not StoredPayload:
             try:
-                loaded, outcome = _VALUE, self.group.load(payload)
+                loaded, outcome = _VALUE, self._group.load(payload)
             except BaseException as problem:  # the bytes stay, should it pass
                 refuse("the result", problem)
         else:
-            good, outcome = load_outcome(status, payload, self.group.load, until)
+            good, outcome = load_outcome(status, payload, self._group.load, until)
             loaded = _VALUE if good else _ERROR
         changeable = type(outcome) not in _CONSTANTS and loaded == _VALUE and not pickles.is_constant(outcome)
         with guard:
             if self._status == status:
                 if changeable:
-                    self.call = payload
+                    self._call = payload
                 elif self.task_id in _leases and (lease := _leases.find(self.task_id)) is not None:
                     lease.written = status, payload
                 self._status, self._outcome = loaded, outcome

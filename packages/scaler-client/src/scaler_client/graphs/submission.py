@@ -115,7 +115,7 @@ class GraphSubmission:
         for at in [position - start for position in range(start, end) if position in asked]:
             future = self.futures[asked[start + at]]
             needed = [self._graph.need(first + need) for need in rows[at]]
-            future.call, future.needs = calls[at], [*needed, *others.get(at, ())]
+            future._call, future._needs = calls[at], [*needed, *others.get(at, ())]
             futures[future.task_id] = future
         for at, found in others.items():
             rows[at] += tuple([need.task_id - first for need in found if need.task_id])
