@@ -24,7 +24,7 @@ from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.functions import RECORDS_LIMIT
 from scaler_scheduler.core.intake import GROUPS_LIMIT
 from scaler_scheduler.core.queue import TaskQueue
-from scaler_scheduler.core.records import WorkerClass
+from scaler_scheduler.requirements import WorkerClass
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -40,19 +40,11 @@ from scaler_scheduler.core.definitions import Definitions
 from scaler_scheduler.core.dispatch import Dispatch
 from scaler_scheduler.core.intake import Intake
 from scaler_scheduler.core.operators import Operators
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    DONE,
-    GONE,
-    WAITING,
-    AgentRecord,
-    SessionRecord,
-    WorkerClass,
-    runtime_of,
-)
+from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, WAITING, AgentRecord, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.requirements import WorkerClass, runtime_of
 
 
 class SchedulerCore:

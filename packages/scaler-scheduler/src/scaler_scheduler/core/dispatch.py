@@ -26,19 +26,9 @@ from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.functions import FunctionRecord
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    HELD,
-    WAITING,
-    AgentRecord,
-    GroupRecord,
-    LaneRecord,
-    Requirement,
-    TaskRecord,
-    WorkerClass,
-    describe_runtime,
-)
+from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, LaneRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime
 
 RECALL_SECONDS = 0.005
 """Agents with less queued work than this per worker are not asked for any: moving it would cost more."""

@@ -19,15 +19,8 @@ from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, TaskEvents, TaskStep
 from scaler_protocol.ranges import Text
 from scaler_protocol.tracebacks import traceback_text
-from scaler_scheduler.core.records import (
-    ASSIGNED,
-    HELD,
-    WAITING,
-    AgentRecord,
-    GroupRecord,
-    TaskRecord,
-    describe_runtime,
-)
+from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, TaskRecord
+from scaler_scheduler.requirements import describe_runtime
 
 SNAPSHOT_TASKS = 50_000
 """Most waiting tasks recorded for a new subscriber, so that it does not delay the scheduler."""

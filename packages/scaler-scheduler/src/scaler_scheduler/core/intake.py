@@ -20,11 +20,11 @@ from scaler_scheduler.core.records import (
     WAITING,
     GraphRecord,
     GroupRecord,
-    Requirement,
     SessionRecord,
     TaskRecord,
 )
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.requirements import Requirement
 
 DEEPEST = 2**16 - 1
 """Nested tasks at a greater depth are treated as if they were at this one."""

@@ -23,7 +23,8 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 
-from scaler_scheduler.core.records import WAITING, LaneRecord, Requirement, SessionRecord, TaskRecord, WorkerClass
+from scaler_scheduler.core.records import WAITING, LaneRecord, SessionRecord, TaskRecord
+from scaler_scheduler.requirements import Requirement, WorkerClass
 
 AGEING_SECONDS = 60.0
 QUANTUM = 32

@@ -24,11 +24,11 @@ from scaler_scheduler.core.records import (
     AgentRecord,
     GroupRecord,
     LaneRecord,
-    Requirement,
     SessionRecord,
     TaskRecord,
 )
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.requirements import Requirement
 
 
 class Recovery:

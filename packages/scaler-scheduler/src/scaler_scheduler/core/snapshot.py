@@ -11,8 +11,9 @@ from typing import Any
 from scaler_protocol.messages import AgentStatus, Status
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_scheduler.core.event_log import capability_text
-from scaler_scheduler.core.records import ASSIGNED, AgentRecord, describe_runtime
+from scaler_scheduler.core.records import ASSIGNED, AgentRecord
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.requirements import describe_runtime
 
 FUNCTIONS = 256
 """Most functions reported: those used last."""

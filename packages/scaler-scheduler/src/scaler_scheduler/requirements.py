@@ -1,0 +1,46 @@
+"""What tasks require of workers, and what workers offer. Pure, no IO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scaler_protocol.capabilities import Capabilities, missing
+from scaler_protocol.handshake import Hello
+
+Runtime = tuple[str, str] | None
+"""Python's and cloudpickle's versions (minor); None for calls that need neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What a task needs of a worker: capabilities, and a Python that can load it."""
+
+    capabilities: Capabilities
+    runtime: Runtime
+
+    def unmet_by(self, worker_class: WorkerClass) -> list[str]:
+        """What workers of this class lack, as text; empty if they can run the task."""
+        lacks = missing(self.capabilities, dict(worker_class.capabilities))
+        if self.runtime is not None and self.runtime != worker_class.runtime:
+            lacks.append(describe_runtime(self.runtime))
+        return lacks
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerClass:
+    """The capabilities and the Python that every worker of an agent has."""
+
+    capabilities: Capabilities
+    runtime: Runtime
+
+
+def runtime_of(hello: Hello) -> Runtime:
+    """The versions that both ends of a pickle must share: Python and cloudpickle, without patch levels."""
+    if not hello.python:
+        return None
+    return ".".join(hello.python.split(".")[:2]), ".".join(hello.cloudpickle.split(".")[:2])
+
+
+def describe_runtime(runtime: Runtime) -> str:
+    """A runtime as text."""
+    return f"Python {runtime[0]} with cloudpickle {runtime[1]}" if runtime else "any Python"
