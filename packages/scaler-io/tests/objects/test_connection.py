@@ -197,8 +197,8 @@ def test_opening_soon_does_not_wait(connect: Connect, server: StorageProcess) ->
     connection = connect(server.address)
     for _ in range(3):
         connection.open_soon()
-    traffic = connection._traffic
-    assert connection.put(b"1") and connection._traffic is traffic
+    thread = connection._thread
+    assert connection.put(b"1") and connection._thread is thread
 
 
 @pytest.mark.soak
@@ -565,7 +565,7 @@ def test_a_forked_process_connects_for_itself(server: StorageProcess) -> None:
         mine = connection.put(b"mine" * 20_000)
         reader, writer = os.pipe()
         if not os.fork():
-            assert connection._traffic is None
+            assert connection._thread is None
             assert connection.get(mine) == b"mine" * 20_000
             os.write(writer, connection.put(b"child's" * 20_000).pack())
             connection.close()

@@ -231,7 +231,7 @@ def test_a_put_that_does_not_wait(start: Start, connect: Connect) -> None:
 def begin_ahead(connection: ObjectConnection, following: Sequence[Reference]) -> None:
     """Have these read ahead, and wait until all are here."""
     connection.get_soon(following)
-    begun = list(connection._ahead._begun.values())
+    begun = list(connection._reader._ahead._begun.values())
     assert [download.reference for download in begun] == following
     assert all(download.over.wait(DEADLINE) for download in begun)
 
@@ -418,7 +418,7 @@ HOLDER = """
     else:
         Upload.write = lambda upload, limit: None  # for ever in the middle
         connection.put_soon(bytes(1_000_000), done=print)
-        while not connection._traffic._conveyor._copies:
+        while not connection._thread._conveyor._copies:
             pass
     print("ready", flush=True)
     sys.stdin.read()

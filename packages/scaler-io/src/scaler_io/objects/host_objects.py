@@ -6,14 +6,15 @@ from __future__ import annotations
 import contextlib
 import mmap
 import time
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
 
 from scaler_io.objects.host_cache import CachedFile, HostCache
-from scaler_io.objects.operations import CacheFill, Download, Operation, Registration, Upload
+from scaler_io.objects.operations import CacheFill, Deletion, Download, Registration, Upload
 from scaler_io.objects.replicas import Replica, Replicas
+from scaler_io.objects.storage_link import StorageLink
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError
+from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError, ObjectRefusedError, ScalerError
 from scaler_protocol.objects import Reference
 
 _LOOK_SECONDS: Final = 0.005
@@ -22,21 +23,12 @@ _STILL_SECONDS: Final = 5.0
 """A fetch of another process that stands still twice as long, while the server answers us, is not waited for."""
 
 
-class RunOperation(Protocol):
-    """Does a transfer to its end; raises why it failed, or TimeoutError at the deadline."""
-
-    def __call__(self, transfer: Operation, deadline: float = ...) -> None: ...
-
-
 class HostObjects:
     """The cache of a host as one of its processes uses it, for the objects of the server at an address."""
 
-    def __init__(
-        self, cache: HostCache, address: Address, run: RunOperation, abandon: Callable[[Replica], object]
-    ) -> None:
-        """`run` does transfers; `abandon` has the server forget an object that could not be kept."""
+    def __init__(self, cache: HostCache, address: Address, link: StorageLink) -> None:
         self._cache, self._files = cache, Replicas(cache.directory, address)
-        self._run, self._abandon = run, abandon
+        self._link = link
 
     def fetch(self, reference: Reference, edition: int, deadline: float) -> mmap.mmap | None:
         """An edition of an object from the cache, fetched into it by us or another process.
@@ -70,7 +62,7 @@ class HostObjects:
                 if asked:
                     return False
                 # It may be deleted, or the server be out of reach.
-                self._run(Download(reference, looking=True), deadline)
+                self._link.run(Download(reference, looking=True), deadline)
                 since, asked = time.monotonic(), True
         return True
 
@@ -80,7 +72,7 @@ class HostObjects:
             return False
         growth = CacheFill(reference, edition, file)
         try:
-            self._run(growth, deadline)
+            self._link.run(growth, deadline)
         except ObjectNotFoundError:
             file.remove()
             raise
@@ -97,7 +89,7 @@ class HostObjects:
             with contextlib.closing(file):
                 files.add(file, held)
                 hold = Registration(held, files.host)
-                self._run(hold)
+                self._link.run(hold)
         except ObjectRefusedError:
             return False  # nobody speaks for this host: it is to be put
         except ScalerError:
@@ -113,6 +105,11 @@ class HostObjects:
                 files.drop(held)
         return True
 
+    def _abandon(self, held: Replica) -> None:
+        """Have the server forget an object that could not be kept."""
+        with contextlib.suppress(ClientQuitError):
+            self._link.start_if_open(Deletion([held.reference.object], held.session))
+
     def give(self, excess: int) -> bool:
         """Put about so many bytes of what is held where everybody finds it, longest unused first."""
         files = self._files
@@ -122,7 +119,7 @@ class HostObjects:
                     mapping = files.map(held)
                     if excess <= 0 or mapping is None:
                         continue
-                    self._run(Upload(held.reference, [memoryview(mapping)], held.session, edition=held.edition))
+                    self._link.run(Upload(held.reference, [memoryview(mapping)], held.session, edition=held.edition))
                 except (ScalerError, OSError):  # it is full, or begins anew, or we can not read: all stays here
                     return False
                 files.release(held)
