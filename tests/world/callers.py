@@ -298,7 +298,7 @@ class WorldClient(Caller):
             self.messages_sent += 1
             self.dialer.uplink.send(message)
         self._hear(self.dialer.flush(now), now)
-        due = self.core.due(now)
+        due = self.core.due()
         return min(self.dialer.uplink.due(), now + 1.0 if due is None else due)
 
     def _hear(self, events: Sequence[UplinkEvent], now: float) -> None:

@@ -277,7 +277,7 @@ class SimulatedWorker:
                 nested.core.mark_blocked(execution.run, False)
                 self._say(nested.decide(now))
             self._work(self._inputs)
-        due = nested.core.due(now)
+        due = nested.core.due()
         if due is not None and due != self._nested_due:
             self._nested_due = due
             self._later(max(0.0, due - now), self._turn_nested)

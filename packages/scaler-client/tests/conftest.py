@@ -128,6 +128,12 @@ class FakeCluster:
         with self._lock:
             assert self._lock.wait_for(lambda: len(self._tasks) >= count, 10)
 
+    def wait_heartbeats(self, count: int) -> None:
+        """Until clients have sent so many more heartbeats."""
+        with self._lock:
+            wanted = self._hub.received["Heartbeat"] + count
+            assert self._lock.wait_for(lambda: self._hub.received["Heartbeat"] >= wanted, 10)
+
     def print_for_client(self, task: int, stream: int, text: str) -> None:
         with self._lock:
             self._hub.send(self._tasks[task][0], Output([task], [stream], Payloads([text.encode()])))

@@ -151,8 +151,8 @@ def test_outcomes_are_released_after_a_while_or_in_bulk(core: ClientCore) -> Non
     core.submit([PlannedCall(number, GROUP) for number in range(2000)])
     sent(core)
     core.handle(Done([1, 2], [0, 0], Payloads([b"", b""])), 1.0)
-    assert sent(core, 1.0) == [] and core.due(1.0) == pytest.approx(1.05)
-    assert sent(core, 1.06) == [Release([1, 2])] and core.due(1.06) is None
+    assert sent(core, 1.0) == [] and core.due() == pytest.approx(1.05)
+    assert sent(core, 1.06) == [Release([1, 2])] and core.due() is None
     tasks = list(range(100, 100 + RELEASE_TASKS))
     core.handle(Done(tasks, [0] * len(tasks), Payloads([b""] * len(tasks))), 2.0)
     assert sent(core, 2.0) == [Release(tasks)]
@@ -188,10 +188,10 @@ def test_inputs_that_are_asked_for(core: ClientCore) -> None:
     (submit,) = sent(core)
     assert (submit.dependents, submit.needs) == ([1], [1])
     core.handle(NeedInputs([2, 2, 5], [1, 9, 1]), 0.0)
-    assert sent(core) == [] and core.due(0.0) is not None
+    assert sent(core) == [] and core.due() is not None
     needed.known = (Status.VALUE, b"value")
     assert sent(core) == [Inputs((2,), (1,), (Status.VALUE,), Payloads((b"value",)))]
-    assert core.due(0.0) is None
+    assert core.due() is None
 
 
 @pytest.mark.parametrize(

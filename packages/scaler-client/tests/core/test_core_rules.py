@@ -168,7 +168,7 @@ class ClientMachine(RuleBasedStateMachine):
                 self.deliver(effect)
         self.core.check()
         assert sum(map(len, self.known.values())) <= max(self.credit, 300 + 40 * 5) + 300
-        due = self.core.due(self.now)
+        due = self.core.due()
         assert due is None or due <= self.now + 0.05
 
     def hear(self, message: Message) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
-from scaler_client.core.pending_inputs import PendingInputs
-from scaler_client.core.records import CallGroup, OutstandingCall, ResentCall
-from scaler_protocol.messages import Group, NeedInputs, Status
+import pytest
+
+from scaler_client.core.effects import DumpInputs
+from scaler_client.core.pending_inputs import POLL_SECONDS, PendingInputs
+from scaler_client.core.records import CallGroup, Dump, Outcome, OutstandingCall, ResentCall
+from scaler_protocol.messages import Group, Inputs, NeedInputs, Status
+from scaler_protocol.payloads import Payloads
 
 GROUP = CallGroup(Group(b"f"), (), pickle.loads, pickle.dumps)
 
 
 class Need:
-    """A Dependency that counts how often its outcome is made, which may mean to pickle a value."""
+    """A Dependency that counts how often its outcome was read."""
 
     def __init__(self, task_id: int) -> None:
         self.task_id = task_id
@@ -25,12 +28,49 @@ class Need:
         return (Status.VALUE, b"value") if self.done else None
 
 
-def test_nothing_is_written_for_a_task_that_is_not_wanted_any_more() -> None:
+def test_nothing_is_read_for_a_task_that_is_not_wanted_any_more() -> None:
     need, awaited = Need(1), PendingInputs()
     outstanding: dict[int, OutstandingCall] = {task: ResentCall(task, GROUP, 4, b"call", [need]) for task in (2, 3)}
     awaited.ask(NeedInputs([2, 3], [1, 1]), outstanding)
-    assert awaited.answer(outstanding) is None and awaited
+    assert awaited.answer(outstanding, 0.0) == (None, None) and awaited and awaited.due == POLL_SECONDS
     need.done = True
     del outstanding[2]
-    inputs: Any = awaited.answer(outstanding)
-    assert (list(inputs.tasks), list(inputs.needs), need.made) == ([3], [1], 1) and not awaited
+    inputs, dumps = awaited.answer(outstanding, 1.0)
+    assert inputs == Inputs((3,), (1,), (Status.VALUE,), Payloads([b"value"])) and dumps is None
+    assert need.made == 1 and not awaited and awaited.due is None
+
+
+def value() -> Outcome:
+    pytest.fail("the core calls it")
+
+
+class DumpNeed(Need):
+    """A Dependency whose bytes are not kept."""
+
+    def outcome(self) -> Outcome | Dump | None:  # type: ignore[override]
+        return value
+
+
+def test_what_must_be_serialized_is_asked_for_once_and_sent_to_all_that_want_it() -> None:
+    need, awaited = DumpNeed(1), PendingInputs()
+    outstanding: dict[int, OutstandingCall] = {task: ResentCall(task, GROUP, 4, b"call", [need]) for task in (2, 3)}
+    awaited.ask(NeedInputs([2], [1]), outstanding)
+    assert awaited.answer(outstanding, 0.0) == (None, DumpInputs({1: value})) and awaited.due is None
+    awaited.ask(NeedInputs([3], [1]), outstanding)
+    assert awaited.answer(outstanding, 0.0) == (None, None)
+    awaited.dumped(1, (Status.RAISED, b"error"))
+    inputs, dumps = awaited.answer(outstanding, 0.0)
+    assert inputs == Inputs((2, 3), (1, 1), (Status.RAISED,) * 2, Payloads([b"error"] * 2)) and dumps is None
+    assert not awaited
+
+
+def test_what_was_serialized_for_nobody_is_dropped() -> None:
+    need, awaited = DumpNeed(1), PendingInputs()
+    outstanding: dict[int, OutstandingCall] = {2: ResentCall(2, GROUP, 4, b"call", [need])}
+    awaited.ask(NeedInputs([2], [1]), outstanding)
+    awaited.answer(outstanding, 0.0)
+    assert awaited.answer({}, 0.0) == (None, None) and awaited
+    awaited.dumped(1, (Status.VALUE, b"late"))
+    assert awaited.answer({}, 0.0) == (None, None) and not awaited
+    awaited.dumped(1, (Status.VALUE, b"twice"))
+    assert not awaited

@@ -25,7 +25,7 @@ from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.deliveries import deliver
 from scaler_client.futures.futures import ScalerFuture, finished_future
 from scaler_client.futures.waiters import ThreadWaiter, due_callbacks
-from scaler_protocol.errors import DeserializeError, WorkerDiedError, describe
+from scaler_protocol.errors import DeserializeError, WorkerDiedError, describe, restore
 from scaler_protocol.messages import Encoding, Group, Status
 from scaler_protocol.profiles import PROFILE
 
@@ -558,14 +558,27 @@ def test_outcomes_for_dependents(desk: FutureDesk) -> None:
     settle(future)
     assert future.outcome() == (Status.VALUE, pickle.dumps("value"))
     future.result()
-    assert pickle.loads(future.outcome()[1]) == "value"  # type: ignore[index]
+    assert pickle.loads(dumped(future)[1]) == "value"
     failed = make(desk)
     settle(failed, Status.RAISED, pickle.dumps((KeyError("k"), "text")))
     failed.exception()
-    status, payload = failed.outcome() or (0, b"")
+    status, payload = dumped(failed)
     assert status == Status.RAISED and isinstance(pickle.loads(payload)[0], KeyError)
     custom: ScalerFuture[Any] = ScalerFuture(
         desk, 1, CallGroup(Group(b"", encoding=Encoding.PARTS), (), pickle.loads, pickle.dumps), b""
     )
     custom.set_result(threading.Lock())
-    assert (custom.outcome() or (0,))[0] == Status.FAILED
+    assert dumped(custom)[0] == Status.FAILED
+    leaving: ScalerFuture[Any] = ScalerFuture(
+        desk, 1, CallGroup(Group(b""), (), pickle.loads, lambda value: sys.exit(1)), b""
+    )
+    leaving.set_result(1)
+    status, payload = dumped(leaving)
+    assert status == Status.FAILED and "SystemExit(1)" in str(restore(payload))
+
+
+def dumped(future: ScalerFuture[Any]) -> tuple[int, bytes]:
+    """The outcome, whose bytes are not kept."""
+    dump = future.outcome()
+    assert callable(dump)
+    return dump()

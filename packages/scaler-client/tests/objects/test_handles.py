@@ -326,7 +326,7 @@ def test_a_taker_keeps_the_object_of_a_result_that_was_loaded(storage: ClientSto
         pickle.dumps(source)  # it is still there, so others take it, too
     assert collector.found == [lease]
     outcome = lease.outcome()
-    assert outcome is not None and type(outcome[1]) is StoredPayload
+    assert isinstance(outcome, tuple) and type(outcome[1]) is StoredPayload
     del outcome, lease, collector
     assert not shelf.objects
     with Collector(DESK) as collector:

@@ -20,6 +20,7 @@ from scaler_client.core.effects import (
     ClientEffect,
     Connected,
     DeleteUnknownObjects,
+    DumpInputs,
     ListUnknownObjects,
     Print,
     RestoreObjects,
@@ -74,6 +75,7 @@ EFFECTS: dict[type[Any], Any] = {
     Print: Print([]),
     AnswerShutdown: AnswerShutdown(False, "protected"),
     Discard: Discard([]),
+    DumpInputs: DumpInputs({}),
     RestoreObjects: RestoreObjects([]),
     ListUnknownObjects: ListUnknownObjects(),
     DeleteUnknownObjects: DeleteUnknownObjects(),
@@ -224,6 +226,59 @@ def test_other_messages_that_can_not_be_written_are_logged(client: Client, caplo
     client._io.tell(lambda core: core._send(Cancel(["no task"])))  # type: ignore[list-item]
     assert client.submit(add, 1, 2).result(SECONDS) == 3
     assert "can not send Cancel" in caplog.text
+
+
+# --- code of users ----------------------------------------------------------------------------------------------------
+
+
+class SlowToPickle:
+    """Blocks in `__reduce__` until `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.reached.set()
+        assert self.go_on.wait(SECONDS)
+        return int, ("5",)
+
+
+def test_a_value_that_is_slow_to_pickle_delays_nothing_else(client: Client, cluster: Any) -> None:
+    """Nor does a callback that blocks keep it from being pickled."""
+    value, called, go_on = SlowToPickle(), threading.Event(), threading.Event()
+
+    def block(future: object) -> None:
+        called.set()
+        assert go_on.wait(SECONDS)
+
+    client.submit(add, 1, 2).add_done_callback(block)
+    assert called.wait(SECONDS)
+    cluster.paused = True
+    source: ScalerFuture[Any] = client.submit(double, 1)
+    consumers = [client.submit(double, source), client.submit(add, source, 1)]
+    cluster.wait_tasks(3)
+    source.set_result(value)
+    cluster.wait_for(Cancel)
+    cluster.go_on()
+    assert value.reached.wait(SECONDS)
+    assert client.submit(add, 1, 2).result(SECONDS / 2) == 3
+    cluster.wait_heartbeats(2)
+    assert not any(consumer.done() for consumer in consumers)
+    value.go_on.set()
+    assert [consumer.result(SECONDS) for consumer in consumers] == [10, 6]
+    go_on.set()
+
+
+def test_a_value_is_pickled_by_the_callback_thread_if_no_other_can_be_started(client: Client, cluster: Any) -> None:
+    cluster.paused = True
+    source: ScalerFuture[Any] = client.submit(double, 1)
+    consumer = client.submit(double, source)
+    cluster.wait_tasks(2)
+    client._io._perform[DumpInputs] = once(client._io._perform[DumpInputs])
+    source.set_result(5)
+    cluster.wait_for(Cancel)
+    cluster.go_on()
+    assert consumer.result(SECONDS) == 10
 
 
 # --- a thread that has ended ------------------------------------------------------------------------------------------

@@ -41,12 +41,13 @@ from scaler_client.core.records import (
     Deliver,
     Discard,
     LocalFailure,
+    Outcome,
     OutstandingCall,
     ResentCall,
     SingleCall,
     WaitingCall,
 )
-from scaler_client.core.releases import RELEASE_SECONDS, Releases
+from scaler_client.core.releases import Releases
 from scaler_client.core.resubmissions import Resubmissions
 from scaler_client.core.sent_functions import SentFunctions
 from scaler_client.core.submit_builder import SubmitBuilder, is_uploaded, submit_message, tasks_of
@@ -188,6 +189,10 @@ class ClientCore:
                 self._end({task: call}, Status.FAILED, payload)
         self._graphs_ended(tasks)
 
+    def input_dumped(self, need: int, outcome: Outcome) -> None:
+        """The outcome of this task has been serialized."""
+        self._pending_inputs.dumped(need, outcome)
+
     def await_listed(self) -> None:
         """Storage has listed its objects: once the outstanding tasks have ended, those still unknown are garbage."""
         self._pending_at_listing = list(self._outstanding)
@@ -212,8 +217,8 @@ class ClientCore:
             if self._blocked:
                 self._send(Blocked(list(self._blocked), list(self._blocked.values())))
                 self._blocked = {}
-            if self._pending_inputs and (inputs := self._pending_inputs.answer(self._outstanding)):
-                self._send(inputs)
+            if self._pending_inputs:
+                self._answer_inputs(now)
             for message in self._replies:
                 self._send(message)
             self._replies = []
@@ -231,11 +236,10 @@ class ClientCore:
             self._pending_at_listing = None
             self._out.append(DeleteUnknownObjects())
 
-    def due(self, now: float) -> float | None:
-        """When `settle` is to be called next even if no event arrives (time.monotonic), or None."""
-        if self._pending_inputs and self._up:
-            return now + RELEASE_SECONDS
-        return self._releases.due if self._up else None
+    def due(self) -> float | None:
+        """The time (time.monotonic) at which `settle` must be called even if no event arrives; None if never."""
+        times = (self._releases.due, self._pending_inputs.due) if self._up else ()
+        return min([time for time in times if time is not None], default=None)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -243,6 +247,13 @@ class ClientCore:
         assert self._resending.keys() <= waiting
         assert all(call in self._outstanding for call in waiting) or self._graphs
         assert self._used == sum(call._weight for task, call in self._outstanding.items() if task not in waiting)
+
+    def _answer_inputs(self, now: float) -> None:
+        inputs, dump = self._pending_inputs.answer(self._outstanding, now)
+        if inputs is not None:
+            self._send(inputs)
+        if dump is not None:
+            self._out.append(dump)
 
     def _send(self, message: Message) -> None:
         self._out.append(Transmit(message))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scaler_client.core.records import Deliver, Discard
+from scaler_client.core.records import Deliver, Discard, Dump
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.messages import Message
 
@@ -49,6 +49,13 @@ class RestoreObjects:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpInputs:
+    """Serialize these outcomes, by task, in a thread that may block; then report each with `input_dumped`."""
+
+    dumps: Mapping[int, Dump]
+
+
+@dataclass(frozen=True, slots=True)
 class ListUnknownObjects:
     """List the objects of this session in storage that this process does not know; then call `await_listed`."""
 
@@ -73,6 +80,7 @@ ClientEffect = (
     | Print
     | AnswerShutdown
     | Discard
+    | DumpInputs
     | RestoreObjects
     | ListUnknownObjects
     | DeleteUnknownObjects

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from scaler_client.core.records import Dependency, OutstandingCall
+from scaler_client.core.effects import DumpInputs
+from scaler_client.core.records import Dependency, Dump, Outcome, OutstandingCall
 from scaler_client.objects.handles import stored_positions
 from scaler_protocol.messages import Inputs, NeedInputs
 from scaler_protocol.payloads import Payloads
 
+POLL_SECONDS: Final = 0.05
+"""How often an outcome that is not here is looked for: futures may end without the core."""
+
 
 class PendingInputs:
-    """Requested inputs that have no outcome yet: pairs of consumer and dependency."""
+    """Requested inputs that were not sent yet: pairs of consumer and dependency."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, Dependency]] = []
+        self._dumping: dict[int, Outcome | None] = {}
+        """By dependency: the outcomes that the shell serializes, None until it reports them."""
+        self.due: float | None = None
+        """When to look for outcomes again (time.monotonic); None if only the shell's reports are awaited."""
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._dumping)
 
     def ask(self, message: NeedInputs, outstanding: Mapping[int, OutstandingCall]) -> None:
         """Note the inputs that the scheduler requests."""
@@ -31,25 +40,39 @@ class PendingInputs:
             if need in known[task]:
                 self._waiting.append((task, known[task][need]))
 
-    def answer(self, outstanding: Mapping[int, OutstandingCall]) -> Inputs | None:
-        """The inputs available now, for tasks still outstanding; None if there are none."""
+    def dumped(self, need: int, outcome: Outcome) -> None:
+        """The shell has serialized the outcome of this dependency."""
+        if need in self._dumping:
+            self._dumping[need] = outcome
+
+    def answer(self, outstanding: Mapping[int, OutstandingCall], now: float) -> tuple[Inputs | None, DumpInputs | None]:
+        """What to send and what to serialize now, for tasks still outstanding; None if there is nothing."""
         pairs, outcomes, waiting = [], [], []
+        dumps: dict[int, Dump] = {}
+        self.due = None
         for task, need in self._waiting:
             if task not in outstanding:
                 continue
-            outcome = need.outcome()  # which may pickle a value
-            if outcome is None:
-                waiting.append((task, need))
-            else:
+            outcome = self._dumping.get(need.task_id) or need.outcome()
+            if isinstance(outcome, tuple):
                 pairs.append((task, need.task_id))
                 outcomes.append(outcome)
+                continue
+            waiting.append((task, need))
+            if outcome is None:
+                self.due = now + POLL_SECONDS
+            elif need.task_id not in self._dumping:
+                self._dumping[need.task_id] = None
+                dumps[need.task_id] = outcome
         self._waiting = waiting
+        self._dumping = {need: outcome for need, outcome in self._dumping.items() if outcome is None}
+        dump = DumpInputs(dumps) if dumps else None
         if not pairs:
-            return None
+            return None, dump
         tasks, needs = zip(*pairs, strict=True)
         statuses, results = zip(*outcomes, strict=True)
-        return Inputs(tasks, needs, statuses, Payloads(results), stored_positions(results))
+        return Inputs(tasks, needs, statuses, Payloads(results), stored_positions(results)), dump
 
     def clear(self) -> None:
         """Drop all requests."""
-        self._waiting = []
+        self._waiting, self._dumping, self.due = [], {}, None

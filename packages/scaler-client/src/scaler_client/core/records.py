@@ -12,6 +12,11 @@ from scaler_protocol.messages import Done, Group, Status
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at
 
+Outcome = tuple[int, bytes]
+"""Status and payload."""
+Dump = Callable[[], Outcome]
+"""Serializes an outcome. May run code of users, which may block, so never called by the core or the io thread."""
+
 
 @dataclass(frozen=True, eq=False)
 class FunctionBody:
@@ -42,8 +47,8 @@ class Dependency(Protocol):
     @property
     def task_id(self) -> int: ...
 
-    def outcome(self) -> tuple[int, bytes] | None:
-        """Status and payload; None while there is no outcome."""
+    def outcome(self) -> Outcome | Dump | None:
+        """The outcome, how to serialize it if its bytes are not kept, or None while there is none. Never blocks."""
 
 
 class OutstandingCall(Protocol):

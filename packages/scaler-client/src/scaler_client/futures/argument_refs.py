@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING, Any
 from scaler_client.objects.handles import StoredPayload
 
 if TYPE_CHECKING:
-    from scaler_client.core.records import Dependency
+    from scaler_client.core.records import Dependency, Dump, Outcome
     from scaler_client.futures.futures import ScalerFuture
     from scaler_client.futures.waiters import FutureOwner
-
-
-Written = tuple[int, bytes]
-"""Status and payload of an outcome, as received."""
 
 
 class ResultLease:
@@ -30,15 +26,15 @@ class ResultLease:
 
     def __init__(self, future: ScalerFuture[Any]) -> None:
         self._future = future
-        self.written: Written | None = None
+        self.written: Outcome | None = None
 
     @property
     def task_id(self) -> int:
         """The task whose result it is."""
         return self._future.task_id
 
-    def outcome(self) -> Written | None:
-        """Status and payload; None while there is no outcome."""
+    def outcome(self) -> Outcome | Dump | None:
+        """As `ScalerFuture.outcome`."""
         return self._future.outcome()
 
 

@@ -19,8 +19,8 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from scaler_client.core.records import CallGroup, Dependency, RunReports
-from scaler_client.futures.argument_refs import ResultLease, ResultLeases, Written, collector, same
+from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, RunReports
+from scaler_client.futures.argument_refs import ResultLease, ResultLeases, collector, same
 from scaler_client.futures.results import ProfilingInfo, dump_failure, is_interruption, load_outcome, refuse
 from scaler_client.futures.waiters import (
     FutureOwner,
@@ -95,23 +95,27 @@ class ScalerFuture(Future[T]):
         """Its dependencies."""
         return self._needs
 
-    def outcome(self) -> Written | None:
-        """Status and payload for a task that depends on the result; None while there is none."""
+    def outcome(self) -> Outcome | Dump | None:
+        """The outcome for a task that depends on it: status and payload, or how to get them if the bytes are not kept.
+
+        None while there is none.
+        """
         if not self.done():
             return None
         if (written := self._as_written()) is not None:
             return written
-        if self._status == Status.CANCELLED:
-            return self._status, b""
+        return (Status.CANCELLED, b"") if self._status == Status.CANCELLED else self._dump
+
+    def _dump(self) -> Outcome:
         try:
             if self._status == _VALUE:
                 return Status.VALUE, self._group.dump(self._outcome)
             return Status.RAISED, dump_failure(self._outcome)
-        except Exception as error:
-            problem = f"the result of a task can not be passed on to another one: {error!r}"
+        except BaseException as error:  # sys.exit() in `__reduce__` fails the dependent task, which waits for this
+            problem = f"a result or exception cannot be serialized as an argument of another task: {error!r}"
             return Status.FAILED, describe(ResultNotSerializableError(problem))
 
-    def _as_written(self) -> Written | None:
+    def _as_written(self) -> Outcome | None:
         """The outcome as received, if it is kept."""
         with guard:
             if Status.VALUE <= self._status < Status.CANCELLED:

@@ -20,6 +20,7 @@ from scaler_client.core.effects import (
     ClientEffect,
     Connected,
     DeleteUnknownObjects,
+    DumpInputs,
     ListUnknownObjects,
     Print,
     RestoreObjects,
@@ -86,6 +87,7 @@ class IoThread:
             Connected: self._note_connected,
             Print: lambda output: self._callbacks.add(lambda: _print(output)),
             AnswerShutdown: self._note_shutdown,
+            DumpInputs: self._dump_inputs,
             RestoreObjects: lambda lost: self.restore_objects(lost.tasks),
             ListUnknownObjects: lambda effect: self._callbacks.add(self._list_unknown_objects),
             DeleteUnknownObjects: lambda effect: self._callbacks.add(self.storage.delete_unknown),
@@ -183,6 +185,15 @@ class IoThread:
 
         threading.Thread(target=run, name="scaler-restore", daemon=True).start()
 
+    def _dump_inputs(self, needed: DumpInputs) -> None:
+        """Serialize in a thread of its own: code of users may block, here as well as in the callback thread."""
+        threading.Thread(target=self._dump_each, args=(needed,), name="scaler-dump", daemon=True).start()
+
+    def _dump_each(self, needed: DumpInputs) -> None:
+        for task, dump in needed.dumps.items():
+            outcome = dump()
+            self.tell(lambda core, task=task, outcome=outcome: core.input_dumped(task, outcome))  # type: ignore[misc]
+
     def _list_unknown_objects(self) -> None:
         if self.storage.list_unknown():
             self.tell(lambda core: core.await_listed())
@@ -279,6 +290,8 @@ class IoThread:
         elif isinstance(effect, RestoreObjects):
             self._core.give_up(effect.tasks)
             self.mailbox.wake()
+        elif isinstance(effect, DumpInputs):  # no thread can be started
+            self._callbacks.add(lambda: self._dump_each(effect))
         elif isinstance(effect, Call | AnswerShutdown | Connected):
             self._perform[type(effect)](effect)
 
@@ -315,7 +328,7 @@ class IoThread:
             woken = transport.wait(mailbox.fileno(), PAUSE_SECONDS)
         elif mailbox.fall_asleep():
             now = time.monotonic()
-            due = self._core.due(now)
+            due = self._core.due()
             seconds = IDLE_SECONDS if due is None else min(max(due - now, 0.0), IDLE_SECONDS)
             woken = transport.wait(mailbox.fileno(), seconds)
             mailbox.wake_up()
