@@ -56,6 +56,8 @@ class SimulatedScheduler:
             agent_rsses=[40 << 20] * len(agents), agent_frees=[8 << 30] * len(agents),
             agent_sents=[WORKERS_PER_AGENT] * len(agents), agent_queueds=[0] * len(agents),
             agent_lags=[0.001 * draw() for _ in agents], agent_silences=[0.5] * len(agents),
+            agent_managers=[""] * len(agents), agent_units=[""] * len(agents),
+            agent_draining=[False] * len(agents),
             worker_agents=[1 + worker // WORKERS_PER_AGENT for worker in workers],
             worker_names=[f"Worker[{worker % WORKERS_PER_AGENT}]" for worker in workers],
             worker_pids=[10_000 + worker for worker in workers], worker_states=[WorkerState.RUNNING] * self._workers,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import pytest
 
 from scaler_protocol import codec, handshake, messages
+from scaler_protocol.capacity import UnitState
 from scaler_protocol.handshake import Hello
 from scaler_protocol.ids import first_task, named_function_id
 from scaler_protocol.limits import DATA, DEFAULTS, ENTRIES, KEPT_BY_TYPE, PART, SECONDS, WORDS, limit_of
@@ -39,7 +40,7 @@ def section(name: str) -> str:
 
 def test_the_schema_has_exactly_the_messages() -> None:
     assert {name[0].upper() + name[1:] for name in codec._MESSAGE.schema.union_fields} == {k.__name__ for k in KINDS}
-    assert len(KINDS) == 52
+    assert len(KINDS) == 56
 
 
 @pytest.mark.parametrize("kind", [*KINDS, Group])
@@ -96,7 +97,9 @@ def test_the_specification_says_who_tells_whom_and_when(kind: type[Any]) -> None
         assert f"**{word}**" in section(kind.__name__), word
 
 
-@pytest.mark.parametrize("names", [Status, Encoding, WorkerState, handshake.Role, handshake.RefusalCode, TaskStep])
+@pytest.mark.parametrize(
+    "names", [Status, Encoding, WorkerState, handshake.Role, handshake.RefusalCode, TaskStep, UnitState]
+)
 def test_the_specification_has_the_numbers(names: type[Any]) -> None:
     text = SPECIFICATION.read_text(encoding="utf-8")
     for name, value in vars(names).items():

@@ -23,6 +23,7 @@ STATUS = MonitorStatus(
     client_tasks=(1, 1), agents=(3,), agent_names=("vm:1",), agent_hosts=("vm",), agent_sizes=(2,),
     agent_queue_sizes=(10,), agent_capabilities=("",), agent_runtimes=("",), agent_cpus=(0.1,), agent_rsses=(11,),
     agent_frees=(12,), agent_sents=(2,), agent_queueds=(0,), agent_lags=(0.25,), agent_silences=(1.5,),
+    agent_managers=("",), agent_units=("",), agent_draining=(False,),
     worker_agents=(3, 3), worker_names=("a", "b"), worker_pids=(1, 2), worker_states=(1, 2), worker_runs=(0, 5),
     worker_cpus=(0.5, 0.25), worker_rsses=(100, 200), worker_queues=(0, 0), function_names=("f", 'g"\n', "f"),
     function_counts=(1, 2, 3), function_seconds=(0.5, 1.0, 0.0), graphs=(1, 2, 3), graph_sessions=(1, 1, 1),

@@ -20,6 +20,8 @@ class Role:
     AGENT: Final = 2
     OPERATOR: Final = 3
     """Looks after a cluster: sees figures, cancels any task, drains workers; has no tasks and no objects."""
+    MANAGER: Final = 4
+    """Starts and stops units, each of which is one agent; has no tasks and no objects."""
 
 
 class RefusalCode:
@@ -35,6 +37,8 @@ class RefusalCode:
     """The session is another peer's, or missing: connect again with another number."""
     WORKERS: Final = 6
     """An agent without workers, or without room for a task."""
+    MANAGER: Final = 7
+    """A worker manager without an id, or with the id of a connected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Hello:
     capability_names: Sequence[str] = ()
     capability_values: Sequence[int] = ()
     session_key: bytes = b""
+    manager: str = ""
+    unit: str = ""
     protocol: int = PROTOCOL_VERSION
 
 

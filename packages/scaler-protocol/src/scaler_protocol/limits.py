@@ -41,6 +41,8 @@ NAME: Final = Text(4096)
 """Of a function, a client, an agent or a host."""
 WORKER_NAME: Final = Text(256)
 """Of a worker, of which an agent reports many."""
+UNIT: Final = Text(256)
+"""Name of a worker manager, or of a unit that it started."""
 WORDS: Final = Text(65_536)
 """What people read; see `shortened`."""
 KEYWORD: Final = Text(4096)
@@ -63,6 +65,10 @@ HELD_FUNCTIONS: Final = 4096
 """Functions that an agent is taken to hold: those it was sent last. It asks for others."""
 WORKERS: Final = Whole(0, 2**16 - 1)
 """Of one agent."""
+OFFERS: Final = 256
+"""Worker classes that one manager can start."""
+UNITS: Final = 2**20
+"""Units of one manager."""
 QUEUE_SIZE: Final = Whole(0, 1_000_000)
 """Runs that an agent takes in advance for each worker."""
 SIZE: Final = Whole(0, 2**63 - 1)
@@ -109,7 +115,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "stream_output": Whole(0, 2),
     },
     "Hello": {
-        "role": AnyOf(frozenset({Role.CLIENT, Role.AGENT, Role.OPERATOR})),
+        "role": AnyOf(frozenset({Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER})),
         "identity": ID,
         "name": NAME,
         "host": NAME,
@@ -120,6 +126,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "queue_size": QUEUE_SIZE,
         **_CAPABILITIES,
         "session_key": Bytes(0, 64),
+        "manager": UNIT,
+        "unit": UNIT,
     },
     "Welcome": {
         "heartbeat_seconds": SECONDS,
@@ -143,6 +151,30 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "cpus": Column(Real(0.0, 1e9), ENTRIES),
     },
     "Resized": {"workers": WORKERS},
+    "ManagerStatus": {
+        "kind": UNIT,
+        "maximum": Whole(-1, 2**31 - 1),
+        "offer_capabilities": Column(_FIGURES, OFFERS),
+        "offer_pythons": Column(Text(64), OFFERS),
+        "offer_cloudpickles": Column(Text(64), OFFERS),
+        "unit_sizes": Column(Whole(1, WORKERS.most), OFFERS),
+        "running": Column(DEFAULTS["uint32"], OFFERS, each_fits=True),
+        "starting": Column(DEFAULTS["uint32"], OFFERS, each_fits=True),
+        "pending_units": Column(UNIT, UNITS),
+        "pending_offers": Column(DEFAULTS["uint32"], UNITS, each_fits=True),
+        "paused_seconds": SECONDS,
+        "startup_seconds": SECONDS,
+    },
+    "DesiredWorkers": {
+        "workers": Column(DEFAULTS["uint32"], OFFERS, each_fits=True),
+        "units": Column(UNIT, UNITS),
+        "unit_states": Column(Whole(0, 2), UNITS),
+    },
+    "WorkerList": {
+        "hosts": _NAMES,
+        "capabilities": Column(_FIGURES, ENTRIES),
+        "managers": Column(UNIT, ENTRIES),
+    },
     "PutObject": {"object": ID, "size": SIZE, "offset": SIZE, "parts": Column(Bytes(0, 2**20), 1)},
     "GetObject": {"object": ID, "offset": SIZE},
     "DeleteObjects": {"objects": _IDS},
@@ -169,6 +201,13 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "worker_names": Column(WORKER_NAME, ENTRIES),
         "worker_states": _STATES,
         "function_names": _NAMES,
+        "agent_managers": Column(UNIT, ENTRIES),
+        "agent_units": Column(UNIT, ENTRIES),
+        "managers": Column(UNIT, ENTRIES),
+        "manager_kinds": Column(UNIT, ENTRIES),
+        "manager_hosts": _NAMES,
+        "manager_maximums": Column(Whole(-1, 2**31 - 1), ENTRIES),
+        "manager_pauses": Column(SECONDS, ENTRIES),
     },
     "TaskEvents": {
         "group_functions": _NAMES,

@@ -36,6 +36,8 @@ struct Hello {
   capabilityNames @16 :List(Text);
   capabilityValues @17 :List(Int64);
   sessionKey @18 :Data;
+  manager @19 :Text;          # the worker manager that started this agent, and the unit that the agent is
+  unit @20 :Text;
 }
 struct Welcome {
   protocol @0 :UInt16;
@@ -152,6 +154,36 @@ struct AgentStatus {
 }
 struct Drain { agent @0 :UInt64; pid @1 :UInt32; }
 struct Resized { workers @0 :UInt32; }
+# Between a worker manager and the scheduler; counts are of workers.
+struct ManagerStatus {
+  kind @0 :Text;
+  maximum @1 :Int64;          # -1: no limit
+  offerCapabilities @2 :List(Text);
+  offerPythons @3 :List(Text);
+  offerCloudpickles @4 :List(Text);
+  unitSizes @5 :List(UInt32);
+  running @6 :List(UInt32);
+  starting @7 :List(UInt32);
+  pendingUnits @8 :List(Text);
+  pendingOffers @9 :List(UInt32);
+  failure @10 :Text;
+  pausedSeconds @11 :Float64;
+  startupSeconds @12 :Float64;
+}
+struct DesiredWorkers {
+  workers @0 :List(UInt32);
+  reason @1 :Text;
+  units @2 :List(Text);
+  unitStates @3 :List(UInt8);
+}
+struct ListWorkers { request @0 :UInt64; atLeast @1 :UInt32; }
+struct WorkerList {
+  request @0 :UInt64;
+  hosts @1 :List(Text);
+  workers @2 :List(UInt32);
+  capabilities @3 :List(Text);
+  managers @4 :List(Text);
+}
 struct Ended { tasks @0 :List(UInt64); }
 struct Shutdown {}
 struct ShutdownAnswer { accepted @0 :Bool; reason @1 :Text; }
@@ -272,6 +304,20 @@ struct MonitorStatus {
   graphBegins @56 :List(Float64);
   graphEnds @57 :List(Float64);
   graphsEnded @58 :UInt64;
+  agentManagers @59 :List(Text);
+  agentUnits @60 :List(Text);
+  agentDraining @61 :List(Bool);
+  managers @62 :List(Text);
+  managerKinds @63 :List(Text);
+  managerHosts @64 :List(Text);
+  managerMaximums @65 :List(Int64);
+  managerDesired @66 :List(UInt32);
+  managerJoined @67 :List(UInt32);
+  managerStarting @68 :List(UInt32);
+  managerDraining @69 :List(UInt32);
+  managerReasons @70 :List(Text);
+  managerFailures @71 :List(Text);
+  managerPauses @72 :List(Float64);
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);
@@ -375,5 +421,9 @@ struct Message {
     holdObject @49 :HoldObject;
     bringObject @50 :BringObject;
     dropObjects @51 :DropObjects;
+    managerStatus @52 :ManagerStatus;
+    desiredWorkers @53 :DesiredWorkers;
+    listWorkers @54 :ListWorkers;
+    workerList @55 :WorkerList;
   }
 }

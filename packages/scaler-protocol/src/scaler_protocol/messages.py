@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from scaler_protocol.capacity import CapacityMessage
 from scaler_protocol.handshake import LinkMessage
 from scaler_protocol.monitoring import MonitorMessage, NeedStorageStatus
 from scaler_protocol.operations import OperatorMessage
@@ -342,5 +343,5 @@ Message = (
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
     | Ended | Shutdown | ShutdownAnswer
-    | OperatorMessage | StorageMessage | NeedStorageStatus | MonitorMessage
+    | OperatorMessage | CapacityMessage | StorageMessage | NeedStorageStatus | MonitorMessage
 )  # fmt: skip

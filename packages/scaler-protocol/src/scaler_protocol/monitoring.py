@@ -43,7 +43,7 @@ class MonitorStatus:
         (
             "agents", "agent_names", "agent_hosts", "agent_sizes", "agent_queue_sizes", "agent_capabilities",
             "agent_runtimes", "agent_cpus", "agent_rsses", "agent_frees", "agent_sents", "agent_queueds", "agent_lags",
-            "agent_silences",
+            "agent_silences", "agent_managers", "agent_units", "agent_draining",
         ),
         (
             "worker_agents", "worker_names", "worker_pids", "worker_states", "worker_runs", "worker_cpus",
@@ -53,6 +53,10 @@ class MonitorStatus:
         (
             "graphs", "graph_sessions", "graph_nodes", "graph_dones", "graph_faileds", "graph_cancelleds",
             "graph_assigneds", "graph_begins", "graph_ends",
+        ),
+        (
+            "managers", "manager_kinds", "manager_hosts", "manager_maximums", "manager_desired", "manager_joined",
+            "manager_starting", "manager_draining", "manager_reasons", "manager_failures", "manager_pauses",
         ),
     )  # fmt: skip
 
@@ -115,6 +119,20 @@ class MonitorStatus:
     graph_begins: Sequence[float] = ()
     graph_ends: Sequence[float] = ()
     graphs_ended: int = 0
+    agent_managers: Sequence[str] = ()
+    agent_units: Sequence[str] = ()
+    agent_draining: Sequence[bool] = ()
+    managers: Sequence[str] = ()
+    manager_kinds: Sequence[str] = ()
+    manager_hosts: Sequence[str] = ()
+    manager_maximums: Sequence[int] = ()
+    manager_desired: Sequence[int] = ()
+    manager_joined: Sequence[int] = ()
+    manager_starting: Sequence[int] = ()
+    manager_draining: Sequence[int] = ()
+    manager_reasons: Sequence[str] = ()
+    manager_failures: Sequence[str] = ()
+    manager_pauses: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

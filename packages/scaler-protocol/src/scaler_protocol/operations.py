@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A worker, named by its agent's number in MonitorStatus and its process id, must finish its task and end."""
+    """A worker, named by its agent's number in MonitorStatus and its process id, must finish its task and end.
+
+    Process id 0 names all workers of the agent, which then ends, too.
+    """
 
     agent: int
     pid: int

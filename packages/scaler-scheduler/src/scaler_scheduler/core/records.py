@@ -298,6 +298,15 @@ class AgentRecord:
     status: AgentStatus | None = None
     """Its last report, which came at `heard`."""
     reported_at: float = 0.0
+    manager: str = ""
+    """The id of the worker manager that started it, or empty."""
+    unit: str = ""
+    """The name that its manager knows it by."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it finishes its work to leave: it has no workers that take tasks."""
+        return not self.workers
 
     @property
     def active(self) -> int:

@@ -99,6 +99,9 @@ def _agents(agents: list[AgentRecord], lag: Callable[[bytes], float], now: float
         "agent_queueds": [status.queued for status in statuses],
         "agent_lags": [lag(agent.peer) for agent in agents],
         "agent_silences": [max(0.0, now - agent.reported_at) for agent in agents],
+        "agent_managers": [agent.manager for agent in agents],
+        "agent_units": [agent.unit for agent in agents],
+        "agent_draining": [agent.is_draining for agent in agents],
     }
 
 

@@ -1,0 +1,91 @@
+"""Messages about capacity: worker managers that start and stop units, and clients that ask for the workers.
+
+A unit is one agent as its manager starts and stops it: a process, a job, a pod, an instance. Counts are of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+
+class UnitState:
+    """How the scheduler sees a unit."""
+
+    GONE: Final = 0
+    """Its agent is not connected any more."""
+    JOINED: Final = 1
+    """Its agent is connected."""
+    DRAINING: Final = 2
+    """Its agent is connected and finishes its work to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerStatus:
+    """What a worker manager can start, what it has started, and what keeps it from starting more.
+
+    `maximum` is the most workers of all its offers together, -1 for no limit. An offer is a worker class: capabilities
+    as text (`gpu=1,linux`), versions of Python and cloudpickle, and the workers of each unit. `running` counts workers
+    of units that the provider reports as up, `starting` those that it was asked for. Units whose agents the scheduler
+    has not reported as joined are listed in `pending_units`. `paused_seconds` is the rest of a back-off after failures,
+    `startup_seconds` the median time from a request to the agent's connection, 0 if unknown.
+    """
+
+    COLUMNS: ClassVar = (
+        ("offer_capabilities", "offer_pythons", "offer_cloudpickles", "unit_sizes", "running", "starting"),
+        ("pending_units", "pending_offers"),
+    )
+
+    kind: str
+    maximum: int
+    offer_capabilities: Sequence[str]
+    offer_pythons: Sequence[str]
+    offer_cloudpickles: Sequence[str]
+    unit_sizes: Sequence[int]
+    running: Sequence[int] = ()
+    starting: Sequence[int] = ()
+    pending_units: Sequence[str] = ()
+    pending_offers: Sequence[int] = ()
+    failure: str = ""
+    paused_seconds: float = 0.0
+    startup_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredWorkers:
+    """The workers wanted of each offer of a manager, draining ones not counted, and why.
+
+    `units` lists the manager's units whose state has changed since the last such message, all of them in the first.
+    """
+
+    COLUMNS: ClassVar = (("units", "unit_states"),)
+
+    workers: Sequence[int]
+    reason: str = ""
+    units: Sequence[str] = ()
+    unit_states: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListWorkers:
+    """A client asks for the workers, once at least `at_least` of them are connected."""
+
+    request: int
+    at_least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerList:
+    """The answer to ListWorkers: a row per agent."""
+
+    COLUMNS: ClassVar = (("hosts", "workers", "capabilities", "managers"),)
+
+    request: int
+    hosts: Sequence[str] = ()
+    workers: Sequence[int] = ()
+    capabilities: Sequence[str] = ()
+    managers: Sequence[str] = ()
+
+
+CapacityMessage = ManagerStatus | DesiredWorkers | ListWorkers | WorkerList
