@@ -19,7 +19,7 @@ from scaler_client.calls.arguments import ArgumentCache
 from scaler_client.calls.encoding import PickledCalls
 from scaler_client.core.records import CallBlock, CallGroup
 from scaler_client.objects import rebuild
-from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredObject, StoredPayload, object_bytes
+from scaler_client.objects.handles import StoredObject, StoredPayload, object_bytes
 from scaler_client.objects.rebuild import weak_source
 from scaler_client.payloads import pickles
 from scaler_io.objects.segments import Copying, copies
@@ -27,6 +27,7 @@ from scaler_protocol.buffers import Payload
 from scaler_protocol.errors import StorageFullError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import Group
+from scaler_protocol.objects import SHARED_BYTES
 
 BIG = INLINE_LIMIT + 1
 
@@ -151,7 +152,7 @@ def test_equal_ones_are_put_once_while_one_of_them_is_kept(writer: PickledCalls,
 
 
 @pytest.mark.parametrize("lasting", [True, False], ids=["for good", "and back"])
-@pytest.mark.parametrize("size", [BIG, ASYNC_PUT_BYTES], ids=["soon", "big"])
+@pytest.mark.parametrize("size", [BIG, SHARED_BYTES], ids=["soon", "big"])
 def test_an_object_is_known_by_what_was_stored(
     writer: PickledCalls, storage: FakeStorage, size: int, lasting: bool
 ) -> None:

@@ -27,8 +27,8 @@ from scaler_client.core.resubmissions import RESUBMISSION_LIMIT
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.deliveries import deliver
 from scaler_client.futures.futures import ScalerFuture
-from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredPayload, fetched, stored_positions, true_size
-from scaler_client.objects.store import AHEAD_BYTES, ClientStorage, StorageDoor, wait_until_put
+from scaler_client.objects.handles import StoredPayload, fetched, stored_positions, true_size
+from scaler_client.objects.store import UNCONFIRMED_BYTES, ClientStorage, StorageDoor, wait_until_put
 from scaler_client.payloads import pickles
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_io.links.events import LinkDown, LinkUp
@@ -47,12 +47,12 @@ from scaler_protocol.errors import (
 from scaler_protocol.handshake import INLINE_LIMIT, Welcome
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Done, Functions, Group, Inputs, NeedFunctions, NeedInputs, Release, Status
-from scaler_protocol.objects import Reference, new_object_id
+from scaler_protocol.objects import SHARED_BYTES, Reference, new_object_id
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import DeleteObjects
 
 BIG = bytes(INLINE_LIMIT + 1)
-BIG_COUNT = ASYNC_PUT_BYTES
+BIG_COUNT = SHARED_BYTES
 """Of an array that is waited for."""
 Told = Callable[[ScalerError | None], None]
 GROUP = CallGroup(Group(b"f"), (), pickles.load, pickle.dumps)
@@ -250,10 +250,10 @@ def test_a_put_that_is_refused(storage: ClientStorage, shelf: Shelf) -> None:
 
 
 def test_what_is_big_or_too_much_is_waited_for(storage: ClientStorage, shelf: Shelf) -> None:
-    storage.store(bytes(ASYNC_PUT_BYTES + 1), soon=True)
+    storage.store(bytes(SHARED_BYTES), soon=True)
     assert not shelf.on_the_way
-    for _ in range(AHEAD_BYTES // ASYNC_PUT_BYTES + 1):
-        storage.store(bytes(ASYNC_PUT_BYTES), soon=True)
+    for _ in range(UNCONFIRMED_BYTES // SHARED_BYTES + 1):
+        storage.store(bytes(SHARED_BYTES - 1), soon=True)
     count = len(shelf.on_the_way)
     placed = storage.store(BIG, soon=True)
     assert type(placed) is StoredPayload and not placed.object.pending and len(shelf.on_the_way) == count
@@ -615,7 +615,7 @@ def test_what_a_new_server_lacks_is_put_there(storage: ClientStorage, shelf: She
     array = np.arange(BIG_COUNT)
     arguments = ArgumentCache(DESK, storage)
     made = arguments.store_argument(array)
-    copied, gone = storage.store(BIG), storage.store(bytes(ASYNC_PUT_BYTES + 1))
+    copied, gone = storage.store(BIG), storage.store(bytes(SHARED_BYTES))
     assert made is not None
     kept = dict(shelf.objects)
     assert len(kept) == 3 and type(gone) is StoredPayload

@@ -18,7 +18,7 @@ from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.records import FunctionKind
 from scaler_worker.ipc.frames import Definition, handle_of, pack_definition, result_name, unpack_definition
 from scaler_worker.ipc.shared_state import SharedState
-from scaler_worker.worker.object_store import AHEAD_BYTES, WorkerObjectStore
+from scaler_worker.worker.object_store import UNCONFIRMED_BYTES, WorkerObjectStore
 
 
 class Shelf:
@@ -72,7 +72,7 @@ def test_little_is_put_without_waiting_and_much_is_not(monkeypatch: pytest.Monke
     while storage.may_put_soon(size):
         reference = storage.put_soon(bytes(size), (7 << 32) + 5, 99 + len(shelf.on_the_way), told.append)
         assert storage.get(reference) == bytes(size)
-    assert len(shelf.on_the_way) * size <= AHEAD_BYTES < (len(shelf.on_the_way) + 1) * size
+    assert len(shelf.on_the_way) * size <= UNCONFIRMED_BYTES < (len(shelf.on_the_way) + 1) * size
     shelf.on_the_way.pop()(None)
     assert storage.may_put_soon(size) and told == [None]
     monkeypatch.setattr(Shelf, "put_soon", lambda *args, **kwargs: pytest.fail("closed"))

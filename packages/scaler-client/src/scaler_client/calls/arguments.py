@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.waiters import FutureOwner
-from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredObject, StoredPayload
+from scaler_client.objects.handles import StoredObject, StoredPayload
 from scaler_client.objects.rebuild import (
     CHECKSUM_BYTES,
     CheckedCopy,
@@ -38,6 +38,7 @@ from scaler_client.objects.rebuild import (
 from scaler_client.payloads import pickles
 from scaler_protocol.buffers import BufferedPickle, Payload
 from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.objects import SHARED_BYTES
 
 if TYPE_CHECKING:
     from scaler_io.objects.segments import Copying
@@ -124,7 +125,7 @@ class ArgumentCache:
 
     def _put(self, payload: Payload, *, renew: bool, soon: bool) -> tuple[bytes, bytes]:
         """The handle of a payload, or its bytes, and the checksum of the bytes that were stored."""
-        if len(payload) <= ASYNC_PUT_BYTES:
+        if len(payload) < SHARED_BYTES:  # it may be put without waiting, from a copy
             payload = bytes(payload)
         key = content_key(payload)
         found = key[:CHECKSUM_BYTES]

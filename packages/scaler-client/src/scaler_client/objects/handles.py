@@ -13,15 +13,12 @@ import contextlib
 import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from scaler_client.objects.rebuild import RebuildSource
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.objects import Reference
-
-ASYNC_PUT_BYTES: Final = 256 * 1024
-"""Objects up to this size are copied and put asynchronously; the caller waits until a bigger one is stored."""
 
 
 class ObjectBackend(Protocol):

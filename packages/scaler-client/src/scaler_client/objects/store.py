@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
-from scaler_client.objects.handles import ASYNC_PUT_BYTES, StoredObject, StoredPayload
+from scaler_client.objects.handles import StoredObject, StoredPayload
 from scaler_client.objects.read_order import ReadOrder
+from scaler_io.objects.async_puts import AsyncPuts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.segments import Copying
 from scaler_io.once_event import OnceEvent
@@ -20,14 +21,14 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.errors import ObjectRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
-from scaler_protocol.objects import OBJECT_ID_BYTES, Reference, new_object_id
+from scaler_protocol.objects import OBJECT_ID_BYTES, SHARED_BYTES, Reference, new_object_id
 
 _LOG = logging.getLogger("scaler")
 
-AHEAD_BYTES = 32 * 1024 * 1024
-"""Bytes of asynchronous puts in flight above which further puts block."""
 COPIES_LIMIT_BYTES = 32 * 1024 * 1024
-"""Bytes of copies of small objects (up to ASYNC_PUT_BYTES each) that are kept in case the server loses them."""
+"""Bytes of copies of small objects (below SHARED_BYTES each) that are kept in case the server loses them."""
+UNCONFIRMED_BYTES = COPIES_LIMIT_BYTES
+"""Bytes of objects that storage has not confirmed, beyond which a put waits: their bytes are the copies kept anyway."""
 PATIENCE_SECONDS = 10.0
 """How long an operation may take to reach the server."""
 LOST_SECONDS = 1.0
@@ -86,7 +87,7 @@ class ClientStorage:
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
         self._read_order = ReadOrder()
         self._renew_locks()
-        self._inflight_bytes = 0
+        self._async_puts = AsyncPuts(UNCONFIRMED_BYTES)
         self._connects = True
         """Whether the last attempt to connect succeeded."""
         self._refusal: ScalerError | None = None
@@ -104,12 +105,12 @@ class ClientStorage:
     def store(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
         """Put a payload that exceeds INLINE_LIMIT and return its handle, or return the bytes; raises ScalerError.
 
-        With `soon` a payload up to ASYNC_PUT_BYTES is put asynchronously (StoredObject.pending), unless more than
-        AHEAD_BYTES are in flight. A bigger one is stored as `copying` copies it.
+        With `soon` a payload below SHARED_BYTES is put asynchronously (StoredObject.pending), unless more than
+        UNCONFIRMED_BYTES would be unconfirmed. A bigger one is stored as `copying` copies it.
         """
         if len(payload) <= INLINE_LIMIT or not self._door.named:
             return bytes(payload)
-        if soon and len(payload) <= ASYNC_PUT_BYTES and self._inflight_bytes <= AHEAD_BYTES:
+        if soon and self._async_puts.may_put(len(payload)):
             return self._store_soon(bytes(payload))
         handle = self._handle_of(Reference(new_object_id(), len(payload)).pack())
         try:
@@ -118,7 +119,7 @@ class ClientStorage:
         except StorageLostError:
             self.losses += 1
             raise
-        if len(payload) <= ASYNC_PUT_BYTES:
+        if len(payload) < SHARED_BYTES:
             self._copy(handle.object, bytes(payload))
         return handle
 
@@ -193,19 +194,10 @@ class ClientStorage:
 
         def done(error: ScalerError | None) -> None:
             with self._lock:
-                self._inflight_bytes -= len(payload)
                 self.losses += isinstance(error, StorageLostError)
             stored_object.finish_put(error)
 
-        connection = self._connection()
-        with self._lock:
-            self._inflight_bytes += len(payload)
-        try:
-            connection.put_soon(payload, session=self._session, name=reference.object, done=done)
-        except BaseException:
-            with self._lock:
-                self._inflight_bytes -= len(payload)
-            raise
+        self._async_puts.put(self._connection(), payload, session=self._session, name=reference.object, done=done)
         return handle
 
     def adopt(self, reference: bytes) -> StoredPayload:

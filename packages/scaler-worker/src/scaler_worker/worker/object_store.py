@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,20 +10,21 @@ from typing import Any, Final
 
 from scaler_client.objects.store import PATIENCE_SECONDS, StorageDoor
 from scaler_client.payloads.pickles import is_unchanging, load
+from scaler_io.objects.async_puts import AsyncPuts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import HostCache
 from scaler_io.objects.operations import Done
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
-from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_identity, new_session, session_of
-from scaler_protocol.objects import SHARED_BYTES, Reference
+from scaler_protocol.objects import Reference
 from scaler_worker.ipc.frames import result_name
 
 CACHE_BYTES: Final = 256 * 1024 * 1024
-AHEAD_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of results in transit to storage beyond which a put waits."""
+UNCONFIRMED_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of results that storage has not confirmed, beyond which a put waits: less than a client has, because a host has
+many workers, and a worker needs only enough to run its next tasks while storage answers."""
 
 
 @dataclass(slots=True)
@@ -61,8 +61,7 @@ class WorkerObjectStore:
         self._cache = cache
         self._kept: OrderedDict[bytes, _CachedObject] = OrderedDict()
         self._size = 0
-        self._in_transit = 0
-        self._lock = threading.Lock()
+        self._async_puts = AsyncPuts(UNCONFIRMED_BYTES)
 
     def _connect(self, address: Address) -> ObjectConnection:
         return ObjectConnection(
@@ -143,23 +142,11 @@ class WorkerObjectStore:
         return self.door.connection().put(buffers, session=session_of(task), name=name).pack()
 
     def may_put_soon(self, size: int) -> bool:
-        """Whether `size` bytes may be put without waiting: both they and the bytes in transit are few."""
-        return size < SHARED_BYTES and self._in_transit + size <= AHEAD_BYTES
+        """Whether `size` bytes may be put without waiting."""
+        return self._async_puts.may_put(size)
 
     def put_soon(self, payload: bytes, task: int, run: int, done: Done) -> bytes:
         """As `put`, without waiting: `done` is called on another thread when storage has answered."""
         name = result_name(self._secret, task, run, self._pid)
-
-        def ended(error: ScalerError | None) -> None:
-            with self._lock:
-                self._in_transit -= len(payload)
-            done(error)
-
-        with self._lock:
-            self._in_transit += len(payload)
-        try:
-            return self.door.connection().put_soon(payload, session=session_of(task), name=name, done=ended).pack()
-        except BaseException:
-            with self._lock:
-                self._in_transit -= len(payload)
-            raise
+        connection = self.door.connection()
+        return self._async_puts.put(connection, payload, session=session_of(task), name=name, done=done).pack()

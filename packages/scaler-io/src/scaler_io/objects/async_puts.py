@@ -1,0 +1,48 @@
+"""AsyncPuts: back-pressure for objects that a process puts without waiting for storage."""
+
+from __future__ import annotations
+
+import threading
+
+from scaler_io.objects.connection import ObjectConnection
+from scaler_io.objects.operations import Done
+from scaler_protocol.errors import ScalerError
+from scaler_protocol.objects import SHARED_BYTES, Reference
+
+
+class AsyncPuts:
+    """Counts the bytes of objects that storage has not confirmed; beyond `limit` bytes a put has to wait. Thread-safe.
+
+    Only objects below SHARED_BYTES may be put without waiting, because the process keeps a copy of the bytes until
+    then: a bigger object is written into a segment from its own buffers. Threads that ask at the same time may exceed
+    the limit by one object each.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._unconfirmed = 0
+        self._lock = threading.RLock()  # a finalizer may put an object at any point
+
+    def may_put(self, size: int) -> bool:
+        """Whether an object of `size` bytes may be put without waiting."""
+        return size < SHARED_BYTES and self._unconfirmed + size <= self._limit
+
+    def put(
+        self, connection: ObjectConnection, payload: bytes, *, session: int, name: bytes = b"", done: Done
+    ) -> Reference:
+        """As ObjectConnection.put_soon; counts the payload until `done` is called."""
+
+        def ended(error: ScalerError | None) -> None:
+            self._count(-len(payload))
+            done(error)
+
+        self._count(len(payload))
+        try:
+            return connection.put_soon(payload, session=session, name=name, done=ended)
+        except BaseException:
+            self._count(-len(payload))
+            raise
+
+    def _count(self, size: int) -> None:
+        with self._lock:
+            self._unconfirmed += size
