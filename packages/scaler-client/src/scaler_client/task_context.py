@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,7 +31,7 @@ class CurrentTask:
     id: int
     attempt: int
     worker: str
-    run: int = 0
+    _run: int = field(default=0, repr=False)
 
 
 class Transport(Protocol):
@@ -180,7 +180,7 @@ def load_nth_input(at: int) -> Any:
         raise LookupError(f"input {at} did not come with the call that needs it")
     if at < _FEW:
         return load_input(next(islice(inputs, at, None)))
-    run = task.run if (task := current_task()) is not None else 0
+    run = task._run if (task := current_task()) is not None else 0
     if _listed[0] != run:
         _listed = run, list(inputs)
     return load_input(_listed[1][at])

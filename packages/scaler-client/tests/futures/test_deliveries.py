@@ -68,14 +68,14 @@ def test_a_waiter_that_raises_costs_no_other_call(monkeypatch: pytest.MonkeyPatc
     called: list[int] = []
     for call in calls:
         call.add_done_callback(lambda done: called.append(done.task_id))  # type: ignore[attr-defined]
-    settle = ScalerFuture.settle
+    settle = ScalerFuture._settle
 
     def settle_others(self: ScalerFuture[int], status: int, *more: Any) -> bool:
         if self is calls[1] and status == Status.VALUE:
             raise BrokenError
         return settle(self, status, *more)
 
-    monkeypatch.setattr(ScalerFuture, "settle", settle_others)
+    monkeypatch.setattr(ScalerFuture, "_settle", settle_others)
     deliver(outcomes(*calls))
     assert calls[0].result() == calls[2].result() == 1
     assert isinstance(calls[1].exception(), ScalerError) and sorted(called) == [0, 1, 2]

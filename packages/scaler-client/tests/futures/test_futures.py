@@ -399,7 +399,7 @@ def test_callbacks_run_in_order_once_and_errors_are_logged(desk: FutureDesk, cap
     future.add_done_callback(lambda done: order.append(1))
     future.add_done_callback(lambda done: 1 / 0)
     future.add_done_callback(lambda done: order.append(2))
-    assert future.cancel() and not future.settle(Status.VALUE, b"")
+    assert future.cancel() and not future._settle(Status.VALUE, b"")
     assert order == [1, 2]
     future.add_done_callback(lambda done: 1 / 0)
     assert caplog.text.count("ZeroDivisionError") == 2
@@ -453,7 +453,7 @@ def test_a_signal_handler_that_raises_loses_no_callback_and_no_waiter(
         future, called = make(desk, after), list[int]()
         waiting = [ThreadWaiter() for _ in range(2)]
         for waiter in waiting:
-            future.add_waiter(waiter)
+            future._add_waiter(waiter)
         for number in range(3):
             future.add_done_callback(lambda done, number=number, called=called: called.append(number))  # type: ignore[misc]
         ended = end_with_an_alarm(future, end, after)
@@ -498,16 +498,16 @@ def test_a_future_is_pickled_for_calls_only(desk: FutureDesk) -> None:
 def test_an_argument_is_the_result_as_the_task_made_it(desk: FutureDesk, lent: bool) -> None:
     """Whatever the caller has done to what `result` gave."""
     future = make(desk)
-    lease = future.lease() if lent else None
+    lease = future._lease() if lent else None
     settle(future, payload=pickle.dumps([1, 2]))
     future.result().append(1000)
     assert future.result() == [1, 2, 1000]
     with Collector(desk) as collector:
         assert pickle.loads(pickle.dumps((future,))) == ([1, 2],)
     assert not collector.found
-    for outcome in (future.outcome(), lease.outcome() if lease else future.outcome()):
+    for outcome in (future._as_input(), lease.outcome() if lease else future._as_input()):
         assert outcome == (Status.VALUE, pickle.dumps([1, 2]))
-    assert future.made() == [1, 2] and future.result() == [1, 2, 1000]
+    assert future._made() == [1, 2] and future.result() == [1, 2, 1000]
 
 
 def test_many_futures_in_one_argument_are_each_noted_once(desk: FutureDesk) -> None:
@@ -539,10 +539,10 @@ def test_many_futures_in_one_argument_are_each_noted_once(desk: FutureDesk) -> N
 def test_nothing_is_pickled_for_calls_that_were_waiting(desk: FutureDesk) -> None:
     group = CallGroup(Group(b""), (), pickle.loads, lambda value: pytest.fail("pickled"))
     future: ScalerFuture[Any] = ScalerFuture(desk, 1, group, b"")
-    lease = future.lease()
+    lease = future._lease()
     settle(future, payload=pickle.dumps("constant"))
     assert future.result() == "constant"
-    assert lease.outcome() == future.outcome() == (Status.VALUE, pickle.dumps("constant"))
+    assert lease.outcome() == future._as_input() == (Status.VALUE, pickle.dumps("constant"))
 
 
 def test_bytes_of_what_nobody_can_change_are_not_kept(desk: FutureDesk) -> None:
@@ -554,9 +554,9 @@ def test_bytes_of_what_nobody_can_change_are_not_kept(desk: FutureDesk) -> None:
 
 def test_outcomes_for_dependents(desk: FutureDesk) -> None:
     future = make(desk)
-    assert future.outcome() is None
+    assert future._as_input() is None
     settle(future)
-    assert future.outcome() == (Status.VALUE, pickle.dumps("value"))
+    assert future._as_input() == (Status.VALUE, pickle.dumps("value"))
     future.result()
     assert pickle.loads(dumped(future)[1]) == "value"
     failed = make(desk)
@@ -579,6 +579,6 @@ def test_outcomes_for_dependents(desk: FutureDesk) -> None:
 
 def dumped(future: ScalerFuture[Any]) -> tuple[int, bytes]:
     """The outcome, whose bytes are not kept."""
-    dump = future.outcome()
+    dump = future._as_input()
     assert callable(dump)
     return dump()

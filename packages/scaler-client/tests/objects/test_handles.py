@@ -269,7 +269,7 @@ def test_what_is_big_or_too_much_is_waited_for(storage: ClientStorage, shelf: Sh
 def test_a_result_is_fetched_once_and_then_deleted(storage: ClientStorage, shelf: Shelf) -> None:
     future: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
     told(future, Status.VALUE, stored(storage, pickle.dumps(BIG)))
-    assert future.done() and not future.failed() and len(shelf.objects) == 1
+    assert future.done() and not future._failed() and len(shelf.objects) == 1
     assert future.result() == BIG and future.result() == BIG and not shelf.objects
 
 
@@ -283,7 +283,7 @@ def test_the_object_of_a_result_that_can_be_changed_stays_with_its_future(storag
     assert lease.outcome() is not None and len(shelf.objects) == 1
     with Collector(Desk()):
         assert pickle.loads(pickle.dumps(future)) == [BIG]
-    assert future.made() == [BIG] and future.result() == []
+    assert future._made() == [BIG] and future.result() == []
     del future, collector, lease
     assert not shelf.objects
 
@@ -339,7 +339,7 @@ def test_a_stored_result_is_taken_where_it_is(storage: ClientStorage, shelf: She
     told(source, Status.VALUE, stored(storage, pickle.dumps(BIG)))
     with Collector(DESK) as collector:
         pickle.dumps(source)
-    assert [need.task_id for need in collector.found] == [1] and not source.failed()
+    assert [need.task_id for need in collector.found] == [1] and not source._failed()
     with Collector(Desk()) as collector:  # another client's calls can not
         assert pickle.loads(pickle.dumps(source)) == BIG
     assert not collector.found
@@ -392,7 +392,7 @@ def test_inputs_are_references(storage: ClientStorage) -> None:
     source: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
     core.submit([source])
     told(source, Status.VALUE, stored(storage))
-    core.submit([ScalerFuture(DESK, 2, GROUP, b"call", [source.lease()])])
+    core.submit([ScalerFuture(DESK, 2, GROUP, b"call", [source._lease()])])
     (submit,) = sent(core)
     assert submit.needs == [1]
     core.handle(NeedInputs([2], [1]), 0.0)

@@ -134,7 +134,7 @@ def test_a_delivery_that_raises_midway_fails_one_future_only(
         future.add_done_callback(lambda done, event=event: event.set())  # type: ignore[misc]
     cluster.wait_tasks(20)
     unlucky = futures[7]
-    monkeypatch.setattr(ScalerFuture, "settle", once(ScalerFuture.settle, lambda future, *more: future is unlucky))
+    monkeypatch.setattr(ScalerFuture, "_settle", once(ScalerFuture._settle, lambda future, *more: future is unlucky))
     cluster.go_on()
     assert not wait(futures, SECONDS).not_done
     assert isinstance(unlucky.exception().__cause__, OnceError)  # type: ignore[union-attr]

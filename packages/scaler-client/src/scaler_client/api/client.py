@@ -445,7 +445,7 @@ class Client:
             raise ClientQuitError
         if self._inside is not None:
             task = self._inside.current()
-            self._callees.parent = task.run if task is not None else 0
+            self._callees.parent = task._run if task is not None else 0
         return self._callees.write(fn) if fresh else self._callees.find(fn)
 
     def _group(self, callee: Callee, options: TaskOptions) -> CallGroup:
@@ -466,11 +466,11 @@ class Client:
             placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.store(call, soon=True)
         except FailedArgumentError as failed:
             future: ScalerFuture[Any] = ScalerFuture(self._owner, io.next_task(), group, b"")
-            future.end_like(failed.argument)
+            future._end_like(failed.argument)
             return future
         except (ObjectRefusedError, StorageLostError, HandshakeRefusedError) as error:
             future = ScalerFuture(self._owner, io.next_task(), group, b"")
-            future.settle(Status.FAILED, describe(error))
+            future._settle(Status.FAILED, describe(error))
             return future
         future = ScalerFuture(self._owner, io.next_task(), group, placed, needs)
         io.mailbox.put(future)
@@ -528,9 +528,9 @@ def _follow_put(io: IoThread, future: ScalerFuture[Any], error: ScalerError | No
     """Storage has confirmed an object that a call refers to, or has refused it."""
     if error is None:
         io.mailbox.wake()
-    elif future.settle(Status.FAILED, describe(error)):
+    elif future._settle(Status.FAILED, describe(error)):
         io.cancel((future.task_id,))
-        io.call_soon(future.invoke_callbacks)
+        io.call_soon(future._invoke_callbacks)
 
 
 def _again(settings: dict[str, Any]) -> Client:

@@ -208,19 +208,19 @@ class PartCalls:
     def _part(self, found: Collector, keyword: str, value: Any) -> tuple[str, bytes]:
         if isinstance(value, ObjectReference):
             handle = payload_of(value)
-            if value.load == self.load and type(handle) is StoredPayload:
+            if value._load == self.load and type(handle) is StoredPayload:
                 return object_part(keyword, found.keep(handle))
-            if value.load == self.load:
+            if value._load == self.load:
                 return keyword, handle
             value = value.value()
         elif isinstance(value, ScalerFuture):
-            if not value.done() or value.is_stored_for(self.owner, self.load):
+            if not value.done() or value._is_stored_for(self.owner, self.load):
                 return future_part(keyword, found.await_result(value))
-            if (payload := value.payload_for(self.load)) is not None:
+            if (payload := value._payload_for(self.load)) is not None:
                 return keyword, payload
             if value.cancelled() or value.exception() is not None:
                 raise FailedArgumentError(value)
-            value = value.made()
+            value = value._made()
         return keyword, self.dump(value)
 
 

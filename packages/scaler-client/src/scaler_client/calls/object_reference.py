@@ -63,8 +63,8 @@ class ObjectReference(Generic[T]):
 
     name: bytes = field(compare=False)
     size: int = field(compare=False)
-    sent: SentObject = field(repr=False)
-    load: Callable[[Any], T] = field(compare=False, repr=False)
+    _sent: SentObject = field(repr=False)
+    _load: Callable[[Any], T] = field(compare=False, repr=False)
 
     @property
     def object_id(self) -> bytes:
@@ -73,7 +73,7 @@ class ObjectReference(Generic[T]):
         >>> len(client.send_object(5).object_id)
         16
         """
-        return self.sent.object_id
+        return self._sent.object_id
 
     def value(self) -> T:
         """Fetch the object.
@@ -85,7 +85,7 @@ class ObjectReference(Generic[T]):
         >>> client.send_object([1, 2]).value()
         [1, 2]
         """
-        value: T = load_with(self.load, fetched(payload_of(self)))
+        value: T = load_with(self._load, fetched(payload_of(self)))
         return value
 
     def release(self) -> None:
@@ -98,7 +98,7 @@ class ObjectReference(Generic[T]):
             ...
         scaler_protocol.errors.ObjectNotFoundError: ...
         """
-        self.sent.payload = None
+        self._sent.payload = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         found, payload = (
@@ -106,13 +106,13 @@ class ObjectReference(Generic[T]):
             payload_of(self),
         )  # raises outside of a call, where nothing resolves it
         if type(payload) is StoredPayload:
-            return load_object, (found.keep(payload), self.load)
-        return self.load, (payload,)
+            return load_object, (found.keep(payload), self._load)
+        return self._load, (payload,)
 
 
 def payload_of(reference: ObjectReference[Any]) -> bytes:
     """The handle of the object, or its bytes if it is small; raises ObjectNotFoundError if it was released."""
-    payload = reference.sent.payload
+    payload = reference._sent.payload
     if payload is None:
         raise ObjectNotFoundError(f"object {reference.object_id.hex()} was released or cleared")
     return payload

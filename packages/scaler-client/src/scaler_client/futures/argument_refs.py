@@ -34,8 +34,8 @@ class ResultLease:
         return self._future.task_id
 
     def outcome(self) -> Outcome | Dump | None:
-        """As `ScalerFuture.outcome`."""
-        return self._future.outcome()
+        """Status and payload, or how to get them if the bytes are not kept; None while there is none."""
+        return self._future._as_input()
 
 
 class ResultLeases(dict[int, "weakref.ref[ResultLease]"]):
@@ -94,7 +94,7 @@ class Collector:
         """Add the result of this future; returns its task id. Raises ValueError if it belongs to another client."""
         if future._owner is not self.owner:
             raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
-        self.add(future.lease())
+        self.add(future._lease())
         return future.task_id
 
     def keep(self, payload: StoredPayload) -> bytes:

@@ -44,7 +44,7 @@ async def outcome_of(future: ScalerFuture[T]) -> T:
     error: BaseException | None = None
     try:
         await _end_of(future)
-        if future.is_stored():
+        if future._is_stored():
             error = await asyncio.get_running_loop().run_in_executor(None, _load, future)
     except asyncio.CancelledError:
         future.cancel()
@@ -62,11 +62,11 @@ async def outcome_of(future: ScalerFuture[T]) -> T:
 async def _end_of(future: ScalerFuture[Any]) -> None:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiter = _LoopWaiter(ended)
-    if future.add_waiter(waiter):
+    if future._add_waiter(waiter):
         try:
             await ended
         finally:
-            future.remove_waiter(waiter)
+            future._remove_waiter(waiter)
 
 
 def _load(future: ScalerFuture[Any]) -> BaseException | None:

@@ -25,10 +25,10 @@ def deliver(outcomes: Deliver) -> None:
         watched, changed = _end_unwatched(outcomes, failures)
     for future, status, payload in watched:
         try:
-            if future.settle(status, payload, outcomes.reports):
+            if future._settle(status, payload, outcomes.reports):
                 watch = future._watch
                 if watch is not None and watch.callbacks:
-                    future._owner.call_soon(future.invoke_callbacks)
+                    future._owner.call_soon(future._invoke_callbacks)
         except Exception as error:
             failures.append((future, future.task_id, error))
     for block in changed:
@@ -75,8 +75,8 @@ def _fail(call: OutstandingCall, task: int, cause: Exception) -> None:
     payload = LocalFailure.undelivered(cause)
     try:
         if isinstance(call, ScalerFuture):
-            call.settle(Status.FAILED, payload)
-            call._owner.call_soon(call.invoke_callbacks)  # no effect if they were called already
+            call._settle(Status.FAILED, payload)
+            call._owner.call_soon(call._invoke_callbacks)  # no effect if they were called already
         elif isinstance(call, CallBlock | GraphPiece):
             if not call.has(task):
                 call.take(task, Status.FAILED, payload)

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, RunReports
 from scaler_client.futures.argument_refs import ResultLease, ResultLeases, collector, same
-from scaler_client.futures.results import ProfilingInfo, dump_failure, is_interruption, load_outcome, refuse
+from scaler_client.futures.results import (
+    ProfilingInfo,
+    dump_failure,
+    is_interruption,
+    load_outcome,
+    profiling_info,
+    refuse,
+)
 from scaler_client.futures.waiters import (
     FutureOwner,
     ThreadWaiter,
@@ -95,7 +102,7 @@ class ScalerFuture(Future[T]):
         """Its dependencies."""
         return self._needs
 
-    def outcome(self) -> Outcome | Dump | None:
+    def _as_input(self) -> Outcome | Dump | None:
         """The outcome for a task that depends on it: status and payload, or how to get them if the bytes are not kept.
 
         None while there is none.
@@ -125,7 +132,7 @@ class ScalerFuture(Future[T]):
             lease = _leases.find(self.task_id)
             return lease.written if lease is not None else None
 
-    def settle(self, status: int, outcome: Any, reports: RunReports | None = None) -> bool:
+    def _settle(self, status: int, outcome: Any, reports: RunReports | None = None) -> bool:
         """Set the outcome and wake waiters; False if it was done before. Calls no callbacks."""
         watch = self._watching()
         with watch.lock:
@@ -141,9 +148,9 @@ class ScalerFuture(Future[T]):
                     watch.tell(untold, self)
         return True
 
-    def end_like(self, other: ScalerFuture[Any]) -> None:
+    def _end_like(self, other: ScalerFuture[Any]) -> None:
         """Take the outcome of another future, which is an argument of this call and has failed."""
-        self.settle(*(other._as_written() or (other._status, other._outcome)))
+        self._settle(*(other._as_written() or (other._status, other._outcome)))
 
     # --- the interface of concurrent.futures ------------------------------------------------------------------------
 
@@ -214,7 +221,7 @@ class ScalerFuture(Future[T]):
         except Exception:
             logging.getLogger("scaler").exception("exception calling callback for %r", self)
 
-    def invoke_callbacks(self) -> None:
+    def _invoke_callbacks(self) -> None:
         """Call the pending callbacks."""
         if self._watch is not None:
             due_callbacks.call(self, self._watch.callbacks)
@@ -223,7 +230,7 @@ class ScalerFuture(Future[T]):
         """What the run cost; raises ValueError where it has not finished."""
         if self._reports is None:
             raise ValueError(f"{self!r} was not run to its end: there is no profile")
-        return ProfilingInfo.of(self._reports.profile(self.task_id), self._reports.worker)
+        return profiling_info(self._reports.profile(self.task_id), self._reports.worker)
 
     def set_running_or_notify_cancel(self) -> bool:
         """Whether it was not cancelled."""
@@ -247,16 +254,16 @@ class ScalerFuture(Future[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         found = collector()
-        if not self.done() or self.is_stored_for(found.owner, pickles.load):
+        if not self.done() or self._is_stored_for(found.owner, pickles.load):
             return load_input, (found.await_result(self),)
-        if (payload := self.payload_for(pickles.load)) is not None:
+        if (payload := self._payload_for(pickles.load)) is not None:
             return pickles.load, (payload,)
         if self._status in (Status.VALUE, _VALUE):
-            return same, (self.made(),)
+            return same, (self._made(),)
         found.failed = self
         return same, (None,)
 
-    def add_waiter(self, waiter: object) -> bool:
+    def _add_waiter(self, waiter: object) -> bool:
         """Add a waiter of concurrent.futures; False if the future is done already."""
         watch = self._watching()
         with watch.lock:
@@ -265,28 +272,28 @@ class ScalerFuture(Future[T]):
             watch.waiters.append(waiter)
             return True
 
-    def remove_waiter(self, waiter: object) -> None:
+    def _remove_waiter(self, waiter: object) -> None:
         """Remove a waiter."""
         watch = self._watching()
         with watch.lock:
             watch.waiters.remove(waiter)
 
-    def is_stored(self) -> bool:
+    def _is_stored(self) -> bool:
         """Whether the outcome is in object storage and not fetched yet."""
         return self._status < _CANCELLED and type(self._outcome) is StoredPayload
 
-    def is_stored_for(self, owner: FutureOwner, load: Callable[[Any], Any]) -> bool:
+    def _is_stored_for(self, owner: FutureOwner, load: Callable[[Any], Any]) -> bool:
         """Whether the result is in object storage, readable by calls of this owner, and loaded with `load`."""
         status, payload = self._as_written() or (_PENDING, b"")
         stored = status == Status.VALUE and type(payload) is StoredPayload
         return stored and self._owner is owner and self._group.load == load
 
-    def payload_for(self, load: Callable[[Any], Any]) -> bytes | None:
+    def _payload_for(self, load: Callable[[Any], Any]) -> bytes | None:
         """The received bytes of the result, if they are kept and loaded with `load`; raises ScalerError."""
         status, payload = self._as_written() or (_PENDING, b"")
         return bytes(fetched(payload)) if status == Status.VALUE and self._group.load == load else None
 
-    def made(self) -> T:
+    def _made(self) -> T:
         """The result as the task returned it, even if the value that `result` returned was changed since."""
         status, payload = self._as_written() or (_PENDING, b"")
         if status != Status.VALUE:
@@ -294,7 +301,7 @@ class ScalerFuture(Future[T]):
         value: T = load_with(self._group.load, fetched(payload))
         return value
 
-    def lease(self) -> ResultLease:
+    def _lease(self) -> ResultLease:
         """The lease that calls hold while they depend on the result."""
         with guard:
             lease = _leases.find(self.task_id)
@@ -302,7 +309,7 @@ class ScalerFuture(Future[T]):
                 _leases.add(lease := ResultLease(self))
         return lease
 
-    def failed(self) -> bool:
+    def _failed(self) -> bool:
         """Whether there is an exception; loads nothing."""
         return self._status in (Status.RAISED, Status.FAILED, _ERROR)
 
@@ -322,15 +329,15 @@ class ScalerFuture(Future[T]):
         If a signal handler raises on the way, threads of the client do the rest.
         """
         try:
-            if not self.settle(status, outcome):
+            if not self._settle(status, outcome):
                 return False
             self._owner.cancel((self.task_id,))
-            self.invoke_callbacks()
+            self._invoke_callbacks()
             return True
         except BaseException:
             if self.done():
                 self._owner.cancel((self.task_id,))
-                self._owner.call_soon(self.invoke_callbacks)
+                self._owner.call_soon(self._invoke_callbacks)
             raise
 
     def _watching(self) -> Watch:
@@ -343,13 +350,13 @@ class ScalerFuture(Future[T]):
     def _wait(self, timeout: float | None) -> None:
         with self._owner.waiting:
             waiter = ThreadWaiter()
-            if not self.add_waiter(waiter):
+            if not self._add_waiter(waiter):
                 return
             try:
                 if not waiter.wait(timeout):
                     raise WaitTimeoutError(f"{self!r} was not done within {timeout} s")
             finally:
-                self.remove_waiter(waiter)
+                self._remove_waiter(waiter)
 
     def _finish(self, timeout: float | None) -> None:
         """Wait, then load the value or exception; threads that do so concurrently get the same object."""
@@ -412,5 +419,5 @@ _leases = ResultLeases()
 def finished_future(owner: FutureOwner, group: CallGroup, value: T) -> ScalerFuture[T]:
     """A future that has its result from the start."""
     future: ScalerFuture[T] = ScalerFuture(owner, 0, group, b"")
-    future.settle(_VALUE, value)
+    future._settle(_VALUE, value)
     return future

@@ -44,17 +44,6 @@ class ProfilingInfo:
     worker: str
     attempt: int
 
-    @classmethod
-    def of(cls, profile: Profile, agent: str) -> ProfilingInfo:
-        """What a profile record says."""
-        return cls(
-            duration_s=profile.duration_us / 1e6,
-            cpu_time_s=profile.cpu_us / 1e6,
-            memory_peak=profile.peak_memory,
-            worker=f"{agent}/{profile.worker}" if agent else str(profile.worker),
-            attempt=profile.attempt,
-        )
-
     @property
     def duration_us(self) -> int:
         """The duration in microseconds."""
@@ -64,6 +53,17 @@ class ProfilingInfo:
     def peak_memory(self) -> int:
         """The same as `memory_peak`."""
         return self.memory_peak
+
+
+def profiling_info(profile: Profile, agent: str) -> ProfilingInfo:
+    """What a profile record says about a run on this agent."""
+    return ProfilingInfo(
+        duration_s=profile.duration_us / 1e6,
+        cpu_time_s=profile.cpu_us / 1e6,
+        memory_peak=profile.peak_memory,
+        worker=f"{agent}/{profile.worker}" if agent else str(profile.worker),
+        attempt=profile.attempt,
+    )
 
 
 def load_failure(status: int, payload: Buffer) -> Failure:

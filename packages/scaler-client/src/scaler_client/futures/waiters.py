@@ -204,7 +204,7 @@ class Watch:
             waiter = waiters[-1]
             if future.cancelled():
                 waiter.add_cancelled(future)
-            elif future.failed():
+            elif future._failed():
                 waiter.add_exception(future)
             else:
                 waiter.add_result(future)

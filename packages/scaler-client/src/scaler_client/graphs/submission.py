@@ -92,7 +92,7 @@ class GraphSubmission:
                 future = self.futures[key] = ScalerFuture(owner, self._first + position, written[position], b"")
                 self._graph.requested[future.task_id] = future
                 if plan.consumers[position]:
-                    self._graph.leases[future.task_id] = future.lease()
+                    self._graph.leases[future.task_id] = future._lease()
             position = 0
             with gc_paused():
                 while position < len(kinds):
@@ -168,7 +168,7 @@ class GraphSubmission:
                 wait_until_put(stored)
             return self._store(written), found
         except FailedArgumentError as failed:  # the scheduler asks for this input, and the node ends like it
-            return b"", [failed.argument.lease()]
+            return b"", [failed.argument._lease()]
         except Exception as error:
             add_note(error, f"raised while node {shown(self._plan.keys[position])} of the graph was serialized")
             raise
@@ -256,7 +256,7 @@ class GraphSubmission:
         try:
             wait(self.futures.values(), return_when=FIRST_EXCEPTION)
             for future in self.futures.values():
-                if future.failed() or future.cancelled():
+                if future._failed() or future.cancelled():
                     future.result()
             return {key: self._value(key, value_of) for key in keys}
         except BaseException:

@@ -58,9 +58,9 @@ class BlockingSection:
         if task is None or self._mailbox.closed:
             return
         with self._lock:
-            threads = self._runs.pop(task.run, 0) + change
+            threads = self._runs.pop(task._run, 0) + change
             if threads > 0:
-                self._runs[task.run] = threads
+                self._runs[task._run] = threads
             if threads == (change > 0):
-                run, blocked = task.run, change > 0
+                run, blocked = task._run, change > 0
                 self._mailbox.put(Request(lambda core: core.mark_blocked(run, blocked)))
