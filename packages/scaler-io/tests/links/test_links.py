@@ -355,7 +355,7 @@ def test_a_peer_that_reads_nothing_is_given_up() -> None:
         hub.receive(b"route", beat, 1.0)
         answers += len(hub.outgoing())
         assert answers < 20_000
-    assert lost == [(A, PeerLost("it reads nothing of what it is sent"))]
+    assert lost == [(A, PeerLost("it does not read its messages"))]
     assert hub.cuts() == [b"route"]
 
 

@@ -36,7 +36,7 @@ class Served:
     def dial(self, name: bytes, *, inside: bool) -> InProcessDialer | Dialer:
         """One more who dials."""
         uplink = Uplink(
-            Hello(Role.CLIENT, name * 16, 5, session=1), time.monotonic(), timeout_seconds=60, handed=inside
+            Hello(Role.CLIENT, name * 16, 5, session=1), time.monotonic(), timeout_seconds=60, in_process=inside
         )
         dialer = InProcessDialer(self.listener, uplink) if inside else Dialer(self.listener.address, uplink)
         self.dialers[dialer] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from hashlib import blake2b
 
+IDENTITY_BYTES = 16
 SESSION_BITS = 32
 INCARNATION_BITS = 24
 """A run id is a scheduler incarnation (24 random bits) plus a counter.
@@ -19,7 +20,7 @@ LAST_COUNT = 2**SESSION_BITS - 1
 
 def new_identity() -> bytes:
     """128 random bits: who a client, an agent or a server is, for as long as its process lives."""
-    return secrets.token_bytes(16)
+    return secrets.token_bytes(IDENTITY_BYTES)
 
 
 def new_session() -> int:

@@ -1,19 +1,20 @@
-"""Links: what a connection promises, on the connecting side (Uplink) and on the accepting side (Hub). Pure, no IO.
+"""Links: the protocol state of connections, on the connecting side (Uplink) and on the accepting side (Hub). No IO.
 
-A connection is an *epoch*: the shell opens one, says so with `opened`, and never lets ZeroMQ reconnect behind our
-back. The first message of an epoch is Hello; it is answered by Welcome or Refused. Between two incarnations messages
-are numbered (scaler_io.links.streams); a new epoch of the same two sends the unacknowledged suffix again, duplicates
-are dropped, so the cores see every message exactly once and in order as long as both processes live. A peer that is
-another incarnation than before starts a fresh stream, and the core hears that (`LinkUp.resumed`, `PeerJoined.resumed`
-are False). Both sides agree on which stream it is: where the Welcome that replaced a stream by a new one may have been
-lost, the new one is not resumed either.
+A connection is an *epoch*: the shell opens one, reports it with `Uplink.opened`, and never lets ZeroMQ reconnect on its
+own. The first message of an epoch is Hello; the answer is Welcome or Refused. Messages between two incarnations are
+numbered (scaler_io.links.streams). A new epoch of the same two incarnations sends the unacknowledged messages again and
+drops duplicates, so the cores receive every message exactly once and in order as long as both processes live. A peer
+with another incarnation than before starts a new stream, and the core is told so: `LinkUp.resumed` and
+`PeerJoined.resumed` are False. Both sides must agree on the stream: if the Welcome that began a new stream may have
+been lost, that stream is not resumed either.
 
     Uplink:  DOWN --opened--> GREETING --Welcome--> UP --broken / NeedHello / silence--> DOWN
              GREETING --Refused--> REFUSED (final); DOWN for longer than the timeout --> LinkLost, once
 
-Both sides beat once per heartbeat interval; anything received is a sign of life. A peer whose route is gone is lost
-after its *grace*, a silent one after its *patience*, one that lets more than KEPT_LIMIT bytes pile up after
-STUCK_SECONDS without an acknowledgement. The largest message does not count: who gets it may not have asked for it.
-Answers that are not kept are counted until the peer returns a heartbeat, and a connection by which too much of anything
-stands unread is closed (`Hub.cuts`): what it would leave in the transport is bounded by nothing else.
+Both sides send a heartbeat per interval; every received message is a sign of life. The hub gives up a peer whose route
+has been broken for its *grace* time, one that has been silent for its *silence* time, and one that has acknowledged
+nothing for STUCK_SECONDS while more than KEPT_LIMIT bytes wait for it. The largest message is not counted, because its
+receiver may not have asked for it. Unnumbered messages are not kept, but counted until the peer returns a heartbeat. If
+a peer leaves too many of them unread, its connection is closed (`Hub.cuts`): nothing else bounds the memory that they
+take in the transport.
 """

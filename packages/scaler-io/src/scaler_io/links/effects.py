@@ -1,4 +1,4 @@
-"""What a core may ask of any shell."""
+"""Effects that a core may ask of any shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaler_protocol.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message to a peer; one that is gone is no error."""
+    """Send a message to a peer; if the peer is gone, the message is dropped."""
 
     to: bytes
     message: Message
@@ -17,7 +17,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Tell the operator; `level` is as in the standard library's logging."""
+    """Log a line; `level` is one of the logging module's."""
 
     level: int
     text: str

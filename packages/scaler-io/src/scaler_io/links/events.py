@@ -1,4 +1,4 @@
-"""What a link tells the core behind it. Pure, no IO."""
+"""Events: what a link reports to its core. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaler_protocol.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """The peer welcomed us; without `resumed` it knows nothing of what we sent before."""
+    """The peer sent Welcome; unless `resumed`, it knows nothing of earlier messages."""
 
     welcome: Welcome
     resumed: bool
@@ -18,28 +18,28 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The connection broke; attempts to make a new one go on."""
+    """The connection broke; the link goes on trying to make a new one."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """No connection for longer than the timeout."""
+    """There has been no connection for longer than the timeout."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRefused:
-    """The peer will not have us."""
+    """The peer refused the connection; the link does not try again."""
 
     reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PeerJoined:
-    """A peer said Hello; without `resumed` it is new, or has lost what it knew."""
+    """A peer sent Hello and is welcome; unless `resumed`, it is new or has lost its state."""
 
     hello: Hello
     resumed: bool
@@ -47,7 +47,7 @@ class PeerJoined:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """A peer is gone for good; with `farewell` it has said so itself."""
+    """A peer is gone for good; `farewell` if it sent Goodbye."""
 
     reason: str
     farewell: bool = False
@@ -55,7 +55,7 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """A message to a peer could not be written: the peer will never have it, and the link is as it was."""
+    """A message to a peer could not be encoded: the peer never receives it, and the link is unchanged."""
 
     message: Message
     reason: str

@@ -1,4 +1,4 @@
-"""The accepting side of many links. scaler_io.links tells the theory. Pure, no IO."""
+"""Hub: the accepting side of many links; scaler_io.links describes the protocol. Pure, no IO."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scaler_io.links.streams import (
     StreamGapError,
     StreamMismatchError,
     is_numbered,
-    opened,
+    message_of,
 )
 from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import (
@@ -35,28 +35,28 @@ from scaler_protocol.handshake import (
 from scaler_protocol.messages import Message
 
 UNREAD_LIMIT = 1024 * 1024
-"""Bytes of answers that are not kept, and that nobody may have read, after which a connection is closed.
+"""Bytes of unnumbered messages that a peer may leave unread before its connection is closed.
 
-Who reads them says so about once per heartbeat interval, and has asked for a handful by then.
+A peer that reads confirms this about once per heartbeat interval, and needs only a few such messages meanwhile.
 """
-_BEATS = 16
-_UNKEPT_BYTES = 128
-"""What ZeroMQ keeps of a small answer, about."""
+_HEARTBEATS = 16
+_UNNUMBERED_BYTES = 128
+"""About what ZeroMQ takes for a small message."""
 _ROUTES_LIMIT = 65_536
-"""Routes without a peer of which it is known how much they may have unread: there are no more connections."""
+"""Most routes without a peer whose unread bytes are counted: there are no more connections."""
 _LINK_MESSAGES = frozenset({Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge, Goodbye})
 
 
 class _Peer:
-    """One peer as the Hub sees it."""
+    """The hub's record of one peer."""
 
     __slots__ = (
-        "beaten",
-        "beats",
         "broken_at",
         "confirmed",
         "fault",
-        "heard",
+        "heard_at",
+        "heartbeat_at",
+        "heartbeats",
         "hello",
         "identity",
         "round_trip",
@@ -68,40 +68,41 @@ class _Peer:
     )  # fmt: skip
 
     def __init__(
-        self, hello: Hello, route: bytes, timeouts: PeerTimeouts, now: float, *, confirmed: bool, handed: bool
+        self, hello: Hello, route: bytes, timeouts: PeerTimeouts, now: float, *, confirmed: bool, in_process: bool
     ) -> None:
         self.identity, self.hello, self.route, self.timeouts = hello.identity, hello, route, timeouts
-        self.stream = Stream(handed=handed)
-        self.heard = self.beaten = now
-        self.beats: deque[int] = deque(maxlen=_BEATS)
-        """What the last heartbeats said: who returns one reads. Nobody knows our clock to the nanosecond."""
+        self.stream = Stream(in_process=in_process)
+        self.heard_at = self.heartbeat_at = now
+        self.heartbeats: deque[int] = deque(maxlen=_HEARTBEATS)
+        """Times in the last heartbeats, in ns: a peer that returns one has read it, for nobody can guess our clock."""
         self.broken_at: float | None = None
         self.confirmed = confirmed
-        """Whether it will know this stream when it names us again.
+        """Whether the peer knows this stream.
 
-        One that had an earlier stream with us may have missed the Welcome that began this one, until it speaks in it.
+        A peer with an earlier stream to this hub may have missed the Welcome that began the new one, until it sends a
+        message in the new one.
         """
         self.round_trip = 0.0
         self.stuck: tuple[int, float] | None = None
-        """The oldest message that it has not acknowledged, and since when, while too much waits behind that."""
+        """While too many bytes wait for the peer: the oldest unacknowledged message, and since when it is that."""
         self.unread = 0
-        """Bytes of answers without a number since it last showed that it reads what we send."""
+        """Bytes of unnumbered messages since the peer last returned a heartbeat."""
         self.fault = ""
-        """The malformed message that ended the link."""
+        """Why the link was ended: a malformed message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTimeouts:
-    """How long a peer may be gone (its route broken) and how long silent, in seconds, before it is lost."""
+    """Seconds after which a peer is lost: `grace` with a broken route, `silence` without a message."""
 
     grace: float
     silence: float
 
 
 class Hub:
-    """The accepting side of many links. Peers are named by their identity; routes are an affair of the Hub alone.
+    """The accepting side of many links. It names peers by their identity; the core knows no routes.
 
-    Work per `tick` follows what is to be done, not how many peers there are.
+    `tick` visits only peers with something due, so its cost does not depend on the number of peers.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Hub:
         self.refused_frames = 0
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
-        """Messages by type, since the start."""
+        """Numbers of messages by type, since the start."""
         self._incarnation = incarnation
         self._admit = admit
         self._timeouts = timeouts
@@ -125,104 +126,107 @@ class Hub:
         self._out: list[tuple[bytes, Frames]] = []
         self._cuts: list[bytes] = []
         self._unread: dict[bytes, int] = {}
-        """Bytes that may stand unread on routes without a peer."""
-        self._beats: deque[_Peer] = deque()
-        """Peers in the order of their last beat; forgotten ones are passed over."""
+        """Bytes that may be unread on each route without a peer."""
+        self._heartbeats: deque[_Peer] = deque()
+        """Peers in the order of their last heartbeat; forgotten ones are skipped."""
         self._owing: dict[_Peer, None] = {}
-        """Peers that may be owed an acknowledgement."""
-        self._suspects: dict[_Peer, None] = {}
-        """Peers whose route is broken, or who let too much pile up."""
-        self._ticked: float | None = None
+        """Peers that may wait for an acknowledgement."""
+        self._watched: dict[_Peer, None] = {}
+        """Peers that every tick examines: with a broken route, or with too many bytes waiting or unread."""
+        self._ticked_at: float | None = None
 
     def receive(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
-        """Take a message; returns the peer and what it means to the core. Raises ProtocolError for garbage."""
+        """Receive a message; returns the peer and the event for the core, if any.
+
+        Raises ProtocolError for a message that is malformed or not allowed here.
+        """
         if len(frames) < 2:
             raise ProtocolError(f"a message has at least 2 frames, not {len(frames)}")
         peer = self._routes.get(route)
         if peer is None:
-            return self._greet(route, frames, now)
-        peer.heard, peer.confirmed = now, True
+            return self._receive_hello(route, frames, now)
+        peer.heard_at, peer.confirmed = now, True
         stream = peer.stream
         try:
             if not stream.read(frames[0], now):
                 return None
         except (StreamGapError, StreamMismatchError) as error:
             peer.confirmed = isinstance(error, StreamGapError)
-            self._ask_hello(route, stream.handed)
+            self._ask_hello(route, stream.in_process)
             self.unreachable(route, now)
             self._leave_route(peer)
             raise
         if stream.owed == 1:
             self._owing[peer] = None
         elif stream.owed >= ACK_MESSAGES:
-            self._write_unkept(peer, Acknowledge())
-        message = self._open(peer, frames)
+            self._write_unnumbered(peer, Acknowledge())
+        message = self._decode(peer, frames)
         self.received[type(message).__name__] += 1
         if type(message) in _LINK_MESSAGES:
-            return self._about_link(peer, message, now)
+            return self._handle_link_message(peer, message, now)
         if not is_numbered(frames[0]):
-            raise ProtocolError(f"{type(message).__name__} came without a number")
+            raise ProtocolError(f"{type(message).__name__} must be numbered")
         return peer.identity, message
 
     def send(self, to: bytes, message: Message) -> None:
-        """Send to a peer, now or in its next epoch. A peer that is lost is no error: the message is dropped.
+        """Send to a peer, now or in its next epoch. A message to a lost peer is dropped; this is no error.
 
-        Raises, changing nothing, for a message that cannot be encoded.
+        Raises MalformedMessageError, and changes nothing, for a message that cannot be encoded.
         """
         if peer := self._peers.get(to):
             self._write(peer, message)
 
     def outgoing(self) -> list[tuple[bytes, Frames]]:
-        """Take what is to be written: routes and frames, in order."""
+        """Return and clear the messages to write: routes and frames, in order."""
         out, self._out = self._out, []
         return out
 
     def cuts(self) -> list[bytes]:
-        """Take the routes whose connections are to be closed, whatever of `outgoing` is still on its way there."""
+        """Return and clear the routes whose connections must be closed, even if messages to them are on their way."""
         cuts, self._cuts = self._cuts, []
         return cuts
 
     def unreachable(self, route: bytes, now: float) -> None:
-        """Nothing can be written to this route any more; what the peer said last may still be unread."""
+        """Record that nothing can be written to this route any more; it may still hold messages from the peer."""
         peer = self._routes.get(route)
         if peer is not None and peer.broken_at is None:
             peer.broken_at = now
-            self._suspects[peer] = None
+            self._watched[peer] = None
 
     def round_trip(self, identity: bytes) -> float:
-        """Seconds of the last heartbeat's round trip."""
+        """Seconds of the last heartbeat's round trip; 0 before the first one, and for an unknown peer."""
         peer = self._peers.get(identity)
         return peer.round_trip if peer else 0.0
 
     def tick(self, now: float) -> list[tuple[bytes, HubEvent]]:
-        """Beat, acknowledge, notice who is gone. Call at least every heartbeat interval."""
-        self._forgive(now)
+        """Send due heartbeats and acknowledgements; returns the lost peers. Call at least every heartbeat interval."""
+        self._exclude_pause(now)
         lost: list[tuple[bytes, HubEvent]] = []
-        for peer in list(self._suspects):
+        for peer in list(self._watched):
             if peer.broken_at is None and peer.unread <= UNREAD_LIMIT and not self._is_behind(peer, now):
-                del self._suspects[peer]
+                del self._watched[peer]
             else:
-                self._judge(peer, now, lost)
-        while self._beats and now >= self._beats[0].beaten + self._heartbeat:
-            peer = self._beats.popleft()
-            if self._peers.get(peer.identity) is peer and not self._judge(peer, now, lost):
-                peer.beaten = now
-                self._beats.append(peer)
-                peer.beats.append(int(now * 1e9))
-                self._write_unkept(peer, Heartbeat(sent=peer.beats[-1]))
+                self._drop_if_lost(peer, now, lost)
+        while self._heartbeats and now >= self._heartbeats[0].heartbeat_at + self._heartbeat:
+            peer = self._heartbeats.popleft()
+            if self._peers.get(peer.identity) is peer and not self._drop_if_lost(peer, now, lost):
+                peer.heartbeat_at = now
+                self._heartbeats.append(peer)
+                peer.heartbeats.append(int(now * 1e9))
+                self._write_unnumbered(peer, Heartbeat(sent=peer.heartbeats[-1]))
         for peer in list(self._owing):
             due = peer.stream.owes_acknowledgement(now)
             if due and peer.broken_at is None:
-                self._write_unkept(peer, Acknowledge())
+                self._write_unnumbered(peer, Acknowledge())
             if due or not peer.stream.owed:
                 del self._owing[peer]
         return lost
 
     def due(self) -> float | None:
-        """When `tick` has something to do, if any peer is connected."""
-        times = [self._beats[0].beaten + self._heartbeat] if self._beats else []
+        """When `tick` must be called; None if no peer is connected."""
+        times = [self._heartbeats[0].heartbeat_at + self._heartbeat] if self._heartbeats else []
         times += [at for peer in self._owing if (at := peer.stream.acknowledgement_due()) is not None]
-        for peer in self._suspects:
+        for peer in self._watched:
             if peer.stream.backlog > KEPT_MOST or peer.unread > UNREAD_LIMIT:
                 times.append(-math.inf)
             elif peer.broken_at is not None:
@@ -231,39 +235,39 @@ class Hub:
                 times.append(peer.stuck[1] + STUCK_SECONDS)
         return min(times, default=None)
 
-    def _forgive(self, now: float) -> None:
-        """Time in which we did not look is nobody's silence: what came meanwhile may still stand unread."""
-        if self._ticked is not None and now > self._ticked + 3 * self._heartbeat:
-            missed = now - self._ticked - self._heartbeat
+    def _exclude_pause(self, now: float) -> None:
+        """Do not count time in which this process was paused as silence: messages that came meanwhile may be unread."""
+        if self._ticked_at is not None and now > self._ticked_at + 3 * self._heartbeat:
+            missed = now - self._ticked_at - self._heartbeat
             for peer in self._peers.values():
-                peer.heard += missed
+                peer.heard_at += missed
                 if peer.broken_at is not None:
                     peer.broken_at += missed
                 if peer.stuck is not None:
                     peer.stuck = peer.stuck[0], peer.stuck[1] + missed
-        self._ticked = now
+        self._ticked_at = now
 
-    def _judge(self, peer: _Peer, now: float, lost: list[tuple[bytes, HubEvent]]) -> bool:
-        """Whether the peer is lost."""
+    def _drop_if_lost(self, peer: _Peer, now: float, lost: list[tuple[bytes, HubEvent]]) -> bool:
+        """Forget the peer if it is lost, and add the event to `lost`; returns whether it is."""
         reason = ""
         if peer.broken_at is not None and now >= peer.broken_at + peer.timeouts.grace:
             reason = peer.fault or "its connection is gone"
-        elif now >= peer.heard + peer.timeouts.silence:
+        elif now >= peer.heard_at + peer.timeouts.silence:
             reason = f"silent for {peer.timeouts.silence:g} s"
         elif self._is_too_slow(peer, now):
             reason = f"too slow: {peer.stream.kept_bytes:,} bytes wait for it"
         elif peer.unread > UNREAD_LIMIT:
-            reason = "it reads nothing of what it is sent"
+            reason = "it does not read its messages"
         if reason:
             if peer.broken_at is None:
-                self._ask_hello(peer.route, peer.stream.handed)
+                self._ask_hello(peer.route, peer.stream.in_process)
             self._forget(peer)
             lost.append((peer.identity, PeerLost(reason)))
         return bool(reason)
 
     @staticmethod
     def _is_behind(peer: _Peer, now: float) -> bool:
-        """Whether too much waits for the peer; since when it has acknowledged nothing is noted."""
+        """Whether too many bytes wait for the peer; `stuck` records since when it has acknowledged nothing."""
         if peer.stream.backlog <= KEPT_LIMIT:
             peer.stuck = None
         elif peer.stuck is None or peer.stuck[0] != peer.stream.oldest:
@@ -275,13 +279,13 @@ class Hub:
             return False
         return peer.stream.backlog > KEPT_MOST or now >= peer.stuck[1] + STUCK_SECONDS
 
-    def _about_link(self, peer: _Peer, message: Message, now: float) -> tuple[bytes, HubEvent] | None:
+    def _handle_link_message(self, peer: _Peer, message: Message, now: float) -> tuple[bytes, HubEvent] | None:
         if isinstance(message, Heartbeat):
             if not message.echo:
-                self._write_unkept(peer, replace(message, echo=True))
+                self._write_unnumbered(peer, replace(message, echo=True))
                 return None
             peer.round_trip = now - message.sent / 1e9
-            if message.sent in peer.beats:
+            if message.sent in peer.heartbeats:
                 peer.unread = 0
             return None
         if isinstance(message, Acknowledge):
@@ -290,85 +294,116 @@ class Hub:
             self._forget(peer)
             return peer.identity, PeerLost(message.reason or "it said goodbye", farewell=True)
         who = peer.hello.name or peer.identity.hex()
-        raise ProtocolError(f"{who} said {type(message).__name__} in the middle of an epoch")
+        raise ProtocolError(f"{who} sent {type(message).__name__} in the middle of an epoch")
 
-    def _greet(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
-        if len(frames[0]) != HEADER.size:
-            raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(frames[0])}")
-        handed = type(frames[1]) is not bytes
-        try:
-            hello = opened(frames)
-        except MalformedMessageError as error:
-            if str(error.details.get("field", "")).startswith("Hello."):  # its sender can be told what is wrong
-                self._answer(route, Refused([str(error)], [RefusalCode.MALFORMED]), handed)
-            raise
-        self.received[type(hello).__name__] += 1
-        if not isinstance(hello, Hello):
+    def _receive_hello(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
+        """Handle a message from a route without a peer: a Hello, or the sender is asked for one."""
+        in_process = type(frames[1]) is not bytes
+        hello = self._decode_hello(route, frames, in_process)
+        if hello is None:
             self.refused_frames += 1
-            self._ask_hello(route, handed)
+            self._ask_hello(route, in_process)
             return None
         peer = self._peers.get(hello.identity)
-        same = peer is not None and peer.hello.incarnation == hello.incarnation
-        if peer is not None and same and hello.epoch <= peer.hello.epoch:
-            return None  # a stale Hello of an epoch that is over
+        if peer is not None and hello.incarnation == peer.hello.incarnation and hello.epoch <= peer.hello.epoch:
+            return None  # a late Hello of an epoch that is over
         answer = self._admit(hello)
         if isinstance(answer, Refused):
-            self._answer(route, answer, handed)
+            self._answer(route, answer, in_process)
             return None
-        names_us = hello.peer_incarnation == self._incarnation
-        known = same and names_us and peer is not None and peer.confirmed and hello.received <= peer.stream.sent
-        if peer is not None and known:
-            self._routes.pop(peer.route, None)
-            self._cuts.append(peer.route)
-            peer.route, peer.hello, peer.broken_at, peer.heard = route, hello, None, now
-            peer.timeouts = self._timeouts(hello)
-            peer.stream.acknowledge(hello.received)
+        resumable = self._resumable(hello)
+        if resumable is not None:
+            peer = self._resume(resumable, route, hello, now)
         else:
-            if peer is not None:
-                self._forget(peer)
-                self._cuts.append(peer.route)
-            peer = _Peer(hello, route, self._timeouts(hello), now, confirmed=not names_us, handed=handed)
-            self._peers[hello.identity] = peer
-            self._beats.append(peer)
+            peer = self._join(route, hello, now, in_process)
+        resumed = resumable is not None
+        self._welcome(peer, answer, resumed)
+        return peer.identity, PeerJoined(hello, resumed)
+
+    def _decode_hello(self, route: bytes, frames: list[bytes], in_process: bool) -> Hello | None:
+        """Decode a Hello; None for another message. Raises ProtocolError for a malformed one.
+
+        The sender of a malformed Hello is told what is wrong with it.
+        """
+        if len(frames[0]) != HEADER.size:
+            raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(frames[0])}")
+        try:
+            message = message_of(frames)
+        except MalformedMessageError as error:
+            if str(error.details.get("field", "")).startswith("Hello."):
+                self._answer(route, Refused([str(error)], [RefusalCode.MALFORMED]), in_process)
+            raise
+        self.received[type(message).__name__] += 1
+        return message if isinstance(message, Hello) else None
+
+    def _resumable(self, hello: Hello) -> _Peer | None:
+        """The peer whose stream a new epoch continues: both sides must know the stream and each other's incarnation."""
+        peer = self._peers.get(hello.identity)
+        if peer is None or hello.incarnation != peer.hello.incarnation or hello.peer_incarnation != self._incarnation:
+            return None
+        return peer if peer.confirmed and hello.received <= peer.stream.sent else None
+
+    def _resume(self, peer: _Peer, route: bytes, hello: Hello, now: float) -> _Peer:
+        """Continue the stream of a known peer on a new route."""
+        self._routes.pop(peer.route, None)
+        self._cuts.append(peer.route)
+        peer.route, peer.hello, peer.broken_at, peer.heard_at = route, hello, None, now
+        peer.timeouts = self._timeouts(hello)
+        peer.stream.acknowledge(hello.received)
         self._routes[route] = peer
+        return peer
+
+    def _join(self, route: bytes, hello: Hello, now: float, in_process: bool) -> _Peer:
+        """Begin a stream with a peer, in place of an earlier one with the same identity."""
+        earlier = self._peers.get(hello.identity)
+        if earlier is not None:
+            self._forget(earlier)
+            self._cuts.append(earlier.route)
+        confirmed = hello.peer_incarnation != self._incarnation
+        peer = _Peer(hello, route, self._timeouts(hello), now, confirmed=confirmed, in_process=in_process)
+        self._peers[hello.identity] = self._routes[route] = peer
+        self._heartbeats.append(peer)
+        return peer
+
+    def _welcome(self, peer: _Peer, answer: Welcome, resumed: bool) -> None:
+        """Send Welcome, then the messages that the peer has not acknowledged."""
         welcome = replace(
             answer,
             incarnation=self._incarnation,
             received=peer.stream.received,
-            resumed=known,
+            resumed=resumed,
             heartbeat_seconds=self._heartbeat,
         )
         self._write(peer, welcome)
-        self._out += [(route, again) for again in peer.stream.unacknowledged()]
-        return peer.identity, PeerJoined(hello, known)
+        self._out += [(peer.route, frames) for frames in peer.stream.unacknowledged()]
 
-    def _open(self, peer: _Peer, frames: list[bytes]) -> Message:
-        """Decode a message; a numbered one that is malformed ends the link, or its sender would wait for ever.
+    def _decode(self, peer: _Peer, frames: list[bytes]) -> Message:
+        """Decode a message. A malformed numbered one ends the link, because its sender would wait for ever.
 
-        The next tick reports the loss.
+        The next tick reports the peer as lost.
         """
         try:
-            return opened(frames)
+            return message_of(frames)
         except MalformedMessageError as error:
             if is_numbered(frames[0]):
                 peer.fault = f"malformed message: {error}"
                 self._write(peer, Refused([peer.fault], [RefusalCode.MALFORMED]))
                 self._leave_route(peer)
                 peer.broken_at, peer.confirmed = -math.inf, False
-                self._suspects[peer] = None
+                self._watched[peer] = None
             raise
 
-    def _ask_hello(self, route: bytes, handed: bool) -> None:
-        self._answer(route, NeedHello(), handed)
+    def _ask_hello(self, route: bytes, in_process: bool) -> None:
+        self._answer(route, NeedHello(), in_process)
 
-    def _answer(self, route: bytes, message: Message, handed: bool) -> None:
-        """Write to a route without a peer, unless too much stands unread there."""
-        frames = Stream(handed=handed).write(message)
-        if self._pile_up(route, 0 if handed else _UNKEPT_BYTES + sum(map(len, frames))):
+    def _answer(self, route: bytes, message: Message, in_process: bool) -> None:
+        """Write to a route without a peer, unless too many bytes are unread there."""
+        frames = Stream(in_process=in_process).write(message)
+        if self._count_unread(route, 0 if in_process else _UNNUMBERED_BYTES + sum(map(len, frames))):
             self._out.append((route, frames))
 
-    def _pile_up(self, route: bytes, size: int) -> bool:
-        """Note what may stay unread on a route without a peer; False where its connection is closed for that."""
+    def _count_unread(self, route: bytes, size: int) -> bool:
+        """Count bytes that may be unread on a route without a peer; False if its connection is closed for that."""
         unread = self._unread.pop(route, 0) + size
         if unread > UNREAD_LIMIT:
             self._cuts.append(route)
@@ -378,12 +413,12 @@ class Hub:
             del self._unread[next(iter(self._unread))]
         return True
 
-    def _write_unkept(self, peer: _Peer, message: Message) -> None:
-        """Write an answer that nobody will acknowledge."""
+    def _write_unnumbered(self, peer: _Peer, message: Message) -> None:
+        """Write a message that will not be acknowledged."""
         self._write(peer, message)
-        peer.unread += _UNKEPT_BYTES
+        peer.unread += _UNNUMBERED_BYTES
         if peer.unread > UNREAD_LIMIT:
-            self._suspects[peer] = None
+            self._watched[peer] = None
 
     def _write(self, peer: _Peer, message: Message) -> None:
         stream = peer.stream
@@ -392,17 +427,17 @@ class Hub:
         if peer.broken_at is None:
             self._out.append((peer.route, frames))
         if stream.kept_bytes > KEPT_LIMIT:
-            self._suspects[peer] = None
+            self._watched[peer] = None
 
     def _leave_route(self, peer: _Peer) -> None:
-        """The peer has no route any more; what it was sent by that may stand unread there."""
+        """Detach the peer from its route, where messages to it may be unread."""
         if self._routes.get(peer.route) is peer:
             del self._routes[peer.route]
-            self._pile_up(peer.route, peer.stream.kept_bytes + peer.unread)
+            self._count_unread(peer.route, peer.stream.kept_bytes + peer.unread)
 
     def _forget(self, peer: _Peer) -> None:
         self._leave_route(peer)
         if self._peers.get(peer.identity) is peer:
             del self._peers[peer.identity]
-        self._suspects.pop(peer, None)
+        self._watched.pop(peer, None)
         self._owing.pop(peer, None)

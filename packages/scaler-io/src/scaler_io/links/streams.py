@@ -1,10 +1,10 @@
-"""A numbered stream of messages between two incarnations: what was lost with a connection is sent again, once.
+"""Numbered streams between two incarnations: a message that is lost with a connection is sent again, exactly once.
 
-Every message starts with a header of two little-endian 64-bit numbers: the message's sequence (0 for messages that
-only make and keep the connection) and the highest sequence received from the peer. Acknowledgements are
-cumulative and ride on whatever is sent; alone they go only after ACK_SECONDS or ACK_MESSAGES (one per message triples
-the 99th percentile of a round trip). An acknowledgement says that the peer's process has the message, nothing more:
-release is a matter of tasks.
+Every message starts with a header of two little-endian 64-bit numbers: the message's sequence (0 for messages that only
+make and keep the connection) and the highest sequence received from the peer. Acknowledgements are cumulative and
+travel in the header of any message; a separate Acknowledge follows only after ACK_SECONDS or ACK_MESSAGES (one per
+message triples the 99th percentile of a round trip). An acknowledgement means that the peer's process has the message,
+nothing more; outcomes are released by other messages.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, 
 from scaler_protocol.messages import MESSAGE_LIMIT, Message
 
 Frames = Sequence[Any]
-"""The header of a message, columns and, where there is one, payload; or header and message, if it was *handed over*.
+"""Parts of a message: header, columns and an optional payload; on an in-process link header and the Message itself.
 
-Handed over is what does not leave its process: as it is, and nobody may change it.
+Nobody may change a message that is passed in process: sender and receiver share it.
 """
 
 HEADER = struct.Struct("<QQ")
@@ -31,25 +31,25 @@ _HEAD = _COLUMNS_SIZE.size + HEADER.size
 ACK_SECONDS = 0.05
 ACK_MESSAGES = 256
 KEPT_LIMIT = 64 * 1024 * 1024
-"""Bytes sent to a peer and not acknowledged, beside the largest message, after which it must acknowledge some."""
+"""Bytes sent and not acknowledged, without the largest message, beyond which a peer must acknowledge some."""
 KEPT_MOST = 4 * KEPT_LIMIT
-"""After which it is cut off as too slow at once."""
+"""Such bytes beyond which a peer is dropped as too slow at once."""
 STUCK_SECONDS = 10.0
-"""How long a peer may acknowledge nothing while more than KEPT_LIMIT waits for it."""
+"""How long a peer may acknowledge nothing while more than KEPT_LIMIT bytes wait for it."""
 
 
 def join(frames: Frames) -> bytes:
-    """A message as it travels: the size of its columns, header, columns, payload, all in one.
+    """A message as one transport frame: the size of its columns, header, columns, payload.
 
-    A transport takes longer for each part than for the bytes in it.
+    A transport takes longer for each frame than for the bytes in it.
     """
     return b"".join((_COLUMNS_SIZE.pack(sum(map(len, frames[1:2]))), *frames))
 
 
 def cut(written: Any) -> list[bytes]:
-    """Header, columns and, where there is one, payload of a message as it travels; nothing of what can be none.
+    """The parts of a transport frame: header, columns and an optional payload; empty if it is no message.
 
-    Of a memoryview the payload is a part, not a copy.
+    The payload is a view if `written` is a memoryview.
     """
     if len(written) < _HEAD:
         return []
@@ -65,51 +65,57 @@ _UNNUMBERED_HEAD = bytes(8)
 
 
 def is_numbered(header: bytes) -> bool:
-    """Whether a message with this header has a place in the stream."""
+    """Whether a message with this header is numbered."""
     return header[:8] != _UNNUMBERED_HEAD
 
 
-def opened(frames: Frames) -> Message:
-    """The message behind a header; raises MalformedMessageError."""
+def message_of(frames: Frames) -> Message:
+    """Decode the message behind a header; raises MalformedMessageError."""
     if type(frames[1]) is bytes:
         return decode(frames[1:])
-    handed: Message = frames[1]
-    return handed
+    message: Message = frames[1]
+    return message
 
 
 class StreamGapError(ProtocolError):
-    """Messages of a numbered stream are missing: the connection must start a new epoch."""
+    """Messages of a numbered stream are missing: a new epoch must begin, which sends them again."""
 
 
 class StreamMismatchError(ProtocolError):
-    """The two ends do not speak of the same stream: they must begin a new one."""
+    """The two sides do not agree on the stream: they must begin a new one."""
 
 
 class Stream:
-    """Both directions of one numbered stream, whose messages are written or handed over."""
+    """Both directions of one numbered stream; `in_process` if messages are passed as objects instead of encoded."""
 
-    __slots__ = ("_kept", "_largest", "_owed_since", "handed", "kept_bytes", "owed", "received", "sent")
+    __slots__ = ("_kept", "_largest", "_owed_since", "in_process", "kept_bytes", "owed", "received", "sent")
 
-    def __init__(self, *, handed: bool = False) -> None:
-        self.handed = handed
+    def __init__(self, *, in_process: bool = False) -> None:
+        self.in_process = in_process
         self.sent = 0
         self.received = 0
         self.kept_bytes = 0
         self.owed = 0
-        """Messages received since the last acknowledgement."""
+        """Messages received and not yet acknowledged."""
         self._kept: deque[tuple[int, int, Frames]] = deque()
         self._largest: deque[tuple[int, int]] = deque()
-        """Sequence and size of the largest kept message, the largest behind that, and so on, but for usual ones."""
+        """Sequence and size of the largest kept message, then of the largest after it, and so on.
+
+        Only messages above MESSAGE_LIMIT are listed.
+        """
         self._owed_since = 0.0
 
     def write(self, message: Message) -> Frames:
-        """The frames of a message; a numbered one is kept until it is acknowledged."""
-        body: Frames = (message,) if self.handed else encode(message)
+        """Number a message and return its frames; it is kept until the peer acknowledges it.
+
+        Raises MalformedMessageError, and changes nothing, if it cannot be encoded.
+        """
+        body: Frames = (message,) if self.in_process else encode(message)
         if type(message) in _UNNUMBERED:
             sequence = 0
         else:
             self.sent = sequence = self.sent + 1
-            size = 0 if self.handed else sum(map(len, body))
+            size = 0 if self.in_process else sum(map(len, body))
             self._kept.append((sequence, size, body))
             self.kept_bytes += size
             if size > MESSAGE_LIMIT:
@@ -120,10 +126,10 @@ class Stream:
         return [HEADER.pack(sequence, self.received), *body]
 
     def read(self, header: bytes, now: float) -> bool:
-        """Take the header of a message from the peer; False means it is a duplicate.
+        """Process the header of a received message; False means that it is a duplicate.
 
-        Raises StreamGapError where messages before it are missing, StreamMismatchError where it acknowledges what was
-        never sent, ProtocolError for a header that is none.
+        Raises StreamGapError if messages before it are missing, StreamMismatchError if it acknowledges a message that
+        was never sent, ProtocolError if it is no header.
         """
         if len(header) != HEADER.size:
             raise ProtocolError(f"a header has {HEADER.size} bytes, not {len(header)}")
@@ -144,7 +150,7 @@ class Stream:
         return True
 
     def acknowledge(self, acknowledged: int) -> None:
-        """The peer has everything up to this sequence."""
+        """Drop the kept messages up to this sequence: the peer has them."""
         kept = self._kept
         while kept and kept[0][0] <= acknowledged:
             self.kept_bytes -= kept.popleft()[1]
@@ -153,22 +159,22 @@ class Stream:
 
     @property
     def backlog(self) -> int:
-        """Bytes that are kept beside the largest message: whose size says nothing about who reads it."""
+        """Kept bytes without those of the largest message, whose size says nothing about how fast the peer reads."""
         return self.kept_bytes - (self._largest[0][1] if self._largest else 0)
 
     @property
     def oldest(self) -> int:
-        """The sequence of the first message that is not acknowledged, or will be sent next."""
+        """The sequence of the first unacknowledged message, or of the next one if all are acknowledged."""
         return self._kept[0][0] if self._kept else self.sent + 1
 
     def owes_acknowledgement(self, now: float) -> bool:
-        """Whether an acknowledgement has waited long enough to be sent alone."""
+        """Whether a separate Acknowledge must be sent now."""
         return self.owed >= ACK_MESSAGES or (self.owed > 0 and now >= self._owed_since + ACK_SECONDS)
 
     def acknowledgement_due(self) -> float | None:
-        """When an acknowledgement must go alone, if one is owed."""
+        """When a separate Acknowledge must be sent; None if every message is acknowledged."""
         return self._owed_since + ACK_SECONDS if self.owed else None
 
     def unacknowledged(self) -> list[Frames]:
-        """What a new epoch has to send again, in order."""
+        """The messages that a new epoch must send again, in order."""
         return [[HEADER.pack(sequence, self.received), *body] for sequence, _, body in self._kept]

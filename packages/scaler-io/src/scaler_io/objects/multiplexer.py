@@ -115,7 +115,7 @@ class Multiplexer:
             _fail(transfer, self.ended)
             return
         if not self._up:
-            self._uplink.hurry()
+            self._uplink.connect_now()
         last = self._turns[-1] if self._turns else None
         if not (isinstance(transfer, Deletion) and isinstance(last, Deletion) and last.join(transfer)):
             self._turns.append(transfer)

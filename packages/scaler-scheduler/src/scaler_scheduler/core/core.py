@@ -23,11 +23,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from scaler_io.links.admission import admit
 from scaler_io.links.effects import Effect, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, Welcome
+from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.operations import Drain, Resized
@@ -84,30 +85,22 @@ class SchedulerCore:
 
     def admit(self, hello: Hello) -> Welcome | Refused:
         """Decide whether a peer may connect; a refusal lists every reason."""
-        reasons: dict[int, str] = {}
-        if hello.protocol != PROTOCOL_VERSION:
-            version = f"protocol version {hello.protocol}, the scheduler speaks {PROTOCOL_VERSION}"
-            reasons[RefusalCode.PROTOCOL] = version
-        if hello.role not in (Role.CLIENT, Role.AGENT, Role.OPERATOR):
-            reasons[RefusalCode.ROLE] = f"unknown role {hello.role}"
-        if len(hello.identity) != 16:
-            reasons[RefusalCode.IDENTITY] = f"an identity has 16 bytes, not {len(hello.identity)}"
-        elif problem := self._changed(hello):
-            reasons[RefusalCode.IDENTITY] = problem
+        refusals: dict[int, str] = {}
+        if problem := self._changed(hello):
+            refusals[RefusalCode.IDENTITY] = problem
         if hello.role == Role.CLIENT:
             known = self.state.sessions.get(hello.session)
-            if not hello.session or (known is not None and known.peer != hello.identity):
-                reasons[RefusalCode.SESSION] = f"session {hello.session} is taken: connect again with another number"
+            if known is not None and known.peer != hello.identity:
+                refusals[RefusalCode.SESSION] = f"session {hello.session} is taken: connect again with another number"
         elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
-            reasons[RefusalCode.WORKERS] = "an agent has at least one worker and room for one task"
-        if reasons:
-            return Refused(list(reasons.values()), list(reasons))
-        return Welcome(
+            refusals[RefusalCode.WORKERS] = "an agent has at least one worker and room for one task"
+        welcome = Welcome(
             self.state.incarnation,
             timeout_seconds=self._config.client_timeout_seconds,
             storage_address=self._config.storage_address,
             monitor_address=self._config.monitor_address,
         )
+        return admit(hello, welcome, service="scheduler", refusals=refusals)
 
     def _changed(self, hello: Hello) -> str:
         """How the Hello of a known peer contradicts its earlier one, as text; empty if it does not."""

@@ -38,10 +38,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from scaler_io.links.admission import admit
 from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol.errors import ProtocolError, StorageFullError
-from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, Welcome
+from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import part_count
 from scaler_protocol.storage import (
@@ -126,26 +127,16 @@ class StorageEngine:
 
     def admit(self, hello: Hello) -> Welcome | Refused:
         """Welcome a peer, or refuse it with every reason."""
-        reasons: dict[int, str] = {}
-        if hello.protocol != PROTOCOL_VERSION:
-            version = f"protocol version {hello.protocol}, the object storage server speaks {PROTOCOL_VERSION}"
-            reasons[RefusalCode.PROTOCOL] = version
-        if hello.role not in (Role.CLIENT, Role.AGENT, Role.OPERATOR):
-            reasons[RefusalCode.ROLE] = f"unknown role {hello.role}"
-        if len(hello.identity) != 16:
-            reasons[RefusalCode.IDENTITY] = f"an identity has 16 bytes, not {len(hello.identity)}"
-        if hello.role == Role.CLIENT and not hello.session:
-            reasons[RefusalCode.SESSION] = "a client has a session"
+        refusals: dict[int, str] = {}
         if self._has_other_owner(hello):
-            reasons[RefusalCode.SESSION] = f"session {hello.session} is another client's"
-        if reasons:
-            return Refused(list(reasons.values()), list(reasons))
-        return Welcome(
+            refusals[RefusalCode.SESSION] = f"session {hello.session} is another client's"
+        welcome = Welcome(
             self._incarnation,
             heartbeat_seconds=HEARTBEAT_SECONDS,
             timeout_seconds=self._client_timeout,
             segment_directory=self._segments.directory,
         )
+        return admit(hello, welcome, service="object storage server", refusals=refusals)
 
     def _has_other_owner(self, hello: Hello) -> bool:
         entry = self._state.sessions.get(hello.session)

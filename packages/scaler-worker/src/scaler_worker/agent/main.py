@@ -70,9 +70,9 @@ async def work(
     name = f"{host}:{os.getpid()}"
     core = AgentCore(_agent_config(config, forking, name, host))
     loop = asyncio.get_running_loop()
-    handed = isinstance(scheduler, InProcessListener)
+    in_process = isinstance(scheduler, InProcessListener)
     hello = _hello(config, name, host)
-    uplink = Uplink(hello, loop.time(), timeout_seconds=config.death_timeout_seconds, handed=handed)
+    uplink = Uplink(hello, loop.time(), timeout_seconds=config.death_timeout_seconds, in_process=in_process)
     dialer = (
         InProcessDialer(scheduler, uplink) if isinstance(scheduler, InProcessListener) else Dialer(scheduler, uplink)
     )
