@@ -129,7 +129,7 @@ def publish(simulated: SimulatedScheduler, publisher: Publisher, tasks: int, rat
         if publisher.joined():
             say(simulated.status(snapshot=True))
             say(simulated.groups())
-        if publisher.has_listeners:
+        if publisher.has_subscribers:
             if simulated.ended < tasks:
                 say(simulated.events(min(10_000, tasks - simulated.ended)))
                 if simulated.ended >= tasks:

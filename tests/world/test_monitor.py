@@ -32,14 +32,14 @@ class WorldMonitor:
         self._feed = Feed(self)
         self._frames: list[list[bytes]] = []
         self._number = 0
-        self.listen_anew()
+        self.subscribe_again()
 
     def receive(self) -> list[list[bytes]]:
         """What has arrived."""
         frames, self._frames = self._frames, []
         return frames
 
-    def listen_anew(self) -> None:
+    def subscribe_again(self) -> None:
         """The scheduler begins anew, as its shell does."""
         core = self._world.scheduler.core
         self._publish(core.snapshot(self._figures(), self._world.now, first=True))
@@ -170,7 +170,7 @@ class Moves:
 
     def restart(self) -> None:
         self.world.restart_scheduler()
-        self.monitor.listen_anew()
+        self.monitor.subscribe_again()
 
 
 MOVES = [name for name in vars(Moves) if not name.startswith("_")]

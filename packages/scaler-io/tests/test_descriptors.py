@@ -88,7 +88,7 @@ def test_whoever_has_none_to_connect_says_so_once() -> None:
         print(uplink.epoch > 1)
     """)
     [line, several] = said.split("\n")
-    assert line.startswith("no connection can be made, which is tried again: [Errno 24] Too many open files")
+    assert line.startswith("cannot connect, will try again: [Errno 24] Too many open files")
     assert several == "True"
 
 

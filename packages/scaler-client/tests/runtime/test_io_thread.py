@@ -392,7 +392,7 @@ def test_whatever_waits_is_refused_in_the_thread_itself(
             answer.set_exception(error)
 
     client._io.tell(finalize)
-    with pytest.raises(RuntimeError, match="a call that waits was made in thread scaler-io"):
+    with pytest.raises(RuntimeError, match="a blocking call was made in thread scaler-io"):
         answer.result(SECONDS)
     cluster.go_on()
     assert client.submit(double, 4).result(SECONDS) == 8

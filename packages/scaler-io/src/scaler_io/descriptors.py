@@ -1,8 +1,8 @@
 """Descriptors: how many files and connections a server may have open, and what it does when few are left.
 
-A server takes what the system lets it have (`raise_limit`). It keeps RESERVED descriptors for its own files: the kernel
-gives the lowest number that is free, so a connection whose number is `connection_limit` or more was accepted when all
-below were in use, and is closed at once.
+A server raises its soft limit to the hard one (`raise_limit`). It reserves RESERVED descriptors for its own files: the
+kernel assigns the lowest free number, so if a connection gets `connection_limit` or more, all lower numbers are in use,
+and the connection is closed at once.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if sys.platform != "win32":
 
 LOGGER: Final = logging.getLogger("scaler")
 RESERVED: Final = 64
-"""Descriptors that no connection gets."""
+"""Descriptors that are never given to connections."""
 _MOST: Final = 1 << 20
-"""Beyond this a higher limit is of no use, and some libraries walk through all numbers."""
-_TELL_SECONDS: Final = 60.0
+"""The highest limit that is asked for: more is of no use, and some libraries iterate over all numbers."""
+_LOG_SECONDS: Final = 60.0
 TOPICS: Final = 16
-"""That a peer may subscribe to over one connection: who listens needs one, the empty one."""
+"""Topics that a peer may subscribe to over one connection; a monitor needs only the empty one, which is everything."""
 TOPIC_BYTES: Final = 256
-"""Of each of them: ZeroMQ keeps subscriptions in a tree with a node per byte."""
+"""Longest topic: ZeroMQ keeps subscriptions in a tree with a node per byte."""
 _SUBSCRIBED: Final = b"\x01"
 _UNSUBSCRIBED: Final = b"\x00"
-"""These and the topic, of which everything is the empty one."""
+"""First byte of what ZeroMQ reports to a publisher; the topic follows."""
 
 
 def limit() -> int:
-    """How many descriptors this process may have now."""
+    """The number of descriptors that this process may have now."""
     if sys.platform != "win32":
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return _MOST if soft == resource.RLIM_INFINITY else soft
@@ -42,7 +42,7 @@ def limit() -> int:
 
 
 def raise_limit() -> None:
-    """Take as many descriptors as the system lets us have."""
+    """Raise the soft limit as far as the system permits."""
     if sys.platform != "win32":
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
@@ -51,24 +51,24 @@ def raise_limit() -> None:
 
 
 def log_limit(name: str) -> None:
-    """Log what we have got."""
+    """Log the limit of this process."""
     LOGGER.info("%s: may have %d files and connections open", name, limit())
 
 
 def restore_limit(soft: int) -> None:
-    """Have the soft limit again that this process's user has set."""
+    """Set the soft limit back to the user's."""
     if sys.platform != "win32":
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def connection_limit() -> int:
-    """The descriptors that connections may have: those below this number."""
+    """Connections may have the descriptors below this number."""
     return max(limit() - RESERVED, limit() // 2)
 
 
 def require(count: int) -> None:
-    """Raises OSError (EMFILE) unless so many descriptors are left."""
+    """Raise OSError (EMFILE) unless `count` descriptors are left."""
     taken: list[int] = []
     try:
         for _ in range(count):
@@ -85,43 +85,43 @@ def require(count: int) -> None:
 
 
 class ConnectionLimiter:
-    """Closes connections: those that have taken a descriptor from the reserve, which it says at most once a minute."""
+    """Closes connections that take a descriptor from the reserve, and logs this at most once a minute."""
 
     def __init__(self, address: str) -> None:
         self.descriptors: dict[bytes, int] = {}
-        """Of the connections of routes that a message has come by."""
+        """The descriptor of each route on which a message has arrived."""
         self._routes: dict[int, bytes] = {}
         self._address = address
         self._refused = 0
-        self._told_at = -_TELL_SECONDS
+        self._logged_at = -_LOG_SECONDS
 
     def accepted(self, descriptor: int) -> None:
-        """A connection was accepted."""
-        self.gone(descriptor)
+        """A connection was accepted: close it if it is one too many."""
+        self.disconnected(descriptor)
         if descriptor >= connection_limit():
-            self._tell()
+            self._log_refused()
             _shut_down(descriptor)
 
-    def gone(self, descriptor: int) -> None:
-        """A connection is no more."""
+    def disconnected(self, descriptor: int) -> None:
+        """A connection has ended."""
         if (route := self._routes.pop(descriptor, None)) is not None:
             del self.descriptors[route]
 
-    def heard(self, descriptor: int, route: bytes) -> None:
-        """The first message has come by a route."""
-        self.gone(descriptor)
+    def first_message(self, descriptor: int, route: bytes) -> None:
+        """The first message has arrived on a route."""
+        self.disconnected(descriptor)
         self.descriptors[route], self._routes[descriptor] = descriptor, route
 
     def cut(self, route: bytes) -> None:
-        """Close the connection of a route, if there is one."""
+        """Close the connection of a route, if it has one."""
         if (descriptor := self.descriptors.get(route)) is not None:
             _shut_down(descriptor)
 
-    def _tell(self) -> None:
+    def _log_refused(self) -> None:
         self._refused += 1
         now = time.monotonic()
-        if now >= self._told_at + _TELL_SECONDS:
-            self._told_at = now
+        if now >= self._logged_at + _LOG_SECONDS:
+            self._logged_at = now
             LOGGER.warning(
                 "%s: %d connections refused: this process may have %d files open, and all but a reserve are in use; "
                 "raise the limit with ulimit -n, or LimitNOFILE= of systemd",
@@ -130,53 +130,53 @@ class ConnectionLimiter:
 
 
 class SubscriptionLimiter(ConnectionLimiter):
-    """Who listens. Closes also connections whose peers subscribe to too much, and says so, at most once a minute.
+    """Knows a publisher's subscribers. It also closes connections with more than TOPICS subscriptions, and logs this.
 
-    ZeroMQ has no option for this, and would keep for ever what a connection subscribes to that lasts.
+    ZeroMQ has no option for this, and keeps the subscriptions of a connection as long as it lasts.
     """
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        self.listening: set[int] = set()
-        """Connections whose peers have subscribed to everything; of some that are gone, too, until all are."""
+        self.subscribers: set[int] = set()
+        """Descriptors of the peers that have subscribed to everything; it may hold ended ones until all have ended."""
         self._topics: dict[int, set[bytes]] = {}
         self._greedy = 0
-        self._greedy_told_at = -_TELL_SECONDS
+        self._greedy_logged_at = -_LOG_SECONDS
 
     def accepted(self, descriptor: int) -> None:
         self._topics.pop(descriptor, None)
         super().accepted(descriptor)
 
-    def told(self, descriptor: int | None, change: bytes) -> bool:
-        """What ZeroMQ tells a publisher; whether somebody begins to listen to everything, perhaps once more.
+    def subscription_changed(self, descriptor: int | None, change: bytes) -> bool:
+        """Process a change that ZeroMQ reports; returns whether a peer has subscribed to everything, perhaps again.
 
-        It tells of an unsubscription if nobody is subscribed any more, and where somebody had not been: he silences
-        nobody else. It names no connection if the last one that was subscribed is gone.
+        ZeroMQ reports an unsubscription when no subscriber is left, and from peers that were not subscribed: these must
+        not end the subscriptions of others. If the last subscriber has disconnected, it reports no descriptor.
         """
         if descriptor is None:
             if change == _UNSUBSCRIBED:
-                self.listening.clear()
+                self.subscribers.clear()
             return False
         if change.startswith(_SUBSCRIBED):
             self._subscribed(descriptor, change)
         if change == _SUBSCRIBED:
-            self.listening.add(descriptor)
+            self.subscribers.add(descriptor)
         elif change == _UNSUBSCRIBED:
-            self.listening.discard(descriptor)
+            self.subscribers.discard(descriptor)
         return change == _SUBSCRIBED
 
     def _subscribed(self, descriptor: int, topic: bytes) -> None:
         topics = self._topics.setdefault(descriptor, set())
         if len(topics) > TOPICS:
-            return  # what it had said before its connection was closed
+            return  # sent before its connection was closed
         topics.add(topic)
         if len(topics) <= TOPICS:
             return
         _shut_down(descriptor)
         self._greedy += 1
         now = time.monotonic()
-        if now >= self._greedy_told_at + _TELL_SECONDS:
-            self._greedy_told_at = now
+        if now >= self._greedy_logged_at + _LOG_SECONDS:
+            self._greedy_logged_at = now
             LOGGER.warning(
                 "%s: %d connections closed whose peers subscribed to more than %d topics; monitors need the empty one",
                 self._address, self._greedy, TOPICS,
@@ -184,7 +184,7 @@ class SubscriptionLimiter(ConnectionLimiter):
 
 
 def _shut_down(descriptor: int) -> None:
-    """End a connection whose descriptor its owner closes then; nothing where it is no connection any more."""
+    """Shut down a connection, so that its owner closes the descriptor; does nothing if it is no connection any more."""
     try:
         connection = socket.socket(fileno=descriptor)
     except OSError:

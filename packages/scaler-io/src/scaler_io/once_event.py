@@ -1,4 +1,4 @@
-"""OnceEvent: something that happens once, and that threads wait for; and which threads must not wait for anything."""
+"""OnceEvent: a one-time event that threads wait for, and the check that a thread may wait at all."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _this_thread = _Thread()
 
 
 def never_wait_here() -> None:
-    """This thread serves others, who would wait for ever if it did: from now on `check_may_wait` raises in it."""
+    """Mark this thread as one that other threads wait for: from now on `check_may_wait` raises in it."""
     _this_thread.serves = True
 
 
 def check_may_wait() -> None:
-    """Raises RuntimeError in a thread that must not wait. It is called before any wait for the work of such a thread.
+    """Raise RuntimeError in a thread that must not wait. Call it before every wait for the work of such a thread.
 
-    Code of users comes to run there as a finalizer: the garbage collector calls those in whatever thread it runs in.
+    User code runs there as a finalizer: the garbage collector calls finalizers in the thread that triggers it.
     """
     if _this_thread.serves:
         raise RuntimeError(
-            f"a call that waits was made in thread {threading.current_thread().name}, which would wait for itself: a "
-            "finalizer (__del__, weakref.finalize) may run in any thread; it may submit calls, but what waits for a "
-            "result, or for storage, must be left to a thread of your own"
+            f"a blocking call was made in thread {threading.current_thread().name}, which would wait for itself: a "
+            "finalizer (__del__, weakref.finalize) may run in any thread; it may submit calls, but must leave calls "
+            "that wait for a result or for storage to a thread of your own"
         )
 
 
 class OnceEvent:
-    """As `threading.Event`, but it is never cleared.
+    """Like `threading.Event`, but it is never cleared, and `wait` may be interrupted at any point.
 
-    An Event will not do where a user waits: interrupted in the middle of its `wait` it may let go of a lock that it
-    does not have, and what comes out of it is a RuntimeError. A lock is waited for in one step.
+    An Event that is interrupted within `wait` may release a lock that it does not hold, which raises RuntimeError. A
+    lock is acquired in one step.
     """
 
     __slots__ = ("_closed", "_set")
@@ -46,25 +46,25 @@ class OnceEvent:
         self._set = False
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
+        """Whether the event has happened."""
         return self._set
 
     def set(self) -> None:
-        """It has happened; nothing more where it had."""
+        """Record that the event has happened; may be repeated."""
         self._set = True
         self._open()
 
     def wait(self, timeout: float) -> bool:
-        """Block until it has happened, for so many seconds at most; whether it has.
+        """Block until the event has happened, at most `timeout` seconds; returns whether it has.
 
-        Who waits without end asks again and again, a second each: on Windows nothing else lets a Ctrl-C through, and a
-        thread that is interrupted here may leave others to find out at the end of theirs. Raises RuntimeError in a
-        thread that must not wait.
+        To wait without a limit, call this in a loop with a timeout of a second: on Windows only this lets Ctrl-C
+        through, and after an interrupted wait other threads may see the event only at their timeout. Raises
+        RuntimeError in a thread that must not wait.
         """
         if not self._set:
             check_may_wait()
         if not self._set and self._closed.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX)):
-            self._open()  # for the next one
+            self._open()  # for the next waiting thread
         return self._set
 
     def _open(self) -> None:

@@ -1,6 +1,6 @@
-"""Addresses that are free. A scheduler takes its own port, the one behind it for object storage, the next for monitors.
+"""Free addresses. A scheduler uses three ports in a row: its own, then object storage's, then the monitors'.
 
-Imports little, as a local cluster starts with it.
+This module imports little because every local cluster imports it at its start.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _PROBE_SECONDS: Final = 1.0
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port of a host of ours that is free, as are the next two; raises OSError with why there is none.
+    """A free port of a local host, of which the next two are free as well; raises OSError with the reason if none is.
 
-    Not one that the system gives to connections: the next two might be such a one's in the next moment.
+    It is below the range that the system assigns to connections, which could take the next two at any moment.
     """
-    trouble = ""
+    problem = ""
     for _ in range(_TRIES):
         port = secrets.choice(_PRIVATE_PORTS)
         try:
             for offset in range(_PORTS):
                 _try(host, port + offset)
         except OSError as error:
-            trouble = error.strerror or str(error)
+            problem = error.strerror or str(error)
         else:
             return port
-    raise OSError(f"no {_PORTS} free ports in a row: {trouble}")
+    raise OSError(f"no {_PORTS} free ports in a row: {problem}")
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether somebody may listen to this port."""
+    """Whether nothing listens to this port."""
     try:
         _try(host, port)
     except (OSError, OverflowError):
@@ -47,16 +47,16 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-def path_trouble(path: str) -> str:
-    """Why nobody may listen at a path that exists, as it is no socket or a living service answers there; "": may."""
+def path_problem(path: str) -> str:
+    """Why no service can listen at an existing path: it is no socket, or a service answers there; "" if one can."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
-        return "the path exists and is no socket"
+        return "the path exists and is not a socket"
     if sys.platform == "win32":
         return ""
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
         probe.settimeout(_PROBE_SECONDS)
         problem = probe.connect_ex(path)
-    # Only a refusal proves that nobody is there: a service too busy to accept is alive.
+    # Only a refusal proves that no service listens: one that is too busy to accept is alive.
     if problem in (errno.ECONNREFUSED, errno.ENOENT):
         return ""
     return os.strerror(problem if problem == errno.EACCES else errno.EADDRINUSE)

@@ -279,7 +279,7 @@ def drained(read: int) -> bytes:
     return b"".join(pieces)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes can not be polled there")
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes cannot be polled there")
 class TestReaderThatHasStopped:
     """Nobody waits for it, and how many lines it has missed is said once."""
 
@@ -321,7 +321,7 @@ class TestReaderThatHasStopped:
         assert os.get_blocking(sys.stdout.fileno())
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes can not be polled there")
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes cannot be polled there")
 def test_lines_to_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, open(os.dup(ours.fileno()), "w", encoding="utf-8") as stream:

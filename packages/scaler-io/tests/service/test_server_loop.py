@@ -183,7 +183,7 @@ class EdgeAcceptMonitor:
     def fileno(self) -> int:
         return self._descriptor
 
-    def look(self) -> None:
+    def process_events(self) -> None:
         self._calls.append("look")
 
 

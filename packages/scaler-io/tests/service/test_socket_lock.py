@@ -37,7 +37,7 @@ def test_what_a_dead_owner_left_is_replaced(tmp_path: Path) -> None:
 def test_a_path_that_lives_is_refused(tmp_path: Path) -> None:
     claim = SocketLock(str(tmp_path / "monitor"))
     with bound(tmp_path / "monitor"):
-        with pytest.raises(OSError, match=r"somebody else holds .*monitor\.lock"):
+        with pytest.raises(OSError, match=r"another process holds .*monitor\.lock"):
             SocketLock(str(tmp_path / "monitor"))
         assert (tmp_path / "monitor").exists()
         claim.release()

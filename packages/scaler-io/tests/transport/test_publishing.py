@@ -38,7 +38,7 @@ def wait_joined(publisher: Publisher) -> None:
 
 def wait_left(publisher: Publisher) -> None:
     until = time.monotonic() + SECONDS
-    while publisher.has_listeners:
+    while publisher.has_subscribers:
         assert select.select([publisher.fileno()], [], [], until - time.monotonic())[0], "nobody left"
         assert not publisher.joined()
 
@@ -53,7 +53,7 @@ def test_every_listener_is_noticed_and_hears(publisher: Publisher, tmp_path: Pat
     address = Address(path=str(path))
     publisher.bind(address)
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    assert not publisher.joined() and not publisher.has_listeners
+    assert not publisher.joined() and not publisher.has_subscribers
     first = Subscriber(address)
     wait_joined(publisher)
     publisher.send([HEAD, b"one"])
@@ -62,7 +62,7 @@ def test_every_listener_is_noticed_and_hears(publisher: Publisher, tmp_path: Pat
     wait_joined(publisher)
     publisher.send([HEAD, b"two"])
     assert next_frames(first) == next_frames(second) == [HEAD, b"two"]
-    first.listen_anew()
+    first.subscribe_again()
     wait_joined(publisher)
     first.close()
     second.close()
@@ -91,7 +91,7 @@ def test_strangers_silence_nobody(publisher: Publisher, tmp_path: Path) -> None:
     ):
         act()  # type: ignore[no-untyped-call]
         assert select.select([publisher.fileno()], [], [], SECONDS)[0]
-        assert not publisher.joined() and publisher.has_listeners
+        assert not publisher.joined() and publisher.has_subscribers
         publisher.send([HEAD, b"still"])
         assert next_frames(listener) == [HEAD, b"still"]
     topics.close()
@@ -125,7 +125,7 @@ def test_who_never_subscribed_unsubscribes_nobody(publisher: Publisher, tmp_path
         stranger.setblocking(False)
         until = time.monotonic() + SECONDS
         while not is_closed(stranger):
-            assert not publisher.joined() and publisher.has_listeners
+            assert not publisher.joined() and publisher.has_subscribers
             assert time.monotonic() < until
             select.select([publisher.fileno()], [], [], 0.05)
     publisher.send([HEAD, b"still"])
@@ -176,7 +176,7 @@ def test_a_peer_with_many_short_topics_is_disconnected(
     for number in range(TOPICS):
         greedy.subscribe(b"%d" % number)
     for _ in range(2 * TOPICS):
-        listener.listen_anew()  # the same topic, again and again
+        listener.subscribe_again()  # the same topic, again and again
         wait_joined(publisher)
         assert not listener.receive()  # and ZeroMQ notes that it may send more
     for number in range(100_000):

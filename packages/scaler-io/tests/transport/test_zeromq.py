@@ -184,7 +184,7 @@ def test_an_ipc_path_of_a_dead_service_is_taken_over(tmp_path: Path) -> None:
 def test_an_ipc_path_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("precious", encoding="utf-8")
-    with pytest.raises(AddressError, match="the path exists and is no socket"):
+    with pytest.raises(AddressError, match="the path exists and is not a socket"):
         Listener(Address(path=str(path)))
     assert path.read_text(encoding="utf-8") == "precious"
 

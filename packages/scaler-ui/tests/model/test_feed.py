@@ -31,7 +31,7 @@ class Line:
         frames, self.frames = self.frames, []
         return frames
 
-    def listen_anew(self) -> None:
+    def subscribe_again(self) -> None:
         self.anew += 1
 
     def publish(self, number: int, message: Message) -> None:

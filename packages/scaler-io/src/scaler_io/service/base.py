@@ -1,4 +1,4 @@
-"""Services: what programs that serve until they are told to end have in common, their options first."""
+"""Services: the options that all services have in common, and how a service runs until it is told to end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final
 
 from scaler_io import descriptors
 from scaler_io.service import event_loops, logs
-from scaler_io.service.exposure import refuse_exposed
 from scaler_io.service.options import PARENT_PID, READY_FD, STORAGE_OPTIONS, Option
 from scaler_io.service.process import ending
 from scaler_protocol.addresses import Address
+from scaler_protocol.errors import AddressError
 
 SERVICE_OPTIONS: Final = (event_loops.EVENT_LOOP, *logs.LOGGING_OPTIONS, PARENT_PID)
 """The fields of ServiceOptions."""
@@ -24,12 +24,12 @@ SERVER_OPTIONS: Final = (
     *SERVICE_OPTIONS,
     READY_FD,
 )
-"""The fields of ServerOptions, but for those whose meaning depends on the server."""
+"""The fields of ServerOptions whose meaning does not depend on the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """How a service logs and runs, and with whom it ends."""
+    """How a service logs, which event loop it runs, and with which parent process it ends."""
 
     event_loop: str
     logging_paths: tuple[str, ...]
@@ -39,14 +39,14 @@ class ServiceOptions:
     parent_pid: int | None
 
     def begin_log(self) -> None:
-        """Log as the options say, and first of all where to; raises ValueError naming what can not be logged to."""
+        """Set up logging and log where the logs go; raises ValueError, which names the path that cannot be written."""
         logs.configure(self.logging_paths, self.logging_level, self.logging_config_file, self.log_format)
         logs.announce(self.logging_paths, self.logging_config_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions(ServiceOptions):
-    """Where a server listens, and what it, or the storage server that it starts, may keep."""
+    """Where a server listens, and what object storage (the server itself, or the one that it starts) may keep."""
 
     address: Address
     insecure: bool
@@ -59,7 +59,7 @@ class ServerOptions(ServiceOptions):
     ready_fd: int | None
 
     def check(self) -> None:
-        """Raises ValueError for options that mean nothing together, AddressError for a bind that is too open."""
+        """Raise ValueError for inconsistent options, AddressError for an address that other hosts can reach."""
         if self.spill_limit is not None and self.spill_directory is None:
             raise ValueError("--spill-limit needs a --spill-directory to move objects to")
         for name, directory in (("segment", self.segment_directory), ("spill", self.spill_directory)):
@@ -69,7 +69,7 @@ class ServerOptions(ServiceOptions):
 
 
 def _require_writable(option: str, directory: Path) -> None:
-    """Make the directory, and something in it for a moment: permissions alone do not say whether that is possible."""
+    """Make the directory, and something in it for a moment: permissions alone do not tell whether it is writable."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryDirectory(dir=directory).cleanup()
@@ -78,10 +78,19 @@ def _require_writable(option: str, directory: Path) -> None:
         raise ValueError(f"{option} {directory}: {reason}; name a directory that can be written to") from error
 
 
+def refuse_exposed(address: Address, insecure: bool) -> None:
+    """Raise AddressError for an address that other hosts can reach, unless `insecure`: tasks are code."""
+    if not insecure and not address.is_local:
+        raise AddressError(
+            f"{address} can be reached from other hosts, and whoever reaches it can run code: "
+            "listen on 127.0.0.1, or add --insecure in a network you trust"
+        )
+
+
 def serve(
     name: str, options: ServiceOptions, serving: Callable[[Callable[[], None]], AbstractContextManager[None]]
 ) -> None:
-    """Run a service until it is told to end, or calls what it is given to end itself."""
+    """Run a service until it is told to end, or calls the function passed to `serving` to end itself."""
 
     descriptors.raise_limit()
 

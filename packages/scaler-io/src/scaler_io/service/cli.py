@@ -1,8 +1,8 @@
-"""The command line of a program: options from words, environment and TOML, read into one frozen configuration.
+"""The options of a program, from command line, environment and TOML file, as one frozen configuration.
 
-The command line wins over the environment, which wins over the TOML file, which wins over the default. Names are
-never abbreviated, an unknown one is refused with the nearest that exists, and one parser per option serves every
-source. argparse splits the words and prints the help; everything else it would decide is decided here.
+The command line wins over the environment, which wins over the TOML file, which wins over the default. Names cannot be
+abbreviated, an unknown name is refused with the nearest existing one, and one parser per option serves every source.
+argparse splits the words and prints the help; this module does everything else.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ T = TypeVar("T")
 
 _CONFIG_NAMES: Final = ("--config", "-c")
 _HELP_NAMES: Final = ("--help", "-h")
-# What argparse takes for a value although it begins with a dash.
+# argparse treats such a word as a value although it begins with a dash.
 _NEGATIVE_NUMBER: Final = re.compile(r"-(\d+|\d*\.\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Command(Generic[T]):
-    """A program's options, and the frozen dataclass that holds what they came to.
+    """A program's options, and the frozen dataclass that holds their values.
 
-    The fields of `config` are exactly the destinations of `options`; a difference, or a name that is both offered
-    and refused, is a TypeError at definition. `section` is the program's table in a TOML file.
+    The fields of `config` are exactly the destinations of `options`; a difference, or a name that is both offered and
+    refused, raises TypeError at definition. `section` is the program's table in a TOML file.
     """
 
     program: str
@@ -59,9 +59,9 @@ class Command(Generic[T]):
             raise TypeError(f"{self.program}: offered and refused: {', '.join(sorted(both))}")
 
     def read(self, words: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> T:
-        """The configuration from `words`, `environ` and the --config file; the process's own where None.
+        """The configuration from `words`, `environ` and the --config file; None means the process's own.
 
-        Whatever is wrong is one line on stderr and SystemExit(2); -h prints the help and is SystemExit(0).
+        An error is one line on stderr and SystemExit(2); -h prints the help and raises SystemExit(0).
         """
         words = sys.argv[1:] if words is None else words
         environ = os.environ if environ is None else environ
@@ -94,7 +94,7 @@ class Command(Generic[T]):
         return values
 
     def _names(self) -> set[str]:
-        """Every word that names an option."""
+        """Every name of an option."""
         return {*_CONFIG_NAMES, *_HELP_NAMES, *(name for option in self.options for name in option.spellings)}
 
     def _parser(self) -> argparse.ArgumentParser:
@@ -120,7 +120,7 @@ class Command(Generic[T]):
         return parser
 
     def _check_names(self, words: Sequence[str]) -> None:
-        """Refuse unknown options before argparse sees them: it takes `-pw` for `-pwc` and `-hix` for `-h`."""
+        """Refuse unknown options before argparse sees them: it mistakes `-pw` for `-pwc` and `-hix` for `-h`."""
         advice = {name: refusal.advice for refusal in self.refusals for name in refusal.names}
         known = self._names()
         valued = known - {"-h"} - {name for option in self.options if option.flag for name in option.names}
@@ -137,14 +137,14 @@ class Command(Generic[T]):
                 raise UsageError(f"unknown option {name}{_nearest(name, known)}")
 
     def _from_words(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str | None, dict[str, Given]]:
-        """The --config file, and what the command line says, by destination."""
+        """The --config file, and the options of the command line by destination."""
         try:
             namespace, rest = parser.parse_known_args(words)
         except argparse.ArgumentError as error:
             raise UsageError(str(error).removeprefix("argument ")) from error
         found: dict[str, Any] = vars(namespace)
         positionals = [option for option in self.options if option.positional]
-        # argparse fills no further positional once an option stood between two: the later words are in `rest`.
+        # argparse fills no further positional after an option between two: the later words are in `rest`.
         places = [found.pop(option.destination) for option in positionals if option.destination in found]
         places += [word for word in rest if word != "--"]
         if len(places) > len(positionals):
@@ -160,7 +160,7 @@ class Command(Generic[T]):
         return found.get("config"), given
 
     def _from_environment(self, environ: Mapping[str, str]) -> dict[str, Given]:
-        """What the environment says, by destination; an empty variable says nothing."""
+        """The options of the environment by destination; an empty variable is ignored."""
         given = {}
         for option in self.options:
             if option.environment and (text := environ.get(option.environment)):
@@ -168,7 +168,7 @@ class Command(Generic[T]):
         return given
 
     def _from_file(self, path: str | None) -> dict[str, Given]:
-        """What the program's table of a TOML file says, by destination."""
+        """The options in the program's table of a TOML file, by destination."""
         if path is None:
             return {}
         by_key = {field_name(name): option for option in self.options for name in option.long_names}
@@ -187,7 +187,7 @@ class Command(Generic[T]):
         return given
 
     def _table(self, path: str, keys: Iterable[str]) -> dict[str, object]:
-        """The program's own table; every other one belongs to another program."""
+        """The program's own table; the others belong to other programs."""
         try:
             with open(path, "rb") as file:
                 tables: dict[str, object] = tomllib.load(file)
@@ -217,7 +217,7 @@ class Command(Generic[T]):
 
 
 def _declare(parser: argparse.ArgumentParser, option: Option) -> None:
-    """Tell argparse about an option, for splitting words, help and completion; values stay text."""
+    """Declare an option to argparse, for splitting words, help and completion; values stay text."""
     settings: dict[str, Any] = {"help": _described(option)}
     if option.flag:
         settings["action"] = argparse.BooleanOptionalAction
@@ -231,7 +231,7 @@ def _declare(parser: argparse.ArgumentParser, option: Option) -> None:
         action = parser.add_argument(*option.names, dest=option.destination, **settings)
     if isinstance(option.parse, OneOf):
         words = option.parse.words
-        # argcomplete looks for this attribute; argparse's own `choices` would word the errors differently.
+        # argcomplete reads this attribute; argparse's own `choices` would word the errors differently.
         vars(action)["completer"] = lambda **_: words
 
 
@@ -256,7 +256,7 @@ def _shown(value: object) -> str:
 
 
 def _from_toml(source: str, option: Option, value: object) -> Given:
-    """A TOML value as the text that would stand on the command line; the items of an array joined with commas."""
+    """A TOML value as the text of the command line; the items of an array are joined with commas."""
     items = value if isinstance(value, list) else [value]
     for item in items:
         if not isinstance(item, str | int | float):
@@ -281,14 +281,14 @@ def _expected(option: Option) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?`, or nothing when nothing is near."""
+    """`; did you mean …?`, or empty if no name is near."""
     by_text = {field_name(other): other for other in sorted(known)}
     close = difflib.get_close_matches(field_name(name), by_text, n=1)
     return f"; did you mean {by_text[close[0]]}?" if close else ""
 
 
 def _complete(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
-    """Answer the shell's request for completions, which ends the process; does nothing otherwise."""
+    """Answer a shell's request for completions, which ends the process; otherwise do nothing."""
     if "_ARGCOMPLETE" in environ:
         try:
             import argcomplete

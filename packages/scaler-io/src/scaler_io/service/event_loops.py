@@ -1,4 +1,4 @@
-"""The event loop that a program runs on: asyncio's own, or uvloop."""
+"""The event loop of a program: asyncio's own, or uvloop."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class EventLoopError(ScalerError, ValueError):
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
-    """Run a coroutine function to its end on a new event loop, and log which.
+    """Run a coroutine function on a new event loop until it returns, and log the kind of the loop.
 
-    Raises ValueError for an unknown kind and EventLoopError where uvloop cannot be imported, before `main` is called.
+    Raises ValueError for an unknown kind, EventLoopError if uvloop cannot be imported, both before `main` is called.
     """
     runner: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run
     if EVENT_LOOP_KIND(kind) == "uvloop":
@@ -39,7 +39,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], kind: str = "builtin") -> T:
 
         hold_signals()
     thresholds = gc.get_threshold()
-    # What servers keep comes and goes without cycles: to look at all of it again and again costs more than it does.
+    # The objects of a server form no cycles: frequent collections would cost much and free nothing.
     gc.freeze()
     gc.set_threshold(*_COLLECTOR_THRESHOLDS)
     try:

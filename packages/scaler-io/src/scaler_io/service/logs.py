@@ -1,4 +1,4 @@
-"""Log lines of programs: the logger `scaler`, its targets and its format. The root logger is never touched."""
+"""Logging of programs: the logger `scaler`, its targets and its format. The root logger is never changed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ LOGGING_OPTIONS: Final = (
     ),
     Option(
         ("--logging-level", "-ll"),
-        f"the least severe line that is logged: {', '.join(LOGGING_LEVEL.words)}",
+        f"log lines of this level and above: {', '.join(LOGGING_LEVEL.words)}",
         LOGGING_LEVEL,
         default="INFO",
         metavar="LEVEL",
     ),
-    Option(("--log-format", "-lf"), "lines for people, or one JSON object each", LOG_FORMAT, default="text"),
+    Option(("--log-format", "-lf"), "text lines, or one JSON object per line", LOG_FORMAT, default="text"),
     Option(
         ("--logging-config-file", "-lcf"),
         "a file of Python's logging.config, which replaces the options above",
@@ -56,7 +56,7 @@ else:
 
 
 class LineHandler(_TextStreamHandler):
-    """Writes lines to a stream, and does without when its reader is gone or has stopped, or its disk is full."""
+    """Writes lines to a stream; drops them if its reader is gone or has stopped, or its disk is full."""
 
     def __init__(self, stream: TextIO, *, owned: bool) -> None:
         super().__init__(stream)
@@ -66,7 +66,7 @@ class LineHandler(_TextStreamHandler):
             self._writer = NonblockingWriter.on(stream)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; where a reader has stopped the line is dropped, and how many were is said when it goes on."""
+        """Write a line, or drop it if the reader has stopped; the number of dropped lines is logged afterwards."""
         if sys.platform == "win32" or self._writer is None:
             super().emit(record)
             return
@@ -83,17 +83,17 @@ class LineHandler(_TextStreamHandler):
         return (self.format(record) + self.terminator).encode(self.stream.encoding or "utf-8", "backslashreplace")
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Drop a line that cannot be written; logging itself would print a traceback for each."""
+        """Drop a line that cannot be written; the logging module would print a traceback for each."""
         error = sys.exc_info()[1]
         if isinstance(error, BrokenPipeError):
-            # What is left in the buffer must go somewhere, or the interpreter complains of it at exit.
+            # The rest of the buffer must be written somewhere, or the interpreter reports an error at exit.
             with open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), self.stream.fileno())
         elif not isinstance(error, OSError):
             super().handleError(record)
 
     def close(self) -> None:
-        """Close the stream where it is ours."""
+        """Close the stream if this handler owns it."""
         super().close()
         if sys.platform != "win32" and self._writer is not None:
             with contextlib.suppress(OSError):  # the reader is gone
@@ -109,7 +109,7 @@ def _dropped_record(next_record: logging.LogRecord, count: int) -> logging.LogRe
 
 
 class JsonFormatter(logging.Formatter):
-    """A line is an object: time (ISO 8601), level, process, message, and a traceback where there is one."""
+    """Formats a line as an object: time (ISO 8601), level, process, message, and a traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
@@ -127,10 +127,10 @@ class JsonFormatter(logging.Formatter):
 def configure(
     paths: Sequence[str], level: str = "INFO", config_file: str | None = None, log_format: str = "text"
 ) -> None:
-    """Direct the logger `scaler` to `paths`, or as `config_file` says, which wins over both others.
+    """Direct the logger `scaler` to `paths`, or as `config_file` says; with it the other arguments are ignored.
 
-    Replaces what an earlier call set up. Raises ValueError naming value and remedy; a bad path or level changes
-    nothing.
+    Replaces the targets of an earlier call. Raises ValueError, which names value and remedy; nothing changes if a path
+    or the level is wrong.
     """
     if config_file is not None:
         _configure_from(config_file)
@@ -151,12 +151,12 @@ def configure(
         handler.setFormatter(JsonFormatter() if LOG_FORMAT(log_format) == "json" else FORMAT)
         LOGGER.addHandler(handler)
     LOGGER.setLevel(level)
-    # User code in the same process may configure the root logger; each line must still come once.
+    # User code in the same process may configure the root logger; each line must still be logged once.
     LOGGER.propagate = False
 
 
 def announce(paths: Sequence[str], config_file: str | None = None) -> None:
-    """Log the first line of a server: where its log lines go."""
+    """Log the first line of a server: where its logs go."""
     if config_file is not None:
         LOGGER.info("logging as configured in %s", config_file)
     else:
@@ -168,7 +168,7 @@ def _canonical(path: str) -> str:
 
 
 def _handler(path: str) -> logging.Handler:
-    # The process's own stream, not the device: opening that fails under another user and truncates a file behind it.
+    # Use the process's own stream: opening the device fails under another user and truncates a file behind it.
     if path == "/dev/stdout":
         return LineHandler(sys.stdout, owned=False)
     if path == "/dev/stderr":
@@ -184,5 +184,5 @@ def _configure_from(path: str) -> None:
         raise ValueError(
             f"logging configuration {path}: {error.filename or path}: {error.strerror or error}"
         ) from error
-    except Exception as error:  # the file holds expressions, so anything may come
+    except Exception as error:  # the file holds expressions, which may raise anything
         raise ValueError(f"logging configuration {path} is not a file of logging.config: {error!r}") from error

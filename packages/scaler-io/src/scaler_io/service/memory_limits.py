@@ -1,4 +1,4 @@
-"""Where stored objects are kept on a host, and how much of its memory programs may use."""
+"""Memory limits: how much memory a host allows its programs, and where on it stored objects are kept."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if sys.platform != "linux":
 
 MEMORY = Path("/dev/shm")
 _SUFFICES = 0.5
-"""Of the memory limit: tmpfs with less room is not worth being bound by."""
+"""Fraction of the memory limit that must be free in shared memory for objects to be kept there."""
 
 
 def default_directory(limit: int, memory: Path = MEMORY, disk: Path | None = None) -> Path:
-    """Memory where it is enough, else a disk."""
+    """The directory for objects: shared memory if it has enough room for `limit` bytes, otherwise a disk."""
     return memory if free_bytes(memory) >= _SUFFICES * limit else disk or Path(tempfile.gettempdir())
 
 
 def free_bytes(directory: Path) -> int:
-    """The room that is left there; 0 where there is nothing that this user can write to."""
+    """Free bytes in a directory; 0 if this user cannot write to it."""
     if not os.access(directory, os.W_OK):
         return 0
     found = os.statvfs(directory)
@@ -29,13 +29,13 @@ def free_bytes(directory: Path) -> int:
 
 
 def allowed_bytes(root: Path = Path("/")) -> int:
-    """The memory that this host and its control groups let us have; `root` is where proc and sys are mounted."""
+    """Bytes of memory that the host and its control groups allow; `root` is where proc and sys are mounted."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_group_limits(root)])
 
 
 def _group_limits(root: Path) -> list[int]:
-    """The memory limits of this process's control group and of every group above it, versions 1 and 2."""
+    """The memory limits of this process's control group and its ancestors, versions 1 and 2; 0 is none."""
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
     except OSError:
@@ -53,7 +53,7 @@ def _group_limits(root: Path) -> list[int]:
 
 
 def _read_limit(path: Path) -> int:
-    """0 where there is none."""
+    """Read a limit in bytes; 0 if there is none."""
     try:
         text = path.read_text("utf-8").strip()
     except OSError:

@@ -1,4 +1,7 @@
-"""A scheduler's figures as Prometheus reads them: names, and a page of its own outside of any event loop."""
+"""Prometheus metrics from the scheduler's published status, and an HTTP page for them in its own thread.
+
+The scheduler and the web page serve the same metrics, so this module is below both.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from scaler_protocol.errors import AddressError
 from scaler_protocol.monitoring import MonitorStatus, StorageStatus
 
 Newest = Callable[[], tuple[MonitorStatus | None, StorageStatus | None]]
-"""What the scheduler and object storage said last."""
+"""Returns the last status of the scheduler and of object storage."""
 WORKER_STATES = ("starting", "idle", "running", "blocked", "stopping", "draining")
 
 
 def families(status: MonitorStatus, storage: StorageStatus | None) -> Iterator[Metric]:
-    """The metrics of a status, and of object storage where that has answered: units are seconds, bytes and cores."""
+    """The metrics of a status, and of object storage if it has answered; units are seconds, bytes and cores."""
     yield from _scheduler(status)
     yield from _tasks(status)
     yield _counter(
@@ -89,7 +92,7 @@ def _functions(status: MonitorStatus) -> Iterator[Metric]:
     seconds: dict[str, float] = {}
     for name, count, mean in zip(status.function_names, status.function_counts, status.function_seconds, strict=True):
         counts[name] += count
-        seconds.setdefault(name, mean)  # the one that was used last
+        seconds.setdefault(name, mean)  # the first entry is the one used last
     yield _counter("scaler_function_tasks", "Tasks that call a function.", ("function",), counts, counts.values())
     yield _gauge("scaler_function_duration_seconds", "Running mean.", ("function",), seconds, seconds.values())
 
@@ -157,19 +160,19 @@ def _fill(
 
 
 class StatusCollector(Collector):
-    """Gives a registry the metrics of what is newest, if there is anything."""
+    """Gives a registry the metrics of the last status, if there is one."""
 
     def __init__(self, newest: Newest) -> None:
         self._newest = newest
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics of now."""
+        """The metrics of the last status."""
         status, storage = self._newest()
         return families(status, storage) if status is not None else ()
 
 
 class MetricsPage:
-    """`/metrics` at an address, in a thread of its own; raises AddressError where it cannot listen."""
+    """Serves `/metrics` at an address in its own thread; raises AddressError if it cannot listen there."""
 
     def __init__(self, address: Address, newest: Newest) -> None:
         registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Lines for a pipe, socket or terminal whose reader may have stopped: then they are refused, and nobody waits."""
+"""NonblockingWriter: writes lines to a pipe, socket or terminal without waiting for a reader that has stopped."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from collections.abc import Callable
 from typing import Final, TextIO
 
 if sys.platform == "win32":
-    raise ImportError("pipes can not be polled on Windows")
+    raise ImportError("pipes cannot be polled on Windows")
 
 PATIENCE_SECONDS: Final = 0.2
-"""How long a reader that falls behind is waited for in all, so that a burst of lines is not cut."""
+"""How long, in total, to wait for a slow reader, so that no line of a burst is dropped."""
 RENEWAL_SECONDS: Final = 10.0
-"""After so long without a refusal it is waited for again."""
+"""How long after the last wait a reader has the full PATIENCE_SECONDS again."""
 
 
 class NonblockingWriter:
-    """Writes lines past the buffer of a stream. `write` and `close` raise OSError where the reader is gone."""
+    """Writes lines without the buffer of a stream. `write` and `close` raise OSError if the reader is gone."""
 
     def __init__(self, descriptor: int, send: Callable[[bytes], int], close: Callable[[], None]) -> None:
         self._send, self._close = send, close
         self._poller = select.poll()
         self._poller.register(descriptor, select.POLLOUT)
         self._rest = b""
-        """Of a line that was cut where the reader stopped."""
+        """The rest of a partly written line."""
         self._patience, self._renewed_at = PATIENCE_SECONDS, 0.0
 
     @classmethod
     def on(cls, stream: TextIO) -> NonblockingWriter | None:
-        """None for a regular file, which never lets a writer wait for a reader, and for what has no descriptor."""
+        """Make a writer for a stream; None for a regular file, which has no slow reader, or without a descriptor."""
         try:
             descriptor = stream.fileno()
         except (OSError, ValueError):
@@ -48,7 +48,7 @@ class NonblockingWriter:
         return cls(own, lambda data: os.write(own, data), lambda: os.close(own))
 
     def write(self, line: bytes) -> bool:
-        """Whether the line, or its beginning, is written; the rest of it goes before all else."""
+        """Whether the line, or a part of it, is written; its rest is written before the next line."""
         self._rest = self._unsent(self._rest)
         if self._rest:
             return False
@@ -59,17 +59,17 @@ class NonblockingWriter:
         return True
 
     def close(self) -> None:
-        """Complete the last line where somebody reads it."""
+        """Write the rest of the last line if its reader can take it."""
         try:
             self._unsent(self._rest)
         finally:
             self._close()
 
     def _unsent(self, data: bytes) -> bytes:
-        """Write this; what is left of it where the reader has stopped."""
+        """Write `data`; returns what is left of it because the reader has stopped."""
         while data and self._writable():
             try:
-                # A pipe that can be written to at all takes so many bytes without waiting.
+                # A writable pipe accepts this many bytes without waiting.
                 data = data[self._send(data[: select.PIPE_BUF]) :]
             except BlockingIOError:  # another process was faster
                 break
@@ -88,9 +88,9 @@ class NonblockingWriter:
 
 
 def _own_description(descriptor: int) -> int:
-    """The same file, not to be waited for: O_NONBLOCK on the descriptor itself would meet all who share it."""
+    """Open the same file without blocking: O_NONBLOCK on the descriptor itself would affect all who share it."""
     try:
         flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         return os.open(f"/proc/self/fd/{descriptor}", flags)
-    except OSError:  # another user's, or no such directory: then polling has to be enough
+    except OSError:  # another user's file, or no /proc: polling must suffice
         return os.dup(descriptor)

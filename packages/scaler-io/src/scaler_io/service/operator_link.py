@@ -1,4 +1,4 @@
-"""The link of an operator: of a program that asks a service for figures, or orders something, now and then."""
+"""OperatorLink: the link of an operator, a program that asks a service for its status or gives it orders."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ TIMEOUT_SECONDS = 10.0
 
 
 class OperatorLink:
-    """Connects, and comes back, by itself as long as somebody calls `turn` often. Never waits; one loop owns it."""
+    """Connects and reconnects as long as `turn` is called often. It never blocks; one loop owns it."""
 
     def __init__(self, address: Address, name: str, context: Context | None = None) -> None:
         hello = Hello(
             Role.OPERATOR, new_identity(), new_incarnation(), name=name, host=socket.gethostname(), pid=os.getpid()
         )
         self.is_up = False
-        self.beginnings = 0
-        """How often the service has begun to know us: what it was told before is forgotten."""
-        self.trouble = ""
-        """Why there is no link, where that is known."""
+        self.joins = 0
+        """How often the service has welcomed this operator as a new one: it has lost all earlier messages."""
+        self.problem = ""
+        """Why there is no link; empty if that is not known."""
         self._dialer = Dialer(address, Uplink(hello, time.monotonic(), timeout_seconds=TIMEOUT_SECONDS), context)
         self._unsent: list[Message] = []
 
     def send(self, message: Message) -> None:
-        """Say something with the next turn in which the link is up."""
+        """Send a message in the next turn in which the link is up."""
         self._unsent.append(message)
 
     def turn(self) -> list[Message]:
-        """What has arrived; writes what there is to say."""
+        """Send the pending messages; returns those that have arrived."""
         now, arrived = time.monotonic(), list[Message]()
         for event in self._dialer.turn(now):
             if isinstance(event, LinkUp):
-                self.is_up, self.trouble = True, ""
-                self.beginnings += not event.resumed
+                self.is_up, self.problem = True, ""
+                self.joins += not event.resumed
             elif isinstance(event, LinkRefused):
-                self.trouble = "; ".join(event.reasons)
+                self.problem = "; ".join(event.reasons)
             elif isinstance(event, LinkLost):
-                self.is_up, self.trouble = False, event.reason
+                self.is_up, self.problem = False, event.reason
             elif not isinstance(event, LinkDown):
                 arrived.append(event)
         if self.is_up:
@@ -57,6 +57,6 @@ class OperatorLink:
         return arrived
 
     def close(self) -> None:
-        """Leave."""
+        """Send Goodbye and close the connection."""
         self._dialer.uplink.send(Goodbye("the operator leaves"))
         self._dialer.close()

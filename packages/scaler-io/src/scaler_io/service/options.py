@@ -1,4 +1,4 @@
-"""What an option of a program is, the parsers of common values, and the options that every server knows or refuses."""
+"""Options: their definition, parsers of common values, and the options that every server accepts or refuses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scaler_protocol.errors import AddressError
 from scaler_protocol.limits import SECONDS
 
 REQUIRED: Final = object()
-"""The default of an option that has none: leaving it out is refused."""
+"""The default of an option that must be given."""
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be understood or is not allowed; the message is one line, with the remedy."""
+    """The given options are malformed or not allowed; the message is one line, with the remedy."""
 
 
 class Given(NamedTuple):
-    """What one source says about one option, as text."""
+    """The texts that one source gives for one option."""
 
     source: str
     texts: Sequence[str]
@@ -28,10 +28,10 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting of a program; a name without a dash makes it a positional argument, further names are TOML keys.
+    """One setting of a program; if its first name has no dash, it is positional and its other names are TOML keys.
 
-    `parse` turns text into the value and raises ValueError with a sentence. A `flag` takes no value and comes as
-    the pair --name and --no-name. A `repeated` option takes several words and makes a tuple.
+    `parse` converts text to the value and raises ValueError with a sentence. A `flag` takes no value and is accepted as
+    --name and --no-name. A `repeated` option takes several words and makes a tuple.
     """
 
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ class Option:
 
     @property
     def positional(self) -> bool:
-        """Whether its place among the words says what it is, not a name."""
+        """Whether the option is identified by its position instead of a name."""
         return not self.names[0].startswith("-")
 
     @property
@@ -62,19 +62,19 @@ class Option:
 
     @property
     def placeholder(self) -> str:
-        """How help and messages call the value."""
+        """The name of the value in help and messages."""
         words = self.parse.words if isinstance(self.parse, OneOf) else ()
         return self.metavar or "|".join(words) or self.destination.upper()
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Every word that names it on the command line."""
+        """Every name of the option on the command line."""
         if self.positional:
             return ()
         return self.names + tuple(f"--no-{name[2:]}" for name in self.long_names if self.flag)
 
     def value(self, given: Given) -> object:
-        """The value of the texts that one source gave; raises UsageError naming source and reason."""
+        """Parse the texts of one source; raises UsageError, which names source and reason."""
         parse = boolean if self.flag else self.parse
         try:
             values = tuple(parse(text) for text in given.texts)
@@ -85,7 +85,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An option of an earlier engine that means nothing here, and the sentence that says what to do instead."""
+    """An option of an earlier engine that is refused, and the sentence that says what to do instead."""
 
     names: tuple[str, ...]
     advice: str
@@ -98,7 +98,7 @@ def field_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Parser of one word out of several, in any case; `aliases` maps further words to these."""
+    """Parser for one of several words, in any case; `aliases` maps further words to these."""
 
     words: tuple[str, ...]
     aliases: Mapping[str, str]
@@ -112,7 +112,7 @@ class OneOf:
 
 
 def one_of(*words: str, **aliases: str) -> OneOf:
-    """Parser of one of `words`; `one_of("even_load", even="even_load")` accepts `even` too."""
+    """Parser for one of `words`; `one_of("even_load", even="even_load")` accepts `even` too."""
     return OneOf(words, aliases)
 
 
@@ -122,7 +122,7 @@ ALLOCATE_POLICY: Final = one_of("even_load", "capability", even="even_load")
 
 
 def boolean(text: str) -> bool:
-    """The usual words for on and off."""
+    """Parse one of the usual words for on and off; raises ValueError."""
     word = text.strip().casefold()
     if word in ("true", "yes", "on", "1"):
         return True
@@ -132,7 +132,7 @@ def boolean(text: str) -> bool:
 
 
 def whole_number(minimum: int | None = None, maximum: int | None = None) -> Callable[[str], int]:
-    """Parser of an int within bounds, both included."""
+    """Parser for an int within bounds, both included."""
 
     def parse(text: str) -> int:
         try:
@@ -149,7 +149,7 @@ def whole_number(minimum: int | None = None, maximum: int | None = None) -> Call
 
 
 def seconds(text: str) -> float:
-    """A duration that messages can hold, which may be zero."""
+    """Parse a duration within the limits of messages, zero included; raises ValueError."""
     try:
         number = float(text)
     except ValueError:
@@ -160,7 +160,7 @@ def seconds(text: str) -> float:
 
 
 def positive_seconds(text: str) -> float:
-    """A finite duration of more than zero."""
+    """Parse a finite duration above zero; raises ValueError."""
     number = seconds(text)
     if not number:
         raise ValueError("0 seconds is too short; it must be more than 0")
@@ -176,7 +176,7 @@ def http_address(text: str) -> Address:
 
 
 def comma_list(text: str) -> tuple[str, ...]:
-    """Words separated by commas; the empty text is no word."""
+    """Parse words separated by commas; an empty text has none. Raises ValueError."""
     words = tuple(word.strip() for word in text.split(",")) if text.strip() else ()
     if "" in words:
         raise ValueError(f"{text!r} has an empty item")
@@ -184,7 +184,7 @@ def comma_list(text: str) -> tuple[str, ...]:
 
 
 def one_line(text: str) -> str:
-    """The lines of a message as one."""
+    """Join the lines of a message."""
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
@@ -218,7 +218,7 @@ STORAGE_OPTIONS: Final = (
         metavar="BYTES",
     ),
 )
-"""How much an object storage server may keep, and where: its own options, and those of who starts one."""
+"""How much an object storage server may keep, and where: options of the server and of programs that start one."""
 
 PARENT_PID: Final = Option(
     ("--parent-pid",),
@@ -258,7 +258,7 @@ REFUSED: Final = (
         "log lines are not sent to a hub; name streams or files with --logging-paths",
     ),
 )
-"""What no server takes any more."""
+"""Options that every server refuses."""
 
 REFUSED_BY_SCHEDULER: Final = (
     *REFUSED,

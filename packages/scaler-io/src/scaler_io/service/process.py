@@ -1,16 +1,15 @@
 """How a server process starts, is told to end, and ends (Linux).
 
-Theory. A program's entry point calls `main_guard` before it imports anything heavy. From there until its event loop
-is made, SIGINT and SIGTERM raise SystemExit(0), so that a signal in the middle of imports, name look-ups or binds
-unwinds what exists and leaves no traceback. A loop that is half made could not be unwound in silence: from
-`hold_signals` on the first one only counts. The main coroutine begins with `terminate_on_signals`, which turns the
-first signal into a call of `stop`; an earlier one that was held, or that some library swallowed, stops it at once.
-After the main function only the way out is left, and a signal takes it directly. The second signal ends the process at
-any moment.
+Signals. A program's entry point calls `main_guard` before any slow import. From then until the event loop is made,
+SIGINT and SIGTERM raise SystemExit(0), so that a signal during imports, name look-ups or binds unwinds the program
+without a traceback. An event loop that is partly made cannot be unwound without one: from `hold_signals` on the first
+signal is only recorded. The main coroutine begins with `terminate_on_signals`: from then on the first signal calls
+`stop`; if one was recorded before, or swallowed by a library, `stop` is called at once. After the main function a
+signal ends the process immediately. A second signal always ends the process immediately.
 
-What this cannot do: before the interpreter reaches the entry point SIGTERM kills and SIGINT may leave a traceback; and
-a signal in the instant before a blocking system call is noticed when that returns, so calls before the loop runs have
-timeouts. Children forked after `main_guard` inherit the handlers and set their own.
+Limits. Before the interpreter reaches the entry point SIGTERM kills the process and SIGINT may print a traceback. A
+signal just before a blocking system call is noticed when the call returns, so calls before the loop runs have timeouts.
+Children forked after `main_guard` inherit the handlers and set their own.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-# asyncio, ctypes, logging and scaler_protocol are imported where they are used: the first lines of a program stand
-# between a signal and its handler.
+# asyncio, ctypes, logging and scaler_protocol are imported where they are used: signals have no handler until the first
+# imports of a program are done.
 if TYPE_CHECKING:
     import asyncio
 
@@ -38,18 +37,18 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _SYS_PIDFD_OPEN: Final = 434
 
 _received: Final[list[int]] = []
-"""The stop signals of this process so far."""
+"""The stop signals that this process has received."""
 
 
 def catch_early_signals() -> None:
-    """From now on SIGINT and SIGTERM raise SystemExit(0) in the main thread, and a second one ends the process."""
+    """From now on SIGINT and SIGTERM raise SystemExit(0) in the main thread; a second one ends the process."""
     sys.unraisablehook = _forget_swallowed
     for number in STOP_SIGNALS:
         signal.signal(number, _on_early_signal)
 
 
 def _forget_swallowed(unraisable: sys.UnraisableHookArgs) -> None:
-    """A finalizer that a signal interrupts swallows the SystemExit; that the signal came is known all the same."""
+    """Do not report a SystemExit that a finalizer swallows: the signal is recorded."""
     if not (_received and unraisable.exc_type is SystemExit):
         sys.__unraisablehook__(unraisable)
 
@@ -60,7 +59,7 @@ def _on_early_signal(number: int, frame: FrameType | None) -> None:
 
 
 def hold_signals() -> None:
-    """Where early signals are caught: the first one only counts, until `terminate_on_signals` finds it."""
+    """If early signals are caught: from now on record the first signal, until `terminate_on_signals` finds it."""
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is _on_early_signal:
             signal.signal(number, _on_held_signal)
@@ -79,17 +78,17 @@ def _count(number: int) -> None:
 def terminate_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
     """The first SIGINT or SIGTERM calls `stop` on the loop; a second one ends the process with 128 + its number.
 
-    To be called first thing in the main coroutine. `stop` comes at once where a signal came before.
+    Call this first in the main coroutine. If a signal came earlier, `stop` is called at once.
     """
 
     def stop_soon(number: int) -> None:
-        # Before `signal.signal` below has replaced the loop's own handler, nobody else counted.
+        # The loop's own handler, which `signal.signal` below replaces, does not record the signal.
         if not _received:
             _received.append(number)
         stop()
 
     for number in STOP_SIGNALS:
-        # The loop's handler wakes it wherever the signal was delivered; ours runs even while a callback is stuck.
+        # The loop's handler wakes the loop from any thread; ours runs even while a callback is stuck.
         loop.add_signal_handler(number, stop_soon, number)
         signal.signal(number, _on_held_signal)
     if _received:
@@ -97,9 +96,9 @@ def terminate_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], Non
 
 
 def ending(parent_pid: int | None) -> asyncio.Event:
-    """An event that the first SIGINT or SIGTERM sets, and the end of that process; for the main coroutine to wait for.
+    """An event for the main coroutine to wait for: the first SIGINT or SIGTERM, or the end of process `parent_pid`.
 
-    A second signal ends this process at once. Raises SystemExit(0) where that process has ended already.
+    A second signal ends this process at once. Raises SystemExit(0) if the parent process has ended already.
     """
     import asyncio
 
@@ -111,7 +110,7 @@ def ending(parent_pid: int | None) -> asyncio.Event:
 
 
 def end_with(pid: int, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Call `stop` on the loop when process `pid` has ended; raises SystemExit(0) where it already has."""
+    """Call `stop` on the loop when process `pid` has ended; raises SystemExit(0) if it already has."""
     try:
         descriptor = _pidfd_open(pid)
     except ProcessLookupError:
@@ -126,22 +125,22 @@ def end_with(pid: int, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]
 
 
 def _pidfd_open(pid: int) -> int:
-    """os.pidfd_open, which Pythons built with old kernel headers lack."""
+    """os.pidfd_open, which is missing in Pythons built with old kernel headers."""
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
     return _checked(_libc().syscall(_SYS_PIDFD_OPEN, pid, 0))
 
 
 def open_standard_streams() -> None:
-    """Have /dev/null stand where standard input, output or error is closed.
+    """Open /dev/null in place of a closed standard input, output or error.
 
-    Otherwise a file or socket of ours would get its number, and what is printed, by tasks too, would go there.
+    Otherwise a file or socket of ours would get its number and receive what this process or a task prints.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free is this one.
+            # This is now the lowest free number, so os.open returns it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
             stream = os.fdopen(number, mode, encoding="utf-8", closefd=False)
             setattr(sys, name, stream)
@@ -149,11 +148,11 @@ def open_standard_streams() -> None:
 
 
 def main_guard(program: str, function: Callable[[], int | None]) -> int:
-    """Run a program's main function and give its exit code; anything foreseen that fails is one line on stderr.
+    """Run a program's main function and return its exit code; expected errors are one line on stderr.
 
-    ValueError is 2: usage. OSError and ScalerError are 1: circumstances, like a port in use. KeyboardInterrupt is 130,
-    silently. Any other exception is a bug, passes through and keeps its traceback. The tracebacks of the former are
-    logged at level DEBUG. `function` does the program's heavy imports.
+    ValueError is a usage error, exit code 2. OSError and ScalerError, such as a port in use, are exit code 1. The
+    traceback of these is logged at level DEBUG. KeyboardInterrupt is 130, without output. Any other exception is a bug
+    and is raised. `function` does the program's slow imports.
     """
     code = 1
     try:
@@ -167,16 +166,16 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
         code = 130
     except Exception as error:
         if _received and signal.getsignal(signal.SIGTERM) is _on_early_signal:
-            # What became of our SystemExit: an import that fails for a moment makes a TypeError of it.
+            # Interrupted imports may turn our SystemExit into another exception, such as TypeError.
             code = 0
             raise SystemExit(0) from None
-        foreseen = _exit_code(error)
-        if foreseen is None:
+        exit_code = _exit_code(error)
+        if exit_code is None:
             raise
-        code = foreseen
+        code = exit_code
         _report(program, error)
     finally:
-        # The loop restored Python's own handlers; all that is left is the way out.
+        # The loop restored Python's own handlers; from here on a signal ends the process.
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, frame: os._exit(code))
     return code
@@ -203,10 +202,10 @@ def _report(program: str, error: Exception) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel send SIGKILL to this process when the thread that forked it ends; dies at once if it has.
+    """Have the kernel send SIGKILL to this process when the thread that forked it ends, at once if it has ended.
 
-    `parent` is the parent's process id, taken before the fork. Only a parent whose forking thread is its main thread
-    ends when its process does. The setting is lost at exec of a set-uid program and not inherited by children.
+    `parent` is the parent's process id, taken before the fork. The parent must fork in its main thread, otherwise that
+    thread may end before the process. Children do not inherit the setting; exec of a set-uid program clears it.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -214,7 +213,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Become the parent of every orphan among this process's descendants, to be waited for here."""
+    """Become the parent of orphaned descendants, which this process must then reap."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -242,19 +241,19 @@ def _checked(result: int) -> int:
 
 
 def give_back_memory() -> None:
-    """Have the C library return free memory to the system; some cannot."""
+    """Have the C library return free memory to the system, if it can."""
     trim = getattr(_libc(), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def resident_bytes(pid: int) -> int:
-    """The physical memory that a process uses, shared pages included; ProcessLookupError when it is gone."""
+    """The physical memory of a process in bytes, shared pages included; raises ProcessLookupError if it has ended."""
     return int(_read_process_file(pid, "statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time, user and system, that all threads of a process took; ProcessLookupError when it is gone."""
+    """User and system CPU time of all threads of a process in seconds; raises ProcessLookupError if it has ended."""
     # The second field is the program's name in parentheses, which may hold anything.
     fields = _read_process_file(pid, "stat").rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,6 +1,6 @@
-"""Directories that end with their server, also with one that was killed: the next server removes what is left of it.
+"""Directories that are removed with their server; the next server removes those of servers that were killed.
 
-A living server holds a lock on the file `lock` in its directory, which the kernel gives up when the process ends.
+A running server holds a lock on the file `lock` in its directory, which the kernel releases when the process ends.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if sys.platform != "linux":
 _PREFIX = "scaler-objects-"
 _LOCK = "lock"
 _MAKING_SECONDS = 60.0
-"""A directory without a lock may be one that is just being made."""
+"""Age from which a directory without a lock is left over; a younger one may be under construction."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMES = 8
-"""Under how many names a host's directory is looked for: another user may have taken some."""
+"""How many names are tried for a host's directory: other users may have taken some."""
 
 
 class ServerDirectory:
-    """A fresh directory of mode 0700 in `parent`, until it is closed; raises OSError where there can be none."""
+    """A new directory of mode 0700 in `parent`, removed at exit; raises OSError if it cannot be made."""
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ class ServerDirectory:
         self._lock = self._make_lock()
 
     def _make_lock(self) -> int:
-        # Under its name there is never a lock that nobody holds.
+        # Renamed when it is locked: under its final name the lock file is always locked.
         making = self.path / f"{_LOCK}.new"
         lock = os.open(making, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -48,9 +48,9 @@ class ServerDirectory:
         return lock
 
     def restore(self) -> bool:
-        """Make it again where somebody else has removed it, and say whether that was so; raises OSError.
+        """Make the directory again if another program has removed it; returns whether that was so. Raises OSError.
 
-        systemd-logind does that with what a user has in shared memory when the user logs out (RemoveIPC=).
+        systemd-logind removes a user's files in shared memory when the user logs out (RemoveIPC=).
         """
         if _is_lock_of(self._lock, self.path):
             return False
@@ -69,10 +69,10 @@ class ServerDirectory:
 
 
 class HostDirectory:
-    """The directory of mode 0700 in `parent` that programs of a user on this host share, until the last one ends.
+    """The directory of mode 0700 in `parent` that a user's programs on this host share, until the last one ends.
 
-    What a killed one leaves is taken up by whoever comes next, or removed, as all directories here are. It is of this
-    start of the host: of what an earlier one left on a disk not all may have been written. Raises OSError.
+    If a program was killed, the next one uses its directory or removes it. A directory belongs to one boot of the host,
+    because files on a disk may be incomplete after a crash. Raises OSError if there can be no directory.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -85,7 +85,7 @@ class HostDirectory:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with contextlib.suppress(OSError):  # others are still here
+        with contextlib.suppress(OSError):  # other programs still use it
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_lock_of(self._lock, self.path):
                 _remove(self.path)
@@ -93,23 +93,23 @@ class HostDirectory:
 
 
 def _joined(path: Path) -> tuple[Path, int]:
-    """A directory of ours of this name, or of one behind it where that is another's, and our lock there."""
+    """Find or make a directory of this user, under `path` or the next free name; returns it with our lock."""
     for place in (path, *(path.with_name(f"{path.name}-{number}") for number in range(1, _NAMES))):
         while True:
             try:
                 lock = _shared_lock(place)
-            except FileNotFoundError:  # it was removed meanwhile
+            except FileNotFoundError:  # removed meanwhile
                 continue
             except FileExistsError:
                 break
             if _is_lock_of(lock, place):
                 return place, lock
             os.close(lock)
-    raise FileExistsError(f"{path} and names behind it are there, and no directories of this user with mode 0700")
+    raise FileExistsError(f"{path} and the next {_NAMES - 1} names exist, but not as this user's with mode 0700")
 
 
 def _shared_lock(place: Path) -> int:
-    """Make a directory, unless it is there, and lock it with others; raises FileExistsError if it is not ours."""
+    """Make a directory, unless it exists, and take a shared lock; raises FileExistsError if it is not ours alone."""
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700)
     found = place.lstat()
@@ -121,7 +121,7 @@ def _shared_lock(place: Path) -> int:
 
 
 def _is_lock_of(lock: int, path: Path) -> bool:
-    """Whether the open file is the lock in the directory of this name: another one may have taken its place."""
+    """Whether the open file is still the lock file of this directory: another one may have replaced it."""
     try:
         return os.path.samestat(os.fstat(lock), os.lstat(path / _LOCK))
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def _is_lock_of(lock: int, path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a directory that the caller alone has locked; a new one of its name may come at once."""
+    """Remove a directory that the caller has locked exclusively; its name is free at once."""
     going = path.with_name(f"{_PREFIX}{secrets.token_hex(8)}")
     path.rename(going)
     shutil.rmtree(going, ignore_errors=True)
@@ -137,7 +137,7 @@ def _remove(path: Path) -> None:
 
 def _remove_dead(parent: Path) -> None:
     for path in parent.glob(f"{_PREFIX}*"):
-        # Another one who starts may be removing it, or it belongs to another user.
+        # Another starting program may be removing it, or it belongs to another user.
         with contextlib.suppress(OSError), _dead(path) as dead:
             if dead:
                 _remove(path)
@@ -145,7 +145,7 @@ def _remove_dead(parent: Path) -> None:
 
 @contextlib.contextmanager
 def _dead(path: Path) -> Iterator[bool]:
-    """Whether a directory is nobody's; nobody takes it up meanwhile."""
+    """Whether no running program uses a directory; while this context is open none can begin to."""
     if path.stat(follow_symlinks=False).st_uid != os.getuid() or path.is_symlink():
         yield False
         return

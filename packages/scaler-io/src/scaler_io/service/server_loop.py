@@ -1,8 +1,8 @@
 """ServerLoop: the shell of a service that accepts links: a listening socket and timers around a Hub and a core.
 
-A turn takes in at most TURN_MESSAGES, or as many as TURN_SECONDS allow, lets the core decide once, writes what it says,
-and only then asks the socket again whether something is there: its descriptor is edge-triggered, and a turn that
-skipped this could wait for ever.
+A turn receives at most TURN_MESSAGES messages within TURN_SECONDS, lets the core settle once, writes the messages, and
+only then asks the socket whether more has arrived: its descriptor is edge-triggered, so a turn without this last step
+could wait for ever.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from scaler_protocol.errors import ProtocolError
 
 LOGGER = logging.getLogger("scaler")
 TURN_SECONDS = 0.005
-_AT_ONCE = 32
+_BATCH = 32
 _IDLE_SECONDS = 1.0
 
 
 class ServiceCore(Protocol):
-    """What decides, behind a ServerLoop."""
+    """The core or engine of a service."""
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
-        """Take one event in."""
+        """Handle one event; raises ProtocolError, and changes nothing, for a message that is not allowed."""
 
     def settle(self, now: float) -> list[Effect]:
-        """Decide once, and say what to do."""
+        """Make all pending decisions; returns the effects to perform."""
 
     def due(self) -> float | None:
-        """When to call `settle` although nothing has happened."""
+        """When `settle` must be called even if no event arrives; None if never."""
 
 
 class RouteListener(Protocol):
     """An accepting socket."""
 
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
-        """Up to `limit` messages: the route each came by, and its frames."""
+        """Up to `limit` messages, each as route and frames."""
 
     def send(self, route: bytes, frames: Frames) -> bool:
-        """Whether the message was taken; False means there is no such route any more."""
+        """Whether the message was accepted; False if the route is gone."""
 
     def cut(self, route: bytes) -> None:
-        """Close a connection, whatever is on its way; nothing where there is none any more."""
+        """Close a connection, even if messages are on their way; does nothing if the route is gone."""
 
     def readable(self) -> bool:
         """Whether a message is there."""
@@ -59,31 +59,31 @@ class RouteListener(Protocol):
 
 
 class AcceptMonitor(Protocol):
-    """Where connections to an accepting socket come in."""
+    """Reports connections to an accepting socket."""
 
     def fileno(self) -> int:
-        """The descriptor to wait on; its edge is re-armed by `look`."""
+        """The descriptor to wait on; `process_events` re-arms its edge."""
 
-    def look(self) -> None:
-        """Refuse what was accepted beyond the limit."""
+    def process_events(self) -> None:
+        """Close connections beyond the limit."""
 
 
 class WaitableListener(RouteListener, Protocol):
-    """An accepting socket that a loop can wait for."""
+    """An accepting socket that an event loop can wait for."""
 
     @property
     def accept_monitor(self) -> AcceptMonitor:
-        """What tells of connections, of which some never say anything."""
+        """Reports connections, also those that never send a message."""
 
     def fileno(self) -> int:
         """The descriptor to wait on for messages."""
 
 
 class ServiceTurn:
-    """What a service does in one turn, whatever drives it; `stop` is called when the core wants to end.
+    """The turns of a service, independent of what drives them; `stop` is called when the core wants to end.
 
-    A message that the core can not take, whatever it raises, is counted and told of, and the others go on. Effects are
-    guarded one by one, too: the core is told of a message that cannot be written (SendFailed), and of nothing else.
+    If the core cannot handle a message, whatever it raises, this is counted and logged, and the next message follows.
+    Each effect is guarded in the same way: the failure is logged, and the core receives SendFailed if it was a message.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class ServiceTurn:
         self._tick_at = 0.0
 
     def turn(self, now: float) -> float:
-        """Take in, decide, write; returns when to come again if nothing arrives."""
-        self._take_in(now)
+        """Receive, settle, write; returns when the next turn is due if nothing arrives."""
+        self._receive(now)
         try:
             for effect in self._core.settle(now):
                 self._perform(effect, now)
@@ -122,8 +122,8 @@ class ServiceTurn:
             what = type(effect.message).__name__ if isinstance(effect, Send) else type(effect).__name__
             LOGGER.exception("%s: %s could not be performed, everything else goes on", self._name, what)
             if isinstance(effect, Send):
-                self._hand(effect.to, SendFailed(effect.message, str(error)), now)
-                self._tick_at = now  # the core may have something to say about it
+                self._handle_link_event(effect.to, SendFailed(effect.message, str(error)), now)
+                self._tick_at = now  # the core may have effects for it
 
     def _do(self, effect: Effect) -> None:
         if isinstance(effect, Send):
@@ -134,71 +134,71 @@ class ServiceTurn:
             LOGGER.info("%s: ending, %s", self._name, effect.reason)
             self._stop()
 
-    def _take_in(self, now: float) -> None:
-        taken = 0
+    def _receive(self, now: float) -> None:
+        received = 0
         until = self._clock() + TURN_SECONDS
-        while taken < TURN_MESSAGES and (arrived := self._listener.receive(_AT_ONCE)):
-            taken += len(arrived)
+        while received < TURN_MESSAGES and (arrived := self._listener.receive(_BATCH)):
+            received += len(arrived)
             for route, frames in arrived:
-                self._take(route, frames, now)
-            if len(arrived) < _AT_ONCE or self._clock() > until:
+                self._handle_message(route, frames, now)
+            if len(arrived) < _BATCH or self._clock() > until:
                 break
-        if taken:
+        if received:
             self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         if now >= self._tick_at:
             for peer, event in self._hub.tick(now):
-                self._hand(peer, event, now)
+                self._handle_link_event(peer, event, now)
             due = self._hub.due()
             self._tick_at = now + _IDLE_SECONDS if due is None else due
 
-    def _hand(self, peer: bytes, event: HubEvent, now: float) -> None:
-        """Tell the core something that nobody has sent."""
+    def _handle_link_event(self, peer: bytes, event: HubEvent, now: float) -> None:
+        """Pass an event to the core that is no message of the peer."""
         try:
             self._core.handle(peer, event, now)
         except Exception:
-            if self._is_told():
+            if self._should_log_fault():
                 LOGGER.exception("%s: %s of %s could not be handled", self._name, type(event).__name__, peer.hex())
 
-    def _take(self, route: bytes, frames: list[bytes], now: float) -> None:
+    def _handle_message(self, route: bytes, frames: list[bytes], now: float) -> None:
         try:
-            got = self._hub.receive(route, frames, now)
-            if got is not None:
-                self._core.handle(*got, now)
+            received = self._hub.receive(route, frames, now)
+            if received is not None:
+                self._core.handle(*received, now)
         except ProtocolError as error:
-            if self._is_told():
+            if self._should_log_fault():
                 LOGGER.warning(
                     "%s: malformed message number %s from %s: %s", self._name, self.malformed, route[:8].hex(), error
                 )
         except Exception:
-            if self._is_told():
+            if self._should_log_fault():
                 number, sender = self.malformed, route[:8].hex()
                 LOGGER.exception("%s: message number %s from %s could not be handled", self._name, number, sender)
 
     def _write(self, now: float) -> None:
         for route, written in self._hub.outgoing():
-            if not self._is_sent(route, written):
+            if not self._send(route, written):
                 self._hub.unreachable(route, now)
                 self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         for route in self._hub.cuts():
             self._listener.cut(route)
 
-    def _is_sent(self, route: bytes, written: Frames) -> bool:
-        """Whether the transport took the message; what it did not take is sent again in the peer's next epoch."""
+    def _send(self, route: bytes, written: Frames) -> bool:
+        """Whether the transport took the message; if not, it is sent again in the peer's next epoch."""
         try:
             return self._listener.send(route, written)
         except Exception:
             LOGGER.exception("%s: a message to %s could not be sent", self._name, route[:8].hex())
             return False
 
-    def _is_told(self) -> bool:
-        """Count one more message that can not be taken; they are told of at most once per power of ten."""
+    def _should_log_fault(self) -> bool:
+        """Count a message that cannot be handled; the first nine are logged, then one per power of ten."""
         self.malformed += 1
         return self.malformed < 10 or str(self.malformed).rstrip("0") == "1"
 
     def close(self) -> None:
-        """Write what is left, and free the address."""
+        """Write the last messages and free the address."""
         for route, written in self._hub.outgoing():
-            self._is_sent(route, written)
+            self._send(route, written)
         self._listener.close()
 
 
@@ -216,22 +216,22 @@ class ServerLoop:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._again: asyncio.Handle | None = None
-        self._loop.add_reader(listener.accept_monitor.fileno(), listener.accept_monitor.look)
-        listener.accept_monitor.look()
+        self._next_turn: asyncio.Handle | None = None
+        self._loop.add_reader(listener.accept_monitor.fileno(), listener.accept_monitor.process_events)
+        listener.accept_monitor.process_events()
         self._loop.add_reader(listener.fileno(), self.turn)
         self.turn()
 
     @property
     def malformed(self) -> int:
-        """Messages that were none, or that the core could not take."""
+        """The number of messages that were malformed or that the core could not handle."""
         return self._service.malformed
 
     def turn(self) -> None:
-        """Take in, decide, write, look again: whatever happens, or the socket would never be looked at again."""
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        """Take a turn and schedule the next one, even if this one fails: the socket must be examined again."""
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
         now = time.monotonic()
         due = now + _IDLE_SECONDS
         try:
@@ -241,7 +241,7 @@ class ServerLoop:
 
     def _schedule(self, due: float, now: float) -> None:
         if self._listener.readable():
-            self._again = self._loop.call_soon(self.turn)
+            self._next_turn = self._loop.call_soon(self.turn)
             return
         if self._timer is not None:
             if self._timer_at <= due:
@@ -251,12 +251,12 @@ class ServerLoop:
         self._timer = self._loop.call_later(max(0.0, due - now), self._on_time)
 
     def _on_time(self) -> None:
-        self._timer = None  # loops round their delays: it may still be a little early, and another one is needed
+        self._timer = None  # loops round delays: the turn may be a little early and set another timer
         self.turn()
 
     def close(self) -> None:
-        """Write what is left, and free the address."""
-        for handle in (self._timer, self._again):
+        """Write the last messages and free the address."""
+        for handle in (self._timer, self._next_turn):
             if handle is not None:
                 handle.cancel()
         for readable in (self._listener, self._listener.accept_monitor):

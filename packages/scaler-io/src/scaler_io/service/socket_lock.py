@@ -1,4 +1,4 @@
-"""A socket's path in a folder that others write to as well: claimed by a lock, never taken from anybody."""
+"""SocketLock: claims the path of a socket in a directory that others write to, too."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import fcntl
 
 
 class SocketLock:
-    """A path that this process may bind a socket to, until `release`: it holds the lock on `<path>.lock`.
+    """A path that this process may bind a socket to until `release`, because it holds the lock on `<path>.lock`.
 
-    What a dead owner left is removed; anything that is not a socket of this user is left alone. Raises OSError where
-    the path cannot be had.
+    The socket of an owner that has ended is removed; anything but a socket of this user is left alone. Raises OSError
+    if the path cannot be claimed.
     """
 
     def __init__(self, path: str) -> None:
@@ -35,7 +35,7 @@ class SocketLock:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-            raise FileExistsError(f"{self.path} is there, and is no socket of this user")
+            raise FileExistsError(f"{self.path} exists and is not a socket of this user")
         os.unlink(self.path)
 
     def release(self) -> None:
@@ -45,7 +45,7 @@ class SocketLock:
         self._unlock()
 
     def _unlock(self) -> None:
-        # While it is held: whoever has opened it meanwhile sees that it is not the file of that name any more.
+        # Removed before it is released: a process that has opened it meanwhile sees that it is not the file any more.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.path}.lock")
         os.close(self._lock)
@@ -60,7 +60,7 @@ def _locked(path: str) -> int:
                 return lock
         except BlockingIOError:
             os.close(lock)
-            raise FileExistsError(f"somebody else holds {path}") from None
+            raise FileExistsError(f"another process holds {path}") from None
         except OSError:
             os.close(lock)
             raise
@@ -68,7 +68,7 @@ def _locked(path: str) -> int:
 
 
 def _is_still(descriptor: int, path: str) -> bool:
-    """Whether the open file is the one of that name; its last owner may just have removed it."""
+    """Whether the open file still has this name; its last owner may just have removed it."""
     try:
         named = os.lstat(path)
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""Connections over ZeroMQ and within one process. The only room that imports zmq."""
+"""Connections over ZeroMQ and within one process. Only `zeromq.py` imports zmq."""

@@ -1,4 +1,4 @@
-"""Dialing: one connection per epoch of an Uplink, over any transport."""
+"""EpochDialer: one connection per epoch of an Uplink, over any transport."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from scaler_protocol.errors import ProtocolError
 
 LOGGER: Final = logging.getLogger("scaler")
 _SHORTAGES: Final = (errno.EMFILE, errno.ENFILE)
-"""What says that no descriptor is left."""
+"""Error numbers for want of descriptors."""
+LINGER_SECONDS = 0.2
+"""How long to go on sending the last messages when a connection is closed."""
 TURN_MESSAGES = 256
-"""Messages read in one turn, so that a flood never keeps a loop from its timers."""
+"""Most messages read in one turn, so that timers run in time however many messages arrive."""
 
 
 class EpochConnection(Protocol):
-    """One epoch: connects once, and never again."""
+    """The connection of one epoch: it connects once and never reconnects."""
 
     def receive(self, limit: int) -> list[list[bytes]]:
         """Up to `limit` messages that have arrived."""
@@ -29,10 +31,10 @@ class EpochConnection(Protocol):
         """Whether the transport took the message."""
 
     def lost(self) -> str | None:
-        """Why the connection is gone, if it is."""
+        """Why the connection is gone; None if it is not."""
 
     def close(self, linger: float = 0.0) -> None:
-        """Leave; what was sent may take `linger` seconds to go."""
+        """Close the connection after at most `linger` seconds for sending the last messages."""
 
 
 ConnectionT = TypeVar("ConnectionT", bound=EpochConnection)
@@ -41,35 +43,35 @@ ConnectionT = TypeVar("ConnectionT", bound=EpochConnection)
 class EpochDialer(ABC, Generic[ConnectionT]):
     """Opens a connection per epoch of its Uplink and moves messages both ways. One thread or loop owns it.
 
-    A shell calls `turn`, lets its core decide, calls `flush`, and then asks `readable` before it waits.
+    A shell calls `turn`, lets its core settle, calls `flush`, and then `readable` before it waits.
     """
 
     def __init__(self, uplink: Uplink) -> None:
         self.uplink = uplink
         self.malformed = 0
         self._connection: ConnectionT | None = None
-        self._told = False
-        """Whether it was said that there are no descriptors."""
-        self._may_have = True
-        """Whether the connection may have something: to ask it takes longer than to know."""
+        self._logged_shortage = False
+        """Whether the lack of descriptors has been logged."""
+        self._may_be_readable = True
+        """False if the connection is known to have no message, which saves a call to the transport."""
 
     @abstractmethod
     def _connect(self, epoch: int) -> ConnectionT:
-        """Begin a connection; raises OSError where that is known to be impossible."""
+        """Begin a connection; raises OSError if that is known to be impossible."""
 
     @abstractmethod
     def readable(self) -> bool:
-        """Whether a turn would find something; also re-arms the descriptor's edge, where there is one."""
+        """Whether a turn would find a message or a broken connection; also re-arms an edge-triggered descriptor."""
 
     def turn(self, now: float) -> list[UplinkEvent]:
-        """Take in what has arrived, at most TURN_MESSAGES. Then `flush` what the core says, then ask `readable`."""
+        """Receive up to TURN_MESSAGES messages, tick the uplink, and connect if it wants that; returns the events."""
         uplink, events = self.uplink, list[UplinkEvent]()
-        if (connection := self._connection) is not None and self._may_have:
+        if (connection := self._connection) is not None and self._may_be_readable:
             events += self._receive(connection, now)
             if not events and (reason := connection.lost()) is not None:
-                events += self._receive(connection, now, to_the_end=True)  # what the peer said last has arrived by now
+                events += self._receive(connection, now, to_the_end=True)  # the peer's last messages have arrived
                 events += uplink.broken(reason, now)
-        self._may_have = True
+        self._may_be_readable = True
         events += uplink.tick(now)
         if uplink.state in (LinkState.DOWN, LinkState.REFUSED):
             self._drop()
@@ -77,11 +79,11 @@ class EpochDialer(ABC, Generic[ConnectionT]):
             uplink.opened(now)
             try:
                 self._connection = self._connect(uplink.epoch)
-                self._told = False
+                self._logged_shortage = False
             except OSError as error:
-                if error.errno in _SHORTAGES and not self._told:
-                    self._told = True
-                    LOGGER.warning("no connection can be made, which is tried again: %s", error)
+                if error.errno in _SHORTAGES and not self._logged_shortage:
+                    self._logged_shortage = True
+                    LOGGER.warning("cannot connect, will try again: %s", error)
                 events += uplink.broken(str(error), now)
         return events
 
@@ -102,7 +104,7 @@ class EpochDialer(ABC, Generic[ConnectionT]):
         return events
 
     def flush(self, now: float) -> list[UplinkEvent]:
-        """Write what the Uplink has to say."""
+        """Write the uplink's messages."""
         if self._connection is None:
             return []
         for frames in self.uplink.outgoing():
@@ -111,7 +113,7 @@ class EpochDialer(ABC, Generic[ConnectionT]):
         return []
 
     def close(self) -> None:
-        """Write what is left, and leave."""
+        """Write the uplink's messages and close the connection."""
         if self._connection is not None:
             for frames in self.uplink.outgoing():
                 self._connection.send(frames)
@@ -121,7 +123,3 @@ class EpochDialer(ABC, Generic[ConnectionT]):
         if self._connection is not None:
             self._connection.close(linger)
             self._connection = None
-
-
-LINGER_SECONDS = 0.2
-"""How long what was written last may take to go."""

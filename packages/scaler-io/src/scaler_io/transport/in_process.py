@@ -1,7 +1,7 @@
-"""Links that do not leave their process: messages are handed over, neither written nor sent.
+"""Links within one process: messages are passed as objects, neither encoded nor sent.
 
-What comes from outside and what comes from within arrive at the same listener. Each side has a descriptor, so that a
-loop waits for it as for others; it is readable as long as something is there.
+One listener receives from other processes and from its own. Each side has a descriptor, so that an event loop can wait
+for it; it is readable as long as a message is there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 
 
 class _Inbox(Generic[Item]):
-    """What has come, and a descriptor that says whether there is any."""
+    """A queue with a descriptor that is readable while the queue is not empty."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
@@ -54,30 +54,30 @@ class _Inbox(Generic[Item]):
 
 
 class InProcessListener(Listener):
-    """A Listener that Dialers of its own process reach past the network, too; they must be closed before it."""
+    """A Listener that dialers of its own process reach without the network; close them before it."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self.inbox: _Inbox[tuple[bytes, list[bytes]]] = _Inbox()
         self.connections: dict[bytes, InProcessConnection] = {}
-        self._either = select.epoll()
+        self._epoll = select.epoll()
         for descriptor in (super().fileno(), self.inbox.descriptor):
-            self._either.register(descriptor, select.EPOLLIN)
+            self._epoll.register(descriptor, select.EPOLLIN)
 
     def fileno(self) -> int:
         """The descriptor to wait on for messages."""
-        return self._either.fileno()
+        return self._epoll.fileno()
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
         return super().readable() or bool(self.inbox)
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
-        """Up to `limit` messages: the route each came by, and its frames."""
+        """Up to `limit` messages, each as route and frames."""
         return self.inbox.take(limit) or super().receive(limit)
 
     def send(self, route: bytes, frames: Frames) -> bool:
-        """Whether the message was taken; False means there is no such route any more."""
+        """Whether the message was accepted; False if the route is gone."""
         connection = self.connections.get(route)
         if connection is None:
             return super().send(route, frames)
@@ -85,19 +85,19 @@ class InProcessListener(Listener):
         return True
 
     def cut(self, route: bytes) -> None:
-        """Close a connection from outside, whatever is on its way; those from within have nothing unread for long."""
+        """Close a connection of another process, even if messages are on their way; ignored for our own process."""
         if route not in self.connections:
             super().cut(route)
 
     def close(self) -> None:
         """Free the address."""
-        self._either.close()
+        self._epoll.close()
         self.inbox.close()
         super().close()
 
 
 class InProcessConnection:
-    """One epoch."""
+    """The connection of one epoch."""
 
     def __init__(self, listener: InProcessListener) -> None:
         self.inbox: _Inbox[list[bytes]] = _Inbox()
@@ -110,22 +110,22 @@ class InProcessConnection:
         return self.inbox.take(limit)
 
     def send(self, frames: Frames) -> bool:
-        """Whether the message was taken: it always is."""
+        """Send a message; always True."""
         self._listener.inbox.put((self._route, list(frames)))
         return True
 
     def lost(self) -> str | None:
-        """Why the connection is gone: it never is."""
+        """None: a connection within one process does not break."""
         return None
 
     def close(self, linger: float = 0.0) -> None:
-        """Leave; what was sent has arrived."""
+        """Close the connection; all messages have arrived."""
         del self._listener.connections[self._route]
         self.inbox.close()
 
 
 class InProcessDialer(EpochDialer[InProcessConnection]):
-    """An Uplink to a listener of the same process."""
+    """Connects an Uplink to a listener of the same process."""
 
     def __init__(self, listener: InProcessListener, uplink: Uplink) -> None:
         super().__init__(uplink)
@@ -144,4 +144,3 @@ class InProcessDialer(EpochDialer[InProcessConnection]):
 
 
 AnyDialer = Dialer | InProcessDialer
-"""To a listener anywhere."""

@@ -1,8 +1,8 @@
-"""ZeroMQ sockets as Scaler uses them: they never block, reconnect or lose an edge. The one module that imports zmq.
+"""ZeroMQ sockets that never block, reconnect or lose an edge. Only this module imports zmq.
 
-A socket's descriptor is edge-triggered: the shell asks `readable()` again after it has read and after its last send.
+A socket's descriptor is edge-triggered: the shell must call `readable()` again after its last receive and last send.
 
-A message travels as one ZeroMQ frame, and is cut into its parts here: each frame costs more than the bytes in it.
+A message is sent as one ZeroMQ frame and split into its parts here: each frame costs more than the bytes in it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scaler_io import descriptors
 from scaler_io.descriptors import TOPIC_BYTES, ConnectionLimiter, SubscriptionLimiter
 from scaler_io.links.streams import Frames, cut, join
 from scaler_io.links.uplink import Uplink
-from scaler_io.ports import path_trouble
+from scaler_io.ports import path_problem
 from scaler_io.transport.endpoint import LINGER_SECONDS, TURN_MESSAGES, EpochDialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
@@ -30,9 +30,9 @@ from scaler_protocol.errors import AddressError
 _COPY_BELOW = 256 * 1024
 Read = TypeVar("Read")
 Context = zmq.Context[zmq.Socket[bytes]]
-"""The threads of ZeroMQ behind some sockets."""
+"""The ZeroMQ threads behind a group of sockets."""
 _raw: Any = zmq.backend.Socket
-"""The methods below pyzmq's conveniences, which take as long as the rest of a small message's way."""
+"""pyzmq's backend methods: its convenience methods cost as much as everything else for a small message."""
 _NOWAIT = int(zmq.NOBLOCK)
 _NOWAIT_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
@@ -46,22 +46,22 @@ _LOST = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
-# With -1 ("do not reconnect") ZeroMQ drops what has arrived and was not read when the peer closes.
+# With -1 ("do not reconnect") ZeroMQ drops unread messages when the peer closes.
 _NEVER_MS = 24 * 3600 * 1000
 _LONGEST_WAIT_SECONDS = 3600.0
 PUBLISHED_AHEAD = 64
-"""Messages that may wait for a slow listener, on either side of a connection."""
-_DESCRIPTORS = 16  # of a context and a socket with its monitor: without them ZeroMQ aborts the process
+"""Messages that may wait for a slow subscriber, on either side of a connection."""
+_DESCRIPTORS = 16  # for a context and a socket with its monitor: without them ZeroMQ aborts the process
 
 
 def _own_context() -> Context:
-    """Raises OSError where no descriptors are left."""
+    """Make a context; raises OSError if too few descriptors are left."""
     descriptors.require(_DESCRIPTORS)
     return zmq.Context()
 
 
 def _socket(context: Context, kind: int) -> zmq.Socket[bytes]:
-    """Raises OSError where no descriptors are left."""
+    """Make a socket; raises OSError if too few descriptors are left."""
     descriptors.require(_DESCRIPTORS)
     made = context.socket(kind)
     made.set_hwm(0)
@@ -75,7 +75,7 @@ def _socket(context: Context, kind: int) -> zmq.Socket[bytes]:
 
 
 def _send(through: zmq.Socket[bytes], frames: Frames, route: bytes | None = None) -> bool:
-    """Whether the transport took the message; False means the peer is unreachable."""
+    """Send a message; returns False if the peer is unreachable."""
     written = join(frames)
     try:
         if route is not None:
@@ -89,14 +89,14 @@ def _send(through: zmq.Socket[bytes], frames: Frames, route: bytes | None = None
 
 
 def _read(through: zmq.Socket[bytes]) -> list[bytes]:
-    """The header, the columns and, where there is one, the payload of a message that has arrived; raises zmq.Again."""
+    """Receive the parts of one message: header, columns and an optional payload; raises zmq.Again if none is there."""
     return _parts(through, _raw.recv(through, _NOWAIT, False))
 
 
 def _parts(through: zmq.Socket[bytes], frame: Any) -> list[bytes]:
-    """Those of the message that begins with a frame; nothing for what can be no message."""
+    """The parts of the message that begins with `frame`; empty if it is no valid message."""
     more = frame.more
-    while more:  # no message of ours, but its rest must not be taken for the next one
+    while more:  # several frames are no valid message, but the others must not be taken for the next message
         more, frame = _raw.recv(through, _NOWAIT, False).more, None
     if frame is None:
         return []
@@ -104,7 +104,7 @@ def _parts(through: zmq.Socket[bytes], frame: Any) -> list[bytes]:
 
 
 def _descriptor(frame: Any) -> int | None:
-    """Of the connection that a frame has come by; None for what ZeroMQ says itself."""
+    """The descriptor of the connection on which a frame arrived; None if ZeroMQ made the frame itself."""
     try:
         return int(frame.get("__fd"))
     except zmq.ZMQError:
@@ -113,13 +113,13 @@ def _descriptor(frame: Any) -> int | None:
 
 def _receive(through: zmq.Socket[bytes], limit: int, read: Callable[[zmq.Socket[bytes]], Read]) -> list[Read]:
     """Up to `limit` messages that have arrived."""
-    taken: list[Read] = []
+    messages: list[Read] = []
     try:
-        while len(taken) < limit:
-            taken.append(read(through))
+        while len(messages) < limit:
+            messages.append(read(through))
     except zmq.Again:
         pass
-    return taken
+    return messages
 
 
 def _is_readable(through: zmq.Socket[bytes]) -> bool:
@@ -127,45 +127,45 @@ def _is_readable(through: zmq.Socket[bytes]) -> bool:
 
 
 class _AcceptMonitor:
-    """Hears of every connection to an accepting socket; those beyond the limit are closed again."""
+    """Reports each accepted and ended connection of a socket to a limiter, which closes those beyond the limit."""
 
-    def __init__(self, accepting: zmq.Socket[bytes], cap: ConnectionLimiter) -> None:
-        self._cap = cap
+    def __init__(self, accepting: zmq.Socket[bytes], limiter: ConnectionLimiter) -> None:
+        self._limiter = limiter
         path = f"inproc://entrance-{id(self)}"
-        # Of failures to accept it tells without end where descriptors are lacking.
+        # Not failures to accept: they are reported without end while no descriptor is left.
         accepting.monitor(path, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._monitor = accepting.context.socket(zmq.PAIR)
-        self._monitor.set_hwm(0)  # or the thread that accepts would wait for us
+        self._monitor.set_hwm(0)  # otherwise the accepting thread would wait for us
         self._monitor.linger = 0
         self._monitor.connect(path)
-        self.look()
+        self.process_events()
 
     def fileno(self) -> int:
-        """The descriptor to wait on; its edge is re-armed by `look`."""
+        """The descriptor to wait on; `process_events` re-arms its edge."""
         return int(self._monitor.FD)
 
-    def look(self) -> None:
-        """Refuse what was accepted beyond the limit."""
+    def process_events(self) -> None:
+        """Report new events to the limiter, which closes connections beyond the limit."""
         while _is_readable(self._monitor):
-            told = recv_monitor_message(self._monitor, zmq.NOBLOCK)
-            accepted = told["event"] == zmq.EVENT_ACCEPTED
-            (self._cap.accepted if accepted else self._cap.gone)(told["value"])
+            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            accepted = event["event"] == zmq.EVENT_ACCEPTED
+            (self._limiter.accepted if accepted else self._limiter.disconnected)(event["value"])
 
 
 class Listener:
-    """The accepting socket of a service; raises AddressError, which names the address, where it cannot be bound."""
+    """The accepting socket of a service; raises AddressError, which names the address, if it cannot be bound."""
 
     def __init__(self, address: Address) -> None:
         self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.ROUTER)
-        self._cap = ConnectionLimiter(str(address))
-        self.accept_monitor = _AcceptMonitor(self._socket, self._cap)
+        self._limiter = ConnectionLimiter(str(address))
+        self.accept_monitor = _AcceptMonitor(self._socket, self._limiter)
         self._socket.router_mandatory = 1
-        self._many = False
+        self._was_readable = False
         self._path = address.path
-        if address.path and os.path.exists(address.path) and (trouble := path_trouble(address.path)):
-            raise self._refusal(address, trouble)
-        mask = os.umask(0o077)  # an ipc socket is for its owner alone
+        if address.path and os.path.exists(address.path) and (problem := path_problem(address.path)):
+            raise self._refusal(address, problem)
+        mask = os.umask(0o077)  # only its owner may use an ipc socket
         try:
             self._socket.bind(str(address) if address.path or address.port else f"{str(address).removesuffix('0')}*")
         except zmq.ZMQError as error:
@@ -175,9 +175,9 @@ class Listener:
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = address if address.path or address.port else Address(address.host, int(bound.rpartition(":")[2]))
 
-    def _refusal(self, address: Address, why: str) -> AddressError:
+    def _refusal(self, address: Address, reason: str) -> AddressError:
         self._context.destroy(linger=0)
-        return AddressError(f"cannot listen to {address}: {why}")
+        return AddressError(f"cannot listen to {address}: {reason}")
 
     def fileno(self) -> int:
         """The descriptor to wait on for messages."""
@@ -185,34 +185,34 @@ class Listener:
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
-        self._many = _is_readable(self._socket)
-        return self._many
+        self._was_readable = _is_readable(self._socket)
+        return self._was_readable
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
-        """Up to `limit` messages: the route each came by, and its frames; only one unless `readable` was True.
+        """Up to `limit` messages, each as route and frames; at most one unless `readable` returned True.
 
-        Mostly one comes at a time, and to hear that there is no other takes longer than to take it.
+        Usually one message arrives at a time, and a failed attempt to receive another one costs more than the message.
         """
-        return _receive(self._socket, limit if self._many else 1, self._read)
+        return _receive(self._socket, limit if self._was_readable else 1, self._read)
 
     def _read(self, through: zmq.Socket[bytes]) -> tuple[bytes, list[bytes]]:
         route, frame = _raw.recv(through, _NOWAIT), _raw.recv(through, _NOWAIT, False)
-        if route not in self._cap.descriptors and (descriptor := _descriptor(frame)) is not None:
-            self.accept_monitor.look()  # that it was accepted is told before anything comes by it
-            self._cap.heard(descriptor, route)
+        if route not in self._limiter.descriptors and (descriptor := _descriptor(frame)) is not None:
+            self.accept_monitor.process_events()  # the event "accepted" precedes the first message
+            self._limiter.first_message(descriptor, route)
         return route, _parts(through, frame)
 
     def send(self, route: bytes, frames: Frames) -> bool:
-        """Whether the message was taken; False means there is no such route any more."""
+        """Whether the message was accepted; False if the route is gone."""
         return _send(self._socket, frames, route)
 
     def cut(self, route: bytes) -> None:
-        """Close a connection, whatever is on its way; nothing where there is none any more."""
-        self.accept_monitor.look()  # the kernel may have given its descriptor to another one
-        self._cap.cut(route)
+        """Close a connection, even if messages are on their way; does nothing if the route is gone."""
+        self.accept_monitor.process_events()  # the kernel may have reused its descriptor
+        self._limiter.cut(route)
 
     def close(self) -> None:
-        """Free the address; what was written last has LINGER_SECONDS to go."""
+        """Free the address, after at most LINGER_SECONDS for sending the last messages."""
         self._context.destroy(linger=int(LINGER_SECONDS * 1000))
         if self._path:
             with contextlib.suppress(FileNotFoundError):
@@ -220,11 +220,11 @@ class Listener:
 
 
 class _Connection:
-    """One epoch: a socket that connects once."""
+    """The connection of one epoch: a socket that connects once."""
 
     def __init__(self, context: Context, address: Address, routing_id: bytes, ipv6: bool) -> None:
         self._reason: str | None = None
-        self._many = False
+        self._was_readable = False
         self.socket = _socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IPV6, ipv6)
         self.socket.routing_id = routing_id
@@ -236,50 +236,50 @@ class _Connection:
         except zmq.ZMQError as error:
             self.close()
             raise OSError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
-        self.lost()  # a socket whose descriptor nobody has asked for wakes nobody
+        self.lost()  # the monitor's descriptor signals nothing before the first read
 
     def readable(self) -> bool:
         """Whether a message is there, or the connection is known to be gone; also re-arms the descriptor's edge."""
-        self._many = _is_readable(self.socket)
-        return self._many or self._reason is not None
+        self._was_readable = _is_readable(self.socket)
+        return self._was_readable or self._reason is not None
 
     def receive(self, limit: int) -> list[list[bytes]]:
-        """Up to `limit` messages that have arrived; only one unless `readable` was True."""
-        return _receive(self.socket, limit if self._many else 1, _read)
+        """Up to `limit` messages that have arrived; at most one unless `readable` returned True."""
+        return _receive(self.socket, limit if self._was_readable else 1, _read)
 
     def send(self, frames: Frames) -> bool:
         """Whether the transport took the message."""
         return _send(self.socket, frames)
 
     def lost(self) -> str | None:
-        """Why the connection is gone, if it is."""
+        """Why the connection is gone; None if it is not."""
         if self._reason is None and _is_readable(self.monitor):
             event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             self._reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
         return self._reason
 
     def close(self, linger: float = 0.0) -> None:
-        """Leave; what was sent may take `linger` seconds to go."""
+        """Close the connection after at most `linger` seconds for sending the last messages."""
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close(linger=int(linger * 1000))
 
 
 class Dialer(EpochDialer[_Connection]):
-    """An Uplink over ZeroMQ. Not thread-safe: one thread or loop owns it."""
+    """Connects an Uplink over ZeroMQ. Not thread-safe: one thread or loop owns it."""
 
     def __init__(self, address: Address, uplink: Uplink, context: Context | None = None) -> None:
-        """With the `context` of somebody else no thread is started, and nobody waits for what is written last."""
+        """With a `context` of the caller no thread is started, and `close` does not wait for the last messages."""
         super().__init__(uplink)
         self._address = address
-        self._secret = b"\x01" + secrets.token_bytes(15)  # keeps strangers from taking over the routes of our epochs
-        self._own, self._context = context is None, context or _own_context()
-        # ZeroMQ's own poller looks into every socket each time; their descriptors are enough.
+        self._secret = b"\x01" + secrets.token_bytes(15)  # others must not be able to guess the routes of our epochs
+        self._owns_context, self._context = context is None, context or _own_context()
+        # ZeroMQ's own poller examines every socket at each call; polling their descriptors is enough.
         self._selector = selectors.DefaultSelector()
         self._waited: tuple[_Connection | None, int] = (None, -1)
 
     def _connect(self, epoch: int) -> _Connection:
-        # A name may stand for addresses of both families, and ZeroMQ tries only one: take turns.
+        # A host name may have addresses of both families, and ZeroMQ tries only one: alternate between them.
         ipv6 = ":" in self._address.host or (not self._address.is_numeric and epoch % 2 == 0)
         return _Connection(self._context, self._address, self._secret + epoch.to_bytes(4, "big"), ipv6)
 
@@ -294,9 +294,9 @@ class Dialer(EpochDialer[_Connection]):
         return tuple(watched.FD for watched in (self._connection.socket, self._connection.monitor))
 
     def wait(self, wake: int, seconds: float) -> bool:
-        """Block until a message, a broken connection, or something on the descriptor `wake`; whether on that one.
+        """Block until a message, a broken connection, or input on descriptor `wake`; returns whether on `wake`.
 
-        To be called after `readable` was False: what had come before wakes nobody.
+        Call it only after `readable` returned False: messages that are already there do not end the wait.
         """
         if self._waited != (self._connection, wake):
             self._selector.close()
@@ -305,32 +305,32 @@ class Dialer(EpochDialer[_Connection]):
                 self._selector.register(descriptor, selectors.EVENT_READ)
             self._waited = (self._connection, wake)
         found = [key.fd for key, _ in self._selector.select(min(max(0.0, seconds), _LONGEST_WAIT_SECONDS))]
-        self._may_have = found != [wake]
+        self._may_be_readable = found != [wake]
         return wake in found
 
     def close(self) -> None:
-        """Write what is left, and leave."""
+        """Write the uplink's messages and close the connection."""
         super().close()
         self._selector.close()
-        if self._own:
+        if self._owns_context:
             self._context.destroy(linger=int(LINGER_SECONDS * 1000))
 
 
 class Publisher:
-    """A publishing socket. What a listener does not take is dropped once PUBLISHED_AHEAD messages wait for it."""
+    """A publishing socket. Messages to a slow subscriber are dropped while PUBLISHED_AHEAD messages wait for it."""
 
     def __init__(self) -> None:
         self.context: Context = _own_context()
         self._socket = _socket(self.context, zmq.XPUB)
-        self._cap = SubscriptionLimiter("monitors")
-        self.accept_monitor = _AcceptMonitor(self._socket, self._cap)
+        self._limiter = SubscriptionLimiter("monitors")
+        self.accept_monitor = _AcceptMonitor(self._socket, self._limiter)
         self._socket.set_hwm(PUBLISHED_AHEAD)
         self._socket.setsockopt(zmq.MAXMSGSIZE, TOPIC_BYTES)
-        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # every listener that comes is told of, not only the first
+        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # reports every new subscriber, not only the first one
 
     def bind(self, address: Address) -> None:
-        """Publish there, too; raises AddressError naming it."""
-        mask = os.umask(0o077)  # an ipc socket is for its owner alone
+        """Publish at a further address; raises AddressError, which names it, if that is impossible."""
+        mask = os.umask(0o077)  # only its owner may use an ipc socket
         try:
             self._socket.bind(str(address))
         except zmq.ZMQError as error:
@@ -339,24 +339,24 @@ class Publisher:
             os.umask(mask)
 
     def fileno(self) -> int:
-        """The descriptor to wait on; its edge is re-armed by `joined`."""
+        """The descriptor to wait on; `joined` re-arms its edge."""
         return self._socket.FD
 
     def joined(self) -> bool:
-        """Whether a listener has come since the last call; to be called after sending, too."""
-        came = False
+        """Whether a subscriber has joined since the last call; call it after sending, too."""
+        joined = False
         while _is_readable(self._socket):
             frame = _raw.recv(self._socket, _NOWAIT, False)
-            came = self._cap.told(_descriptor(frame), frame.bytes) or came
-        return came and self.has_listeners
+            joined = self._limiter.subscription_changed(_descriptor(frame), frame.bytes) or joined
+        return joined and self.has_subscribers
 
     @property
-    def has_listeners(self) -> bool:
-        """Whether anybody listens to everything."""
-        return bool(self._cap.listening)
+    def has_subscribers(self) -> bool:
+        """Whether any peer has subscribed to everything."""
+        return bool(self._limiter.subscribers)
 
     def send(self, frames: Frames) -> None:
-        """To everybody who listens."""
+        """Send a message to all subscribers."""
         _send(self._socket, frames)
 
     def close(self) -> None:
@@ -365,7 +365,7 @@ class Publisher:
 
 
 class Subscriber:
-    """A listening socket, which connects again and again until it is closed."""
+    """A subscribing socket; it reconnects until it is closed."""
 
     def __init__(self, address: Address) -> None:
         self._context: Context = _own_context()
@@ -382,18 +382,18 @@ class Subscriber:
             raise AddressError(f"cannot connect to {address}: {os.strerror(error.errno or 0)}") from None
 
     def wait(self, seconds: float) -> bool:
-        """Block until something is there, or so long; whether something is."""
+        """Block until a message is there, at most `seconds`; returns whether one is."""
         return bool(self._socket.poll(int(seconds * 1000)))
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[list[bytes]]:
         """The frames of up to `limit` messages that have arrived."""
         return _receive(self._socket, limit, _read)
 
-    def listen_anew(self) -> None:
-        """Have the publisher begin anew, with all that a new listener is told."""
+    def subscribe_again(self) -> None:
+        """Subscribe again: the publisher then sends all that a new subscriber receives."""
         self._socket.unsubscribe(b"")
         self._socket.subscribe(b"")
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._context.destroy(linger=0)

@@ -88,8 +88,8 @@ class MonitorPublisher:
         if local is not None:
             self._bind(local)
         self._loop.add_reader(self._publisher.fileno(), self._hear)
-        self._loop.add_reader(self._publisher.accept_monitor.fileno(), self._publisher.accept_monitor.look)
-        self._publisher.accept_monitor.look()
+        self._loop.add_reader(self._publisher.accept_monitor.fileno(), self._publisher.accept_monitor.process_events)
+        self._publisher.accept_monitor.process_events()
         self._hear()
 
     def _bind(self, address: Address) -> None:
@@ -106,7 +106,7 @@ class MonitorPublisher:
         """Handle new subscriptions, and the end of the last one."""
         while self._publisher.joined():
             self._begin()
-        if not self._publisher.has_listeners and self._timers:
+        if not self._publisher.has_subscribers and self._timers:
             self._core.stop_events()
             self._stop()
 

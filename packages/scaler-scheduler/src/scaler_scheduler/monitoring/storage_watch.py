@@ -14,7 +14,7 @@ class StorageWatch:
     def __init__(self, address: Address, context: Context | None = None) -> None:
         self._link = OperatorLink(address, "scheduler", context)
         self._asked = False
-        self._beginning = 0
+        self._joins = 0
 
     def ask(self) -> None:
         """Request the status, unless a request is pending: a server that hangs is asked once."""
@@ -25,8 +25,8 @@ class StorageWatch:
     def turn(self) -> StorageStatus | None:
         """The newest status that has arrived since the last call, or None."""
         statuses = [message for message in self._link.turn() if isinstance(message, StorageStatus)]
-        if self._link.beginnings != self._beginning:
-            self._beginning, self._asked = self._link.beginnings, False
+        if self._link.joins != self._joins:
+            self._joins, self._asked = self._link.joins, False
             self.ask()
         if not statuses:
             return None

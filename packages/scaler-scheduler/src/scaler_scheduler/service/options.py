@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from scaler_io.ports import free_port
-from scaler_io.service.base import SERVER_OPTIONS, ServerOptions
+from scaler_io.service.base import SERVER_OPTIONS, ServerOptions, refuse_exposed
 from scaler_io.service.cli import Command
-from scaler_io.service.exposure import refuse_exposed
 from scaler_io.service.options import (
     ALLOCATE_POLICY,
     REFUSED_BY_SCHEDULER,

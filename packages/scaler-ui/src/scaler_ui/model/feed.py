@@ -19,7 +19,7 @@ class Subscription(Protocol):
     def receive(self) -> list[list[bytes]]:
         """The frames of messages that have arrived."""
 
-    def listen_anew(self) -> None:
+    def subscribe_again(self) -> None:
         """Subscribe again, so that the publisher sends a snapshot."""
 
 
@@ -59,7 +59,7 @@ class Feed:
             if self._expected:
                 self.gaps += 1
                 self._expected = 0
-                self._subscription.listen_anew()
+                self._subscription.subscribe_again()
             return None
         self._expected += 1
         return message

@@ -56,7 +56,7 @@ class OperatorActions:
         if self._link is None:
             return
         self._link.turn()
-        refused = self._link.trouble
+        refused = self._link.problem
         if not self._link.is_up and (refused or self._clock() > self._sent_at + ACTION_TIMEOUT_SECONDS):
             self.trouble = f"the scheduler accepts no action: {refused or 'it does not answer'}"
             self.close()
