@@ -68,11 +68,11 @@ def test_who_says_a_hello_that_is_malformed_is_told_why() -> None:
     one, two = (bytearray(encode(Hello(role, b"i" * 16, 1))[0]) for role in (1, 2))
     (role,) = (at for at in range(len(one)) if one[at] != two[at])
     one[role] = 9
-    with pytest.raises(MalformedMessageError, match=r"Hello\.role is 9, not one of 1, 2, 3"):
+    with pytest.raises(MalformedMessageError, match=r"Hello\.role is 9, not one of 1, 2, 3, 4"):
         hub.receive(b"route", [HEADER.pack(0, 0), bytes(one)], 0.0)
     ((route, (_, answer)),) = hub.outgoing()
     assert route == b"route"
-    assert decode([answer]) == Refused(("Hello.role is 9, not one of 1, 2, 3",), (RefusalCode.MALFORMED,))
+    assert decode([answer]) == Refused(("Hello.role is 9, not one of 1, 2, 3, 4",), (RefusalCode.MALFORMED,))
 
 
 def test_a_stranger_is_asked_to_say_hello(rig: Rig) -> None:

@@ -114,7 +114,7 @@ def test_a_directory_of_a_host_is_never_somebody_elses(tmp_path: Path) -> None:
         assert other.path.name == f"{name}-2"
     for number in range(2, 8):
         (tmp_path / f"{name}-{number}").touch()
-    with pytest.raises(FileExistsError, match="no directories of this user with mode 0700"):
+    with pytest.raises(FileExistsError, match="not as this user's with mode 0700"):
         HostDirectory(tmp_path)
 
 

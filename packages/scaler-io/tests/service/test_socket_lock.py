@@ -47,7 +47,7 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     for name in ("file", "link"):
-        with pytest.raises(FileExistsError, match="no socket of this user"):
+        with pytest.raises(FileExistsError, match="not a socket of this user"):
             SocketLock(str(tmp_path / name))
         assert not (tmp_path / f"{name}.lock").exists()
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
