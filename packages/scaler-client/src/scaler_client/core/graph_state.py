@@ -57,22 +57,26 @@ class GraphTasks:
         """One of its tasks as a dependency of another one."""
         return self.leases.get(task) or NodeNeed(self, task)
 
-    def rerun(self, task: int) -> dict[int, GraphPiece]:
-        """The intermediate nodes to rerun for a requested one: all its inputs, transitively, without a value here."""
+    def rerun(self, requested: Iterable[int]) -> dict[int, GraphPiece]:
+        """The intermediate nodes to rerun for requested ones: all their inputs, transitively, without a value here."""
         self.as_tasks = True
-        found: dict[int, GraphPiece] = {}
-        stack = [need.task_id for need in self.requested[task]._needs_of(task)]
-        while stack:
-            need = stack.pop()
-            if need not in self.tasks or need in self.leases or need in found:
-                continue
-            status, payload = self.outcomes.get(need, (Status.FAILED, b""))
-            if status == Status.VALUE and type(payload) is not StoredPayload:
-                continue
-            self.outcomes.pop(need, None)
-            piece = found[need] = self.pieces[bisect_right(self.pieces, need, key=_first) - 1]
-            stack += [further.task_id for further in piece._needs_of(need)]
-        return found
+        start = {node for task in requested for node in self._to_rerun(self.requested[task]._needs_of(task))}
+        nodes = reachable(start, lambda node: self._to_rerun(self._piece_of(node)._needs_of(node)))
+        for node in nodes:
+            self.outcomes.pop(node, None)
+        return {node: self._piece_of(node) for node in sorted(nodes)}
+
+    def _to_rerun(self, needs: Iterable[Dependency]) -> set[int]:
+        """The intermediate nodes among dependencies that have no value here."""
+        nodes = {need.task_id for need in needs if need.task_id in self.tasks and need.task_id not in self.leases}
+        return {node for node in nodes if not self._has_value(node)}
+
+    def _has_value(self, node: int) -> bool:
+        status, payload = self.outcomes.get(node, (Status.FAILED, b""))
+        return status == Status.VALUE and type(payload) is not StoredPayload
+
+    def _piece_of(self, node: int) -> GraphPiece:
+        return self.pieces[bisect_right(self.pieces, node, key=_first) - 1]
 
     @property
     def arriving(self) -> bool:
@@ -87,41 +91,55 @@ class GraphTasks:
         if self.arriving:
             self.wanted = set(self.tasks)
         else:
-            self.wanted = {*self.requested, *self._missing(filter(unsent.__contains__, self.tasks), outstanding)}
+            self.wanted = set(self.requested)
+            for task in filter(unsent.__contains__, self.tasks):
+                self.wanted |= self._missing(task, outstanding)
         return self.unneeded(outstanding, unsent)
 
     def unneeded(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> set[int]:
         """The nodes that neither a requested nor an unsent node depends on, directly or transitively."""
         if self.arriving:  # pieces still to come may depend on any node
             return set()
-        reached = found = {*self.requested, *filter(unsent.__contains__, self.tasks)}
-        while found:
-            found = self._missing(found, outstanding) - reached
-            reached |= found
-        return {task for task in self.tasks if task not in reached}
+        start = {*self.requested, *filter(unsent.__contains__, self.tasks)}
+        needed = reachable(start, lambda task: self._missing(task, outstanding))
+        return {task for task in self.tasks if task not in needed}
 
     def resend(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> list[int]:
-        """No process holds these nodes: which of them, and of those lost before, to resend, in topological order."""
-        self.lost_nodes.update(tasks)
-        again: set[int] = set()
-        found = self.lost_nodes & self.wanted
-        while found:
-            self.lost_nodes -= found
-            again |= found
-            missing = self._missing(found, outstanding)
+        """No process holds these nodes: which of them, and of those lost before, to resend, in topological order.
+
+        Invariant between calls: no lost node is wanted, as it would have been resent.
+        """
+
+        def lost_inputs(resent: int) -> set[int]:
+            missing = self._missing(resent, outstanding)
             self.wanted |= missing
-            found = missing & self.lost_nodes
+            return missing & self.lost_nodes
+
+        self.lost_nodes.update(tasks)
+        again = reachable(self.lost_nodes & self.wanted, lost_inputs)
+        self.lost_nodes -= again
         return sorted(again)
 
-    def _missing(self, tasks: Iterable[int], outstanding: Mapping[int, OutstandingCall]) -> set[int]:
-        """The direct inputs of these nodes whose outcomes are not here."""
-        return {
-            need.task_id
-            for task in tasks
-            if (call := outstanding.get(task)) is not None
-            for need in call._needs_of(task)
-            if need.task_id in self.tasks and need.outcome() is None
-        }
+    def _missing(self, task: int, outstanding: Mapping[int, OutstandingCall]) -> set[int]:
+        """The direct inputs of a node whose outcomes are not here."""
+        if (call := outstanding.get(task)) is None:
+            return set()
+        return {need.task_id for need in call._needs_of(task) if need.task_id in self.tasks and need.outcome() is None}
+
+
+def reachable(start: Iterable[int], inputs_of: Callable[[int], Iterable[int]]) -> set[int]:
+    """The nodes of `start` and, transitively, all their inputs. Linear: each node's inputs are asked for once.
+
+    Invariant of the loop: all inputs of a reached node are reached, unless it is still waiting.
+    """
+    reached = set(start)
+    waiting = list(reached)
+    while waiting:
+        for task in inputs_of(waiting.pop()):
+            if task not in reached:
+                reached.add(task)
+                waiting.append(task)
+    return reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +277,11 @@ class GraphTable:
 
     def rerun(self, tasks: Iterable[int]) -> dict[int, GraphPiece]:
         """The intermediate nodes to rerun for these tasks."""
-        found: dict[int, GraphPiece] = {}
+        requested: dict[GraphTasks, list[int]] = {}
         for task in tasks:
             if (graph := self._graphs.get(task)) is not None:
-                found.update(graph.rerun(task))
-        return found
+                requested.setdefault(graph, []).append(task)
+        return {node: piece for graph, nodes in requested.items() for node, piece in graph.rerun(nodes).items()}
 
     def resume(self, outstanding: Mapping[int, OutstandingCall], unsent: Container[int]) -> list[int]:
         """The scheduler was restarted: the tasks that it is to look for."""
