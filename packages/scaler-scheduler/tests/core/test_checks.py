@@ -134,11 +134,12 @@ def test_an_agent_takes_up_only_runs_that_it_was_given(driver: SchedulerDriver) 
     assert list(runs) == [task]
 
 
-def test_workers_do_not_become_more_by_being_drained(driver: SchedulerDriver) -> None:
-    agent = driver.agent(workers=2)
-    with pytest.raises(ProtocolError, match="has 2"):
-        driver.feed(agent, Resized(60_000))
-    assert driver.core.state.agents[agent].workers == 2
+def test_an_agent_that_grows_is_given_more_tasks(driver: SchedulerDriver) -> None:
+    agent, client = driver.agent(workers=2, queue_size=1), driver.client()
+    driver.submit(client, 8)
+    assert len(driver.runs(agent)) == 2
+    driver.feed(agent, Resized(4))
+    assert len(driver.runs(agent)) == 2 and driver.core.state.agents[agent].workers == 4
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from scaler_scheduler.scaling.capacity import ScalingPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +23,7 @@ class SchedulerConfig:
     horizon_seconds: float = 0.02
     """Seconds of measured work that an agent is given in advance for each worker."""
     recovery_seconds: float = 5.0
+    scaling: Callable[[], ScalingPolicy] | None = None
+    """Makes the policy that sets how many workers each worker manager has; None: managers are asked for none."""
     storage_address: str = ""
     monitor_address: str = ""

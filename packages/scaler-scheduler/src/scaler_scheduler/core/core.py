@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from scaler_io.links.admission import admit
 from scaler_io.links.effects import Effect, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
+from scaler_protocol.capacity import ListWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.ids import session_of
@@ -40,12 +41,16 @@ from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.definitions import Definitions
 from scaler_scheduler.core.dispatch import Dispatch
 from scaler_scheduler.core.intake import Intake
+from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, WAITING, AgentRecord, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.worker_queries import WorkerQueries
 from scaler_scheduler.requirements import WorkerClass, runtime_of
+
+_ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER)
 
 
 class SchedulerCore:
@@ -60,6 +65,8 @@ class SchedulerCore:
         self._intake = Intake(self.state, self._completion, self._dispatch)
         self._definitions = Definitions(self.state, self._completion, self._dispatch)
         self._operators = Operators(self.state, self._completion)
+        self._managers = Managers(self.state, config.scaling() if config.scaling else None)
+        self._worker_queries = WorkerQueries(self.state)
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
             PeerJoined: self._joined,
@@ -80,6 +87,8 @@ class SchedulerCore:
             messages.AgentStatus: self._status,
             Drain: self._operators.drain,
             Resized: self._resized,
+            ManagerStatus: self._managers.status,
+            ListWorkers: self._list_workers,
             messages.Shutdown: self._shutdown,
         }
 
@@ -94,26 +103,38 @@ class SchedulerCore:
                 refusals[RefusalCode.SESSION] = f"session {hello.session} is taken: connect again with another number"
         elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
             refusals[RefusalCode.WORKERS] = "an agent has at least one worker and room for one task"
+        elif hello.role == Role.MANAGER and (problem := self._managers.refusal(hello)):
+            refusals[RefusalCode.MANAGER] = problem
         welcome = Welcome(
             self.state.incarnation,
             timeout_seconds=self._config.client_timeout_seconds,
             storage_address=self._config.storage_address,
             monitor_address=self._config.monitor_address,
         )
-        return admit(hello, welcome, service="scheduler", refusals=refusals)
+        return admit(hello, welcome, service="scheduler", roles=_ROLES, refusals=refusals)
 
     def _changed(self, hello: Hello) -> str:
         """How the Hello of a known peer contradicts its earlier one, as text; empty if it does not."""
         peer = hello.identity
         session = self._clients.get(peer)
-        known = Role.CLIENT if session else Role.AGENT if peer in self.state.agents else Role.OPERATOR
-        if known == Role.OPERATOR and peer not in self._operators:
+        known = self._role_of(peer)
+        if known is None:
             return ""
         if hello.role != known:
             return f"identity {peer.hex()} has role {known}, not {hello.role}: use one identity per process"
         if session and hello.session != session.number:
             return f"identity {peer.hex()} has session {session.number}, not {hello.session}: use one per session"
         return ""
+
+    def _role_of(self, peer: bytes) -> int | None:
+        """The role of a connected peer."""
+        roles: Sequence[tuple[int, Container[object]]] = (
+            (Role.CLIENT, self._clients),
+            (Role.AGENT, self.state.agents),
+            (Role.MANAGER, self._managers),
+            (Role.OPERATOR, self._operators),
+        )
+        return next((role for role, peers in roles if peer in peers), None)
 
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Handle one event. Raises ProtocolError, without any change, for a message that this peer may not send."""
@@ -133,20 +154,21 @@ class SchedulerCore:
         if state.withdrawn:
             self._dispatch.withdraw()
         self._dispatch.rebalance(now)
+        self._managers.settle(now)
         self._completion.post(now)
         out, state.out = state.out, []
         return out
 
     def due(self) -> float | None:
         """The time at which `settle` must be called even if no event arrives; None if never."""
-        times = [self._completion.due(), self._dispatch.due(), self._recovery.due()]
+        times = [self._completion.due(), self._dispatch.due(), self._recovery.due(), self._managers.due()]
         return min([time for time in times if time is not None], default=None)
 
     # --- monitors ---------------------------------------------------------------------------------------------------
 
     def snapshot(self, stats: ProcessStats, now: float, *, first: bool = False) -> MonitorStatus:
         """The status that monitors are sent; `first` marks the one that TaskEvents with all open tasks follow."""
-        return monitor_status(self.state, stats, now, snapshot=first)
+        return monitor_status(self.state, stats, now, snapshot=first, managers=self._managers)
 
     def start_events(self, now: float) -> None:
         """A monitor has subscribed: record events from now on, beginning with the state of all open tasks."""
@@ -180,6 +202,9 @@ class SchedulerCore:
                 self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
         elif hello.role == Role.OPERATOR:
             self._operators.joined(peer, hello)
+        elif hello.role == Role.MANAGER:
+            if not event.resumed:
+                self._managers.joined(peer, hello)
         elif not event.resumed:
             if peer in self.state.agents:
                 # The same process connects with a new session: it is alive and will report what it still runs.
@@ -193,8 +218,10 @@ class SchedulerCore:
             agent.resuming = agent.returning = bool(hello.peer_incarnation)
             self.state.agents[peer] = agent
             self._dispatch.joined(agent, now)
+            self._managers.agent_changed(agent, UnitState.JOINED)
+            self._worker_queries.answer()
             self.state.log(f"{hello.workers} workers of {hello.name or hello.host} connected")
-        if hello.role != Role.OPERATOR and hello.peer_incarnation not in (0, self.state.incarnation):
+        if hello.role in (Role.CLIENT, Role.AGENT) and hello.peer_incarnation not in (0, self.state.incarnation):
             self._recovery.open(now)
 
     def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
@@ -202,12 +229,16 @@ class SchedulerCore:
             self._agent_lost(peer, event.reason, now, charged=not event.farewell)
         elif session := self._clients.pop(peer, None):
             self._session_over(session, now)
+            self._worker_queries.forget(peer)
             self.state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
+        elif peer in self._managers:
+            self._managers.left(peer, event.reason)
         elif peer in self._operators:
             self._operators.left(peer)
 
     def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True) -> None:
         agent = self.state.agents.pop(peer)
+        self._managers.agent_changed(agent, UnitState.GONE)
         self._dispatch.left(agent)
         self._recovery.agent_left(agent, now)
         text = f"{agent.workers} workers of {agent.name or agent.host} are gone: {reason}"
@@ -239,7 +270,19 @@ class SchedulerCore:
         self.state.suspects.reported(agent, now)
 
     def _resized(self, peer: bytes, event: Resized, now: float) -> None:
-        self._operators.resized(self._agent(peer), event)
+        """Workers of an agent were drained or added."""
+        agent = self._agent(peer)
+        self.state.log(f"{agent.name or agent.host} has {event.workers} workers, {agent.workers} before")
+        if not event.workers and agent.workers:
+            self._managers.agent_changed(agent, UnitState.DRAINING)
+        agent.workers = event.workers
+        self.state.with_room[agent] = None
+        self._worker_queries.answer()
+
+    def _list_workers(self, peer: bytes, event: ListWorkers, now: float) -> None:
+        if peer not in self._clients:
+            raise ProtocolError("only a client may ask for the workers")
+        self._worker_queries.ask(peer, event)
 
     def _shutdown(self, peer: bytes, event: messages.Shutdown, now: float) -> None:
         if self._config.protected:
@@ -376,6 +419,7 @@ class SchedulerCore:
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
+        self._managers.check()
         waiting = assigned = unfinished = 0
         for session in self.state.sessions.values():
             self._completion.dependencies.check(session)

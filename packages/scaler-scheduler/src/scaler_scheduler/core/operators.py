@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.messages import Status
-from scaler_protocol.operations import Drain, Resized
+from scaler_protocol.operations import Drain
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.records import DONE, GONE, AgentRecord
+from scaler_scheduler.core.records import DONE, GONE
 from scaler_scheduler.core.state import SchedulerState
 
 
@@ -22,7 +22,7 @@ class Operators:
         self._completion = completion
         self._names: dict[bytes, str] = {}
 
-    def __contains__(self, peer: bytes) -> bool:
+    def __contains__(self, peer: object) -> bool:
         return peer in self._names
 
     def joined(self, peer: bytes, hello: Hello) -> None:
@@ -52,14 +52,10 @@ class Operators:
         for agent in self._state.agents.values():
             if agent.number == event.agent:
                 self._state.send(agent.peer, event)
-                self._state.log(f"{self._names[peer]} drains process {event.pid} of {agent.name or agent.host}")
+                self._state.log(f"{self._names[peer]} drains {_subject(event)} {agent.name or agent.host}")
                 return
-        self._state.log(f"{self._names[peer]} wants to drain process {event.pid} of an agent that is gone")
+        self._state.log(f"{self._names[peer]} wants to drain {_subject(event)} an agent that is gone")
 
-    def resized(self, agent: AgentRecord, event: Resized) -> None:
-        """Workers of an agent were drained; raises ProtocolError if their number grew."""
-        if event.workers > agent.workers:
-            raise ProtocolError(f"{event.workers} workers are left of an agent that has {agent.workers}")
-        self._state.log(f"{agent.name or agent.host} has {event.workers} workers left of {agent.workers}")
-        agent.workers = event.workers
-        self._state.with_room[agent] = None
+
+def _subject(event: Drain) -> str:
+    return f"process {event.pid} of" if event.pid else "all workers of"

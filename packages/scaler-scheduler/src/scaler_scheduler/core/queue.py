@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from scaler_scheduler.core.records import WAITING, LaneRecord, SessionRecord, TaskRecord
 from scaler_scheduler.requirements import Requirement, WorkerClass
@@ -210,6 +210,10 @@ class TaskQueue:
         for queues in self._requirements.values():
             if queue in queues:
                 queues.remove(queue)
+
+    def lanes(self) -> Iterator[LaneRecord]:
+        """All registered lanes."""
+        return (lane for lanes in self._lanes.values() for lane in lanes)
 
     def can_be_served(self, requirement: Requirement) -> bool:
         """Whether some connected class can run such a task."""

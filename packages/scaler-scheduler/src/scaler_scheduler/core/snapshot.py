@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any
 
+from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.messages import AgentStatus, Status
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_scheduler.core.event_log import capability_text
+from scaler_scheduler.core.managers import ManagerRecord
 from scaler_scheduler.core.records import ASSIGNED, AgentRecord
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import describe_runtime
@@ -37,7 +39,14 @@ class ProcessStats:
     """Round trip to a peer in seconds, at the last heartbeat."""
 
 
-def monitor_status(state: SchedulerState, stats: ProcessStats, now: float, *, snapshot: bool = False) -> MonitorStatus:
+def monitor_status(
+    state: SchedulerState,
+    stats: ProcessStats,
+    now: float,
+    *,
+    snapshot: bool = False,
+    managers: Iterable[ManagerRecord] = (),
+) -> MonitorStatus:
     """The status at `now`; `snapshot` marks the first status of a new subscriber."""
     event_log = state.event_log
     agents = list(state.agents.values())
@@ -68,7 +77,24 @@ def monitor_status(state: SchedulerState, stats: ProcessStats, now: float, *, sn
         **_workers(agents),
         **_functions(state),
         **_graphs(state, stats.at - now),
+        **_managers([(manager, manager.status) for manager in managers if manager.status is not None]),
     )
+
+
+def _managers(managers: Sequence[tuple[ManagerRecord, ManagerStatus]]) -> dict[str, Any]:
+    return {
+        "managers": [manager.id for manager, _ in managers],
+        "manager_kinds": [status.kind for _, status in managers],
+        "manager_hosts": [manager.host for manager, _ in managers],
+        "manager_maximums": [status.maximum for _, status in managers],
+        "manager_desired": [sum(manager.desired) for manager, _ in managers],
+        "manager_joined": [manager.joined for manager, _ in managers],
+        "manager_starting": [manager.starting for manager, _ in managers],
+        "manager_draining": [manager.draining for manager, _ in managers],
+        "manager_reasons": [manager.reason for manager, _ in managers],
+        "manager_failures": [status.failure for _, status in managers],
+        "manager_pauses": [status.paused_seconds for _, status in managers],
+    }
 
 
 def _clients(state: SchedulerState) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class SchedulerService:
         core = SchedulerCore(incarnation, config)
 
         def timeouts(hello: Hello) -> PeerTimeouts:
-            if hello.role == Role.AGENT:
+            if hello.role in (Role.AGENT, Role.MANAGER):
                 return PeerTimeouts(config.agent_grace_seconds, config.worker_timeout_seconds)
             return PeerTimeouts(config.client_timeout_seconds, config.client_timeout_seconds)
 

@@ -79,6 +79,8 @@ _ENDED_LIMIT = 65_536
 _COUNT_BITS = 40
 """Pins and versions are the incarnation and a counter of this many bits: those of an earlier server never match."""
 
+_ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR)
+
 
 class StorageEngine:
     """The object storage server without its sockets and files. Events enter by `handle`, effects leave by `settle`."""
@@ -136,7 +138,7 @@ class StorageEngine:
             timeout_seconds=self._client_timeout,
             segment_directory=self._segments.directory,
         )
-        return admit(hello, welcome, service="object storage server", refusals=refusals)
+        return admit(hello, welcome, service="object storage server", roles=_ROLES, refusals=refusals)
 
     def _has_other_owner(self, hello: Hello) -> bool:
         entry = self._state.sessions.get(hello.session)

@@ -1,0 +1,274 @@
+"""Managers: connected worker managers, how many workers each should have, and which agents are drained.
+
+Once per DECIDE_SECONDS the scaling policy sees the demand and the capacity, and sets a target for each offer of each
+manager. A manager starts units up to the target by itself, and cancels units that have not joined; units that have
+joined are drained here: those with the fewest runs first, then the youngest.
+
+Invariants (`check`): ids of managers are distinct; a unit is reported to its manager when its agent joins, drains and
+leaves, once each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from scaler_protocol.capabilities import Capabilities, parse_capabilities
+from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.errors import CapabilityError, ProtocolError
+from scaler_protocol.handshake import Hello
+from scaler_protocol.operations import Drain
+from scaler_scheduler.core.demand import DemandCounter
+from scaler_scheduler.core.records import AgentRecord
+from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.requirements import Runtime, WorkerClass
+from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, Offer, ScalingPolicy
+
+DECIDE_SECONDS = 1.0
+"""Interval between decisions of the policy."""
+ARRIVAL_SECONDS = 0.1
+"""After tasks have begun to wait, the policy decides at least this soon."""
+
+
+@dataclass(slots=True, eq=False)
+class ManagerRecord:
+    """One connected worker manager."""
+
+    peer: bytes
+    id: str
+    host: str
+    number: int
+    status: ManagerStatus | None = None
+    worker_classes: tuple[WorkerClass, ...] = ()
+    """One per offer."""
+    unit_offers: dict[str, int] = field(default_factory=dict)
+    """The offer of each unit that the manager has reported; those that are gone are dropped with the next status."""
+    changed_units: dict[str, int] = field(default_factory=dict)
+    """Units whose state has changed since the last DesiredWorkers."""
+    desired: tuple[int, ...] = ()
+    reason: str = ""
+    joined: int = 0
+    starting: int = 0
+    draining: int = 0
+
+
+class Managers:
+    """The worker managers of a scheduler."""
+
+    def __init__(self, state: SchedulerState, policy: ScalingPolicy | None) -> None:
+        self._state = state
+        self._policy = policy
+        self._by_peer: dict[bytes, ManagerRecord] = {}
+        self._demand = DemandCounter()
+        self._decide_at = 0.0
+        self._was_waiting = False
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._by_peer
+
+    def __iter__(self) -> Iterator[ManagerRecord]:
+        return iter(self._by_peer.values())
+
+    def refusal(self, hello: Hello) -> str:
+        """Why a manager may not connect, as text; empty if it may."""
+        if not hello.name:
+            return "a worker manager needs an id: give --worker-manager-id"
+        for manager in self:
+            if manager.id == hello.name and manager.peer != hello.identity:
+                return f"worker manager {hello.name!r} is connected already, from {manager.host}: choose another id"
+        return ""
+
+    def joined(self, peer: bytes, hello: Hello) -> None:
+        """A manager has connected, or has begun a new stream: it is told all of its units."""
+        manager = ManagerRecord(peer, hello.name, hello.host, self._state.event_log.next_number())
+        for agent in self._agents_of(manager):
+            manager.changed_units[agent.unit] = UnitState.DRAINING if agent.is_draining else UnitState.JOINED
+        self._by_peer[peer] = manager
+        self._state.log(f"worker manager {manager.id} connected from {manager.host}")
+
+    def left(self, peer: bytes, reason: str) -> None:
+        """A manager is gone; its units stay, and are reported to it when it is back."""
+        manager = self._by_peer.pop(peer)
+        self._state.log(f"worker manager {manager.id} is gone: {reason}", logging.WARNING)
+
+    def agent_changed(self, agent: AgentRecord, unit_state: int) -> None:
+        """An agent has joined, drains, or is gone."""
+        self._decide_at = min(self._decide_at, self._state.event_log.now + ARRIVAL_SECONDS)
+        if agent.unit:
+            for manager in self:
+                if manager.id == agent.manager:
+                    manager.changed_units[agent.unit] = unit_state
+
+    def status(self, peer: bytes, status: ManagerStatus, now: float) -> None:
+        """A manager reports; raises ProtocolError, without any change, for a report that contradicts itself."""
+        manager = self._by_peer.get(peer)
+        if manager is None:
+            raise ProtocolError("only a worker manager may send this message")
+        offers = zip(status.offer_capabilities, status.offer_pythons, status.offer_cloudpickles, strict=True)
+        try:
+            worker_classes = tuple(_worker_class(*offer) for offer in offers)
+        except CapabilityError as error:
+            raise ProtocolError(f"an offer of worker manager {manager.id}: {error}") from None
+        if not worker_classes:
+            raise ProtocolError(f"worker manager {manager.id} offers no workers")
+        if any(offer >= len(worker_classes) for offer in status.pending_offers):
+            raise ProtocolError(f"pending_offers names an offer beyond {len(worker_classes)} offers")
+        first = manager.status is None
+        if status.failure and (first or manager.status.failure != status.failure):  # type: ignore[union-attr]
+            self._state.log(f"worker manager {manager.id}: {status.failure}", logging.WARNING)
+        manager.status, manager.worker_classes = status, worker_classes
+        known = {agent.unit: manager.unit_offers.get(agent.unit) for agent in self._agents_of(manager)}
+        manager.unit_offers = {unit: offer for unit, offer in known.items() if offer is not None}
+        manager.unit_offers.update(zip(status.pending_units, status.pending_offers, strict=True))
+        if len(manager.desired) != len(worker_classes):
+            manager.desired = (0,) * len(worker_classes)
+        if first:
+            self._decide(now)
+        self._send(manager)
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def settle(self, now: float) -> None:
+        """Decide if it is time; send what has changed."""
+        if not self._by_peer:
+            return
+        waits = bool(self._state.waiting.count)
+        if waits and not self._was_waiting:
+            self._decide_at = min(self._decide_at, now + ARRIVAL_SECONDS)
+        self._was_waiting = waits
+        if now >= self._decide_at:
+            self._decide(now)
+        for manager in self:
+            if manager.changed_units and manager.status is not None:
+                self._send(manager)
+
+    def due(self) -> float | None:
+        """When to decide next."""
+        return self._decide_at if self._by_peer else None
+
+    def _decide(self, now: float) -> None:
+        self._decide_at = now + DECIDE_SECONDS
+        reporting = [manager for manager in self if manager.status is not None]
+        snapshot = self._snapshot(reporting, now)
+        targets = self._policy.decide(snapshot, now) if self._policy is not None else ()
+        for manager, target in zip(reporting, targets, strict=self._policy is not None):
+            if target.workers is not None:
+                if target.workers != manager.desired:
+                    self._state.log(
+                        f"worker manager {manager.id}: {sum(target.workers)} workers wanted,"
+                        f" {manager.joined} joined, {manager.starting} starting: {target.reason}"
+                    )
+                    manager.desired, manager.reason = target.workers, target.reason
+                    self._send(manager)
+                self._drain_surplus(manager, target.workers)
+            manager.reason = target.reason
+
+    def _snapshot(self, reporting: Sequence[ManagerRecord], now: float) -> CapacitySnapshot:
+        agents = self._state.agents.values()
+        managed = {manager.id for manager in reporting}
+        unmanaged: dict[WorkerClass, int] = {}
+        for agent in agents:
+            if agent.manager not in managed and agent.workers:
+                unmanaged[agent.worker_class] = unmanaged.get(agent.worker_class, 0) + agent.workers
+        return CapacitySnapshot(
+            demands=self._demand.count(self._state.waiting.lanes(), agents, now),
+            managers=tuple(self._manager(manager) for manager in reporting),
+            unmanaged=tuple(unmanaged.items()),
+        )
+
+    def _manager(self, manager: ManagerRecord) -> Manager:
+        status = manager.status
+        assert status is not None
+        joined, draining = [0] * len(manager.worker_classes), [0] * len(manager.worker_classes)
+        units = set()
+        for agent in self._agents_of(manager):
+            offer = _offer_of(manager, agent)
+            units.add(agent.unit)
+            if agent.is_draining:
+                draining[offer] += status.unit_sizes[offer]
+            else:
+                joined[offer] += agent.workers
+        starting = [0] * len(manager.worker_classes)
+        for unit, offer in zip(status.pending_units, status.pending_offers, strict=True):
+            if unit not in units:
+                starting[offer] += status.unit_sizes[offer]
+        manager.joined, manager.starting, manager.draining = sum(joined), sum(starting), sum(draining)
+        return Manager(
+            id=manager.id,
+            kind=status.kind,
+            maximum=status.maximum,
+            offers=tuple(
+                Offer(
+                    worker_class=worker_class,
+                    unit_size=status.unit_sizes[at],
+                    joined=joined[at],
+                    starting=starting[at],
+                    draining=draining[at],
+                )
+                for at, worker_class in enumerate(manager.worker_classes)
+            ),
+            paused=status.paused_seconds > 0,
+            failure=status.failure,
+            startup_seconds=status.startup_seconds,
+        )
+
+    def _drain_surplus(self, manager: ManagerRecord, workers: Sequence[int]) -> None:
+        """Drain units of offers with more joined workers than the target."""
+        for offer, wanted in enumerate(workers):
+            living = [
+                agent
+                for agent in self._agents_of(manager)
+                if not agent.is_draining and _offer_of(manager, agent) == offer
+            ]
+            surplus = sum(agent.workers for agent in living) - wanted
+            living.sort(key=lambda agent: (agent.active, -agent.number))
+            for agent in living:
+                if agent.workers > surplus:
+                    break
+                surplus -= agent.workers
+                self.drain(agent, manager.reason)
+
+    def drain(self, agent: AgentRecord, reason: str) -> None:
+        """Have an agent finish its runs, hand over what it keeps, and leave."""
+        self._state.send(agent.peer, Drain(agent.number, 0))
+        self._state.log(f"{agent.name or agent.host} is drained: {reason}")
+        agent.workers = 0
+        self.agent_changed(agent, UnitState.DRAINING)
+
+    def _agents_of(self, manager: ManagerRecord) -> Iterator[AgentRecord]:
+        return (agent for agent in self._state.agents.values() if agent.manager == manager.id)
+
+    def _send(self, manager: ManagerRecord) -> None:
+        changed, manager.changed_units = manager.changed_units, {}
+        self._state.send(
+            manager.peer, DesiredWorkers(manager.desired, manager.reason, list(changed), list(changed.values()))
+        )
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        ids = [manager.id for manager in self]
+        assert len(ids) == len(set(ids)), ids
+        for manager in self:
+            assert len(manager.desired) == len(manager.worker_classes)
+
+
+def _offer_of(manager: ManagerRecord, agent: AgentRecord) -> int:
+    """The position of the offer that an agent is a unit of."""
+    offer = manager.unit_offers.get(agent.unit)
+    if offer is not None and offer < len(manager.worker_classes):
+        return offer
+    try:
+        return manager.worker_classes.index(agent.worker_class)
+    except ValueError:
+        return 0
+
+
+def _worker_class(capabilities: str, python: str, cloudpickle: str) -> WorkerClass:
+    offered: Capabilities = tuple(sorted(parse_capabilities(capabilities).items()))
+    runtime: Runtime = (_minor(python), _minor(cloudpickle)) if python else None
+    return WorkerClass(offered, runtime)
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

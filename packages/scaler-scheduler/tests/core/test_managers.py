@@ -1,0 +1,199 @@
+"""Worker managers: who may be one, what they are told, and which agents are drained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scaler_io.links.events import PeerJoined, PeerLost
+from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
+from scaler_protocol.messages import Returned
+from scaler_protocol.operations import Drain, Resized
+from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.snapshot import ProcessStats
+from scaler_scheduler.scaling.capacity import CapacitySnapshot, Target
+
+if TYPE_CHECKING:
+    from conftest import SchedulerDriver
+
+MANAGER = b"manager".ljust(16, b".")
+
+
+class Policy:
+    """Wants what the test says, and keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.wanted: tuple[int, ...] | None = (0,)
+        self.seen: list[CapacitySnapshot] = []
+
+    def decide(self, snapshot: CapacitySnapshot, now: float) -> Sequence[Target]:
+        self.seen.append(snapshot)
+        return [Target(manager.id, self.wanted, "the test wants it") for manager in snapshot.managers]
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return Policy()
+
+
+@pytest.fixture
+def managed(make_driver: type[SchedulerDriver], policy: Policy) -> SchedulerDriver:
+    return make_driver(SchedulerConfig(scaling=lambda: policy), monitored=True)
+
+
+def hello(name: str = "grid", identity: bytes = MANAGER) -> Hello:
+    return Hello(Role.MANAGER, identity, 1, name=name, host="there")
+
+
+def join(driver: SchedulerDriver, name: str = "grid", identity: bytes = MANAGER, **status: Any) -> None:
+    assert isinstance(driver.core.admit(hello(name, identity)), Welcome)
+    driver.feed(identity, PeerJoined(hello(name, identity), False))
+    report(driver, identity, **status)
+
+
+def report(driver: SchedulerDriver, identity: bytes = MANAGER, **status: Any) -> None:
+    driver.feed(identity, ManagerStatus(**{
+        "kind": "test", "maximum": -1, "offer_capabilities": ("",), "offer_pythons": ("",),
+        "offer_cloudpickles": ("",), "unit_sizes": (2,), "running": (0,), "starting": (0,), **status,
+    }))  # fmt: skip
+
+
+def told(driver: SchedulerDriver) -> list[tuple[tuple[int, ...], dict[str, int]]]:
+    return [
+        (tuple(message.workers), dict(zip(message.units, message.unit_states, strict=True)))
+        for message in driver.take(MANAGER, DesiredWorkers)
+    ]
+
+
+def test_a_manager_is_told_what_is_wanted_with_every_report_and_on_every_change(
+    managed: SchedulerDriver, policy: Policy
+) -> None:
+    policy.wanted = (4,)
+    join(managed)
+    assert {workers for workers, _ in told(managed)} == {(4,)}
+    report(managed)
+    assert told(managed) == [((4,), {})]
+    policy.wanted = (6,)
+    managed.later(0.5)
+    assert told(managed) == []
+    managed.later(0.6)
+    assert told(managed) == [((6,), {})]
+    assert "the test wants it" in managed.logs[-1] and "6 workers wanted" in managed.logs[-1]
+
+
+def test_units_are_reported_when_they_join_drain_and_leave(managed: SchedulerDriver, policy: Policy) -> None:
+    policy.wanted = (2,)
+    join(managed, pending_units=("u1",), pending_offers=(0,))
+    managed.later(1.1)
+    assert policy.seen[-1].managers[0].offers[0].starting == 2
+    told(managed)
+    agent = managed.agent(workers=2, manager="grid", unit="u1")
+    assert told(managed) == [((2,), {"u1": UnitState.JOINED})]
+    managed.later(1.1)
+    (offer,) = policy.seen[-1].managers[0].offers
+    assert (offer.joined, offer.starting, offer.draining) == (2, 0, 0), "a pending unit that has joined counts once"
+    policy.wanted = (0,)
+    managed.later(1.1)
+    assert managed.take(agent, Drain) == [Drain(managed.core.state.agents[agent].number, 0)]
+    assert told(managed)[-1] == ((0,), {"u1": UnitState.DRAINING})
+    managed.later(1.1)
+    (offer,) = policy.seen[-1].managers[0].offers
+    assert (offer.joined, offer.draining) == (0, 2)
+    managed.feed(agent, PeerLost("it has left", farewell=True))
+    assert told(managed)[-1] == ((0,), {"u1": UnitState.GONE})
+
+
+def test_idle_and_young_units_are_drained_first(managed: SchedulerDriver, policy: Policy) -> None:
+    policy.wanted = (3,)
+    join(managed, unit_sizes=(1,))
+    client = managed.client()
+    agents = [managed.agent(b"a%d" % at, manager="grid", unit=f"u{at}") for at in range(3)]
+    managed.submit(client)
+    (busy,) = [agent for agent in agents if managed.core.state.agents[agent].runs]
+    policy.wanted = (1,)
+    managed.later(1.1)
+    assert {agent for agent in agents if managed.take(agent, Drain)} == set(agents) - {busy}
+
+
+def test_a_draining_agent_is_given_no_task_and_returns_its_queue(managed: SchedulerDriver, policy: Policy) -> None:
+    policy.wanted = (2,)
+    join(managed)
+    client = managed.client()
+    agent = managed.agent(workers=2, manager="grid", unit="u1")
+    tasks = managed.submit(client, 4)
+    runs = managed.runs(agent)
+    policy.wanted = (0,)
+    managed.later(1.1)
+    other = managed.agent(b"other", workers=8)
+    queued = dict(list(runs.items())[2:])
+    managed.feed(agent, Resized(0), Returned(list(queued.values())))
+    assert managed.runs(agent) == {}
+    assert managed.runs(other).keys() == set(tasks) - set(list(runs)[:2])
+
+
+def test_a_unit_that_is_larger_than_the_surplus_stays(managed: SchedulerDriver, policy: Policy) -> None:
+    policy.wanted = (4,)
+    join(managed, unit_sizes=(4,))
+    agent = managed.agent(workers=4, manager="grid", unit="u1")
+    policy.wanted = (3,)
+    managed.later(1.1)
+    assert managed.take(agent, Drain) == []
+
+
+def test_two_managers_need_two_ids(managed: SchedulerDriver) -> None:
+    join(managed)
+    refused = managed.core.admit(hello(identity=b"x" * 16))
+    assert isinstance(refused, Refused) and list(refused.codes) == [RefusalCode.MANAGER]
+    assert "'grid' is connected already, from there" in refused.reasons[0]
+    unnamed = managed.core.admit(hello("", b"x" * 16))
+    assert isinstance(unnamed, Refused) and "--worker-manager-id" in unnamed.reasons[0]
+    managed.feed(MANAGER, PeerLost("gone"))
+    assert isinstance(managed.core.admit(hello(identity=b"x" * 16)), Welcome)
+
+
+def test_a_manager_that_is_back_is_told_all_of_its_units(managed: SchedulerDriver, policy: Policy) -> None:
+    join(managed)
+    managed.agent(workers=2, manager="grid", unit="u1")
+    managed.agent(b"other", workers=2, manager="another", unit="u1")
+    managed.feed(MANAGER, PeerLost("gone"))
+    told(managed)
+    policy.wanted = None
+    join(managed)
+    assert {unit: state for _, units in told(managed) for unit, state in units.items()} == {"u1": UnitState.JOINED}
+    (snapshot,) = policy.seen[-1:]
+    assert sum(workers for _, workers in snapshot.unmanaged) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "fault"),
+    [
+        ({"offer_capabilities": ("gpu=x",)}, "gpu=x"),
+        ({"pending_units": ("u",), "pending_offers": (1,)}, "beyond 1 offers"),
+        ({"offer_capabilities": (), "offer_pythons": (), "offer_cloudpickles": (), "unit_sizes": (), "running": (),
+          "starting": ()}, "offers no workers"),
+    ],
+)  # fmt: skip
+def test_a_report_that_contradicts_itself_changes_nothing(
+    managed: SchedulerDriver, status: dict[str, Any], fault: str
+) -> None:
+    join(managed)
+    with pytest.raises(ProtocolError, match=fault):
+        report(managed, **status)
+    managed.later(1.1)
+    with pytest.raises(ProtocolError, match="only a worker manager"):
+        report(managed, managed.client())
+
+
+def test_monitors_see_managers(managed: SchedulerDriver, policy: Policy) -> None:
+    policy.wanted = (4,)
+    join(managed, failure="no quota", paused_seconds=3.0, pending_units=("u1",), pending_offers=(0,))
+    managed.agent(workers=2, manager="grid", unit="u2")
+    managed.later(1.1)
+    status = managed.core.snapshot(ProcessStats("ipc:///x", 0.0, 1.0, 0.0, 0), managed.now)
+    assert (status.managers, status.manager_desired, status.manager_joined) == (["grid"], [4], [2])
+    assert (status.manager_starting, status.manager_failures, status.manager_pauses) == ([2], ["no quota"], [3.0])
+    assert (status.agent_managers, status.agent_units, status.agent_draining) == (["grid"], ["u2"], [False])
