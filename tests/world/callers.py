@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import cloudpickle
@@ -11,13 +11,21 @@ import cloudpickle
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import (
     AnswerShutdown,
-    Call,
+    Cleared,
     Connected,
     DeleteUnknownObjects,
     ListUnknownObjects,
     Print,
     RestoreObjects,
     Transmit,
+)
+from scaler_client.core.events import (
+    CallsSubmitted,
+    ClientClosed,
+    ClientEvent,
+    ObjectsRestored,
+    TasksCancelled,
+    UnknownObjectsListed,
 )
 from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
@@ -116,7 +124,7 @@ class Caller:
         self.unfinished: dict[int, WorldFuture] = {}
         self.failure: ScalerError | None = None
         """Why it is, or was at first, not connected."""
-        self._requests: list[Callable[[], object]] = []
+        self._requests: list[ClientEvent] = []
         self._groups: dict[tuple[Group, int], CallGroup] = {}
         self._next = first_task(session) + 1
         self._next_block = first_task(session) + _BLOCKS_FROM
@@ -129,7 +137,7 @@ class Caller:
         first, self._next = self._next, self._next + len(plans)
         futures = [WorldFuture(self, first + at, shared, plan, needs) for at, plan in enumerate(plans)]
         self._note(futures)
-        self.ask(lambda: self.core.submit(futures))
+        self.ask(CallsSubmitted(futures))
         return list(futures)
 
     def map(self, *plans: Plan, needs: Sequence[WorldFuture] = ()) -> list[WorldFuture]:
@@ -145,7 +153,7 @@ class Caller:
         needed: dict[int, Sequence[Dependency]] = {last: needs} if needs else {}
         block = CallBlock(first, shared, [future._call for future in futures], lambda: None, needed)
         self._note(futures)
-        self.ask(lambda: self.core.submit_block(block))
+        self.ask(block)
         return futures
 
     def graph(
@@ -181,7 +189,7 @@ class Caller:
                 {},
                 {first + at: nodes[at] for at in places if at in asked},
             )
-            self.ask(lambda piece=piece: self.core.submit_piece(piece))  # type: ignore[misc]
+            self.ask(piece)
         futures = [nodes[at] for at in asked]
         self._note(futures)
         return futures
@@ -193,9 +201,9 @@ class Caller:
         self.cancelled.update(tasks)
         for task in tasks:
             del self.unfinished[task]
-        self.ask(lambda: self.core.cancel(tasks))
+        self.ask(TasksCancelled(tasks))
 
-    def ask(self, request: Callable[[], object]) -> None:
+    def ask(self, request: ClientEvent) -> None:
         """Leave a request for the next turn."""
         self._requests.append(request)
 
@@ -203,7 +211,7 @@ class Caller:
         """Take what was asked, let the core decide; what is to be sent."""
         requests, self._requests = self._requests, []
         for request in requests:
-            request()
+            self.core.handle(request, now)
         messages: list[Message] = []
         for effect in self.core.settle(now):
             if isinstance(effect, Transmit):
@@ -212,14 +220,12 @@ class Caller:
                 self._deliver(effect)
             elif isinstance(effect, Connected):
                 self.failure = effect.error
-            elif isinstance(effect, Call):
-                effect.whom()
             elif isinstance(effect, ListUnknownObjects):
-                self.core.await_listed()
+                self.core.handle(UnknownObjectsListed(), now)
             elif isinstance(effect, RestoreObjects):
-                self.core.resubmit(effect.tasks)
+                self.core.handle(ObjectsRestored(effect.tasks), now)
             else:
-                assert isinstance(effect, Print | AnswerShutdown | DeleteUnknownObjects)
+                assert isinstance(effect, Cleared | Print | AnswerShutdown | DeleteUnknownObjects)
         self.core.check()
         return messages
 
@@ -287,7 +293,7 @@ class WorldClient(Caller):
         self.messages_sent = 0
         self.shell = network.attach(self.turn, self.dialer)
 
-    def ask(self, request: Callable[[], object]) -> None:
+    def ask(self, request: ClientEvent) -> None:
         super().ask(request)
         self.shell.wake()
 
@@ -307,7 +313,7 @@ class WorldClient(Caller):
 
     def leave(self, now: float) -> None:
         """Disconnect, as a program does at its end."""
-        self.ask(self.core.abandon)
+        self.ask(ClientClosed())
         for message in (*self.decide(now), Goodbye("the client has left")):
             self.dialer.uplink.send(message)
         self.dialer.flush(now)

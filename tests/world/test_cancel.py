@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scaler_client.core.events import ClearRequested
 from scaler_protocol.messages import Status
 from world.cluster import World, plans
 from world.plans import LOST_RUNS, Plan
@@ -148,7 +149,7 @@ def test_clear_ends_everything() -> None:
     world = World(hosts=2)
     futures = world.client.submit(*plans(500, 0.01))
     world.run(0.5)
-    world.client.ask(lambda: world.client.core.clear(lambda: None))
+    world.client.ask(ClearRequested(1))
     world.run(0.01)
     assert {future.status for future in futures} == {Status.VALUE, Status.CANCELLED}
     mates = world.client.submit(*plans(10))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from scaler_client.core.events import BlockingChanged
 from scaler_io.links.events import LinkUp
 from scaler_io.simulation.network import MemoryNetwork
 from scaler_protocol.errors import ObjectNotFoundError, describe
@@ -259,7 +260,7 @@ class SimulatedWorker:
         nested = self.nested
         self._children = nested.submit(*plan.children, parent=run)
         if plan.waits and plan.tells:
-            nested.ask(lambda: nested.core.mark_blocked(run, True))
+            nested.ask(BlockingChanged(run, True))
         self._later(0.0, self._turn_nested)
 
     def _turn_nested(self) -> None:
@@ -274,7 +275,7 @@ class SimulatedWorker:
             and all(child.outcome() is not None for child in self._children)
         ):
             if execution.plan.tells:
-                nested.core.mark_blocked(execution.run, False)
+                nested.core.handle(BlockingChanged(execution.run, False), now)
                 self._say(nested.decide(now))
             self._work(self._inputs)
         due = nested.core.due()

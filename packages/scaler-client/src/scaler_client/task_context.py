@@ -46,6 +46,9 @@ class Transport(Protocol):
     def flush(self, now: float) -> Sequence[UplinkEvent]:
         """Write what was sent."""
 
+    def due(self) -> float:
+        """When `turn` must be called even if nothing arrives (time.monotonic); infinity if never."""
+
     def readable(self) -> bool:
         """Whether a turn would read something; called after the last `flush`, before `wait`."""
 

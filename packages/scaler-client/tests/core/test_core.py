@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from scaler_client.core.core import MESSAGE_TASKS, ClientCore
-from scaler_client.core.effects import AnswerShutdown, Connected, Print, Transmit
+from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, Print, Transmit
+from scaler_client.core.events import (
+    BlockingChanged,
+    CallsSubmitted,
+    ClearRequested,
+    ClientClosed,
+    ShutdownRequested,
+    TasksCancelled,
+)
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, FunctionBody
 from scaler_client.core.releases import RELEASE_TASKS
 from scaler_client.core.sent_functions import KEPT_FUNCTIONS
@@ -78,7 +86,7 @@ def sent(core: ClientCore, now: float = 0.0) -> list[Any]:
 
 def test_calls_wait_for_the_link() -> None:
     core = ClientCore("tcp://127.0.0.1:2345")
-    core.submit([PlannedCall(1, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)
     assert core.settle(0.0) == []
     core.handle(LinkUp(Welcome(1), resumed=False), 0.0)
     (submit,) = sent(core)
@@ -89,58 +97,58 @@ def test_calls_wait_for_the_link() -> None:
 
 
 def test_a_function_travels_once_per_scheduler(core: ClientCore) -> None:
-    core.submit([PlannedCall(1, GROUP)])
-    core.submit([PlannedCall(2, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)
+    core.handle(CallsSubmitted([PlannedCall(2, GROUP)]), 0.0)
     (submit,) = sent(core)
     assert len(submit.functions) == 1
-    core.submit([PlannedCall(3, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(3, GROUP)]), 0.0)
     assert sent(core)[0].functions == []
     core.handle(LinkDown("cut"), 0.0)
     core.handle(LinkUp(Welcome(1), resumed=True), 0.0)
-    core.submit([PlannedCall(4, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(4, GROUP)]), 0.0)
     assert sent(core)[0].functions == []
     core.handle(LinkDown("cut"), 0.0)
     core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
-    core.submit([PlannedCall(5, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(5, GROUP)]), 0.0)
     resume, submit = sent(core)
     assert resume == Resume(wanted=[1, 2, 3, 4]) and submit.functions == [b"f"]
 
 
 def test_alternating_groups_share_a_message_but_parents_do_not(core: ClientCore) -> None:
     groups = [group_of(b"f"), group_of(b"g"), group_of(b"h", parent=7)]
-    core.submit([PlannedCall(number, groups[number % 2]) for number in range(4)])
-    core.submit([PlannedCall(9, groups[2])])
+    core.handle(CallsSubmitted([PlannedCall(number, groups[number % 2]) for number in range(4)]), 0.0)
+    core.handle(CallsSubmitted([PlannedCall(9, groups[2])]), 0.0)
     first, second = sent(core)
     assert [group.function for group in first.groups] == [b"f", b"g"] and first.task_groups == [0, 1, 0, 1]
     assert (second.parent, second.task_groups, second.tasks) == (7, (), [9])
 
 
 def test_messages_are_cut_at_tasks_and_at_bytes(core: ClientCore) -> None:
-    core.submit([PlannedCall(number, GROUP) for number in range(MESSAGE_TASKS + 1)])
+    core.handle(CallsSubmitted([PlannedCall(number, GROUP) for number in range(MESSAGE_TASKS + 1)]), 0.0)
     assert [len(message.tasks) for message in sent(core)] == [MESSAGE_TASKS, 1]
-    core.submit([PlannedCall(10_000 + number, GROUP, bytes(600_000)) for number in range(3)])
+    core.handle(CallsSubmitted([PlannedCall(10_000 + number, GROUP, bytes(600_000)) for number in range(3)]), 0.0)
     assert [len(message.tasks) for message in sent(core)] == [1, 1, 1]
-    core.submit([PlannedCall(20_000, GROUP, bytes(3_000_000))])  # bigger than any message is meant to be
+    core.handle(CallsSubmitted([PlannedCall(20_000, GROUP, bytes(3_000_000))]), 0.0)  # more than MESSAGE_LIMIT
     assert len(sent(core)) == 1
 
 
 def test_the_credit_bounds_what_the_scheduler_holds() -> None:
     core = ClientCore("tcp://127.0.0.1:2345")
     core.handle(LinkUp(Welcome(1, session_credit=10), resumed=False), 0.0)
-    core.submit([PlannedCall(number, GROUP, b"12345678") for number in range(3)])
+    core.handle(CallsSubmitted([PlannedCall(number, GROUP, b"12345678") for number in range(3)]), 0.0)
     assert [message.tasks for message in sent(core)] == [[0]]
     core.handle(Done([0], [0], Payloads([b""])), 0.0)
     assert [message.tasks for message in sent(core)] == [[1]]
-    core.cancel([1])
+    core.handle(TasksCancelled([1]), 0.0)
     first, second = sent(core)
     assert (first.tasks, second) == ([2], Cancel([1]))
 
 
 def test_what_is_cancelled_before_it_is_sent_is_never_sent(core: ClientCore) -> None:
-    core.submit([PlannedCall(1, GROUP), PlannedCall(2, GROUP)])
-    core.cancel([1])
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP), PlannedCall(2, GROUP)]), 0.0)
+    core.handle(TasksCancelled([1]), 0.0)
     assert [message.tasks for message in sent(core)] == [[2]]
-    core.cancel([2, 2, 77])
+    core.handle(TasksCancelled([2, 2, 77]), 0.0)
     assert sent(core) == [Cancel([2])]
     core.handle(Done([2], [Status.CANCELLED], Payloads([b""])), 0.0)
     (deliver,) = core.settle(0.0)
@@ -148,7 +156,7 @@ def test_what_is_cancelled_before_it_is_sent_is_never_sent(core: ClientCore) -> 
 
 
 def test_outcomes_are_released_after_a_while_or_in_bulk(core: ClientCore) -> None:
-    core.submit([PlannedCall(number, GROUP) for number in range(2000)])
+    core.handle(CallsSubmitted([PlannedCall(number, GROUP) for number in range(2000)]), 0.0)
     sent(core)
     core.handle(Done([1, 2], [0, 0], Payloads([b"", b""])), 1.0)
     assert sent(core, 1.0) == [] and core.due() == pytest.approx(1.05)
@@ -160,8 +168,8 @@ def test_outcomes_are_released_after_a_while_or_in_bulk(core: ClientCore) -> Non
 
 def test_a_scheduler_that_forgot_us_gets_what_it_asks_for(core: ClientCore) -> None:
     block = CallBlock(10, GROUP, [b"a", b"b", b"c"], lambda: None)
-    core.submit([PlannedCall(1, GROUP)])
-    core.submit_block(block)
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)
+    core.handle(block, 0.0)
     sent(core)
     core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
     assert sent(core) == [Resume(wanted=[1, 10, 11, 12])]
@@ -171,12 +179,12 @@ def test_a_scheduler_that_forgot_us_gets_what_it_asks_for(core: ClientCore) -> N
 
 
 def test_functions_that_are_asked_for(core: ClientCore) -> None:
-    core.submit([PlannedCall(1, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)
     sent(core)
     core.handle(NeedFunctions([b"f", b"unknown"]), 0.0)
     assert sent(core) == [Functions([b"f"], ["m:f"], Payloads([b"body of f"]))]
     many = [group_of(b"%d" % number) for number in range(KEPT_FUNCTIONS)]
-    core.submit([PlannedCall(10 + number, group) for number, group in enumerate(many)])
+    core.handle(CallsSubmitted([PlannedCall(10 + number, group) for number, group in enumerate(many)]), 0.0)
     sent(core)
     core.handle(NeedFunctions([b"f"]), 0.0)  # no longer kept, but a task needs it
     assert [message.functions for message in sent(core)] == [[b"f"]]
@@ -184,7 +192,7 @@ def test_functions_that_are_asked_for(core: ClientCore) -> None:
 
 def test_inputs_that_are_asked_for(core: ClientCore) -> None:
     needed = PlannedCall(1, GROUP)
-    core.submit([needed, PlannedCall(2, GROUP, needs=(needed,))])
+    core.handle(CallsSubmitted([needed, PlannedCall(2, GROUP, needs=(needed,))]), 0.0)
     (submit,) = sent(core)
     assert (submit.dependents, submit.needs) == ([1], [1])
     core.handle(NeedInputs([2, 2, 5], [1, 9, 1]), 0.0)
@@ -202,7 +210,7 @@ def test_inputs_that_are_asked_for(core: ClientCore) -> None:
     ],
 )
 def test_without_a_scheduler_everything_fails(core: ClientCore, event: Any, error: type, text: str) -> None:
-    core.submit([PlannedCall(1, GROUP), PlannedCall(2, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP), PlannedCall(2, GROUP)]), 0.0)
     sent(core)
     core.handle(event, 0.0)
     connected, deliver = core.settle(0.0)
@@ -210,11 +218,11 @@ def test_without_a_scheduler_everything_fails(core: ClientCore, event: Any, erro
     assert isinstance(deliver, Deliver) and list(deliver.statuses) == [Status.FAILED] * 2
     failure = restore(next(iter(deliver.results)))
     assert isinstance(failure, error) and text in str(failure)
-    core.submit([PlannedCall(3, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(3, GROUP)]), 0.0)
     (later,) = core.settle(0.0)
     assert isinstance(later, Deliver) and later.tasks == [3]
     core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
-    core.submit([PlannedCall(4, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(4, GROUP)]), 0.0)
     assert [type(message) for message in sent(core)] == [Resume, Submit]
 
 
@@ -228,7 +236,7 @@ def test_the_first_connection_that_fails_names_the_remedy() -> None:
 
 
 def test_outcomes_that_this_client_can_not_read_are_errors(core: ClientCore) -> None:
-    core.submit([PlannedCall(number, GROUP) for number in range(3)])
+    core.handle(CallsSubmitted([PlannedCall(number, GROUP) for number in range(3)]), 0.0)
     sent(core)
     core.handle(Done([0, 1, 2], [0, 99, 0], Payloads([b"", b"", b"id"]), stored=[2]), 0.0)
     (deliver,) = core.settle(0.0)
@@ -237,36 +245,35 @@ def test_outcomes_that_this_client_can_not_read_are_errors(core: ClientCore) -> 
 
 
 def test_blocked_runs_are_reported_in_turn_with_calls(core: ClientCore) -> None:
-    core.mark_blocked(5, True)
-    core.submit([PlannedCall(1, group_of(parent=5))])
+    core.handle(BlockingChanged(5, True), 0.0)
+    core.handle(CallsSubmitted([PlannedCall(1, group_of(parent=5))]), 0.0)
     submit, blocked = sent(core)
     assert isinstance(submit, Submit) and blocked == Blocked([5], [True])
-    core.mark_blocked(5, False)
-    core.mark_blocked(5, True)  # between two turns: nothing to tell
+    core.handle(BlockingChanged(5, False), 0.0)
+    core.handle(BlockingChanged(5, True), 0.0)  # between two turns: nothing to tell
     assert sent(core) == []
 
 
 def test_clear_cancels_and_forgets(core: ClientCore) -> None:
-    core.submit([PlannedCall(1, GROUP)])
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)
     sent(core)
-    told: list[int] = []
-    core.clear(lambda: told.append(1))
-    effects = core.settle(0.0)
-    assert isinstance(effects[0], Deliver) and list(effects[0].statuses) == [Status.CANCELLED]
-    assert effects[-1] == Transmit(Cancel([1]))
-    core.submit([PlannedCall(2, GROUP)])
+    core.handle(ClearRequested(7), 0.0)
+    deliver, cleared, cancel = core.settle(0.0)
+    assert isinstance(deliver, Deliver) and list(deliver.statuses) == [Status.CANCELLED]
+    assert (cleared, cancel) == (Cleared(7), Transmit(Cancel([1])))
+    core.handle(CallsSubmitted([PlannedCall(2, GROUP)]), 0.0)
     assert sent(core)[0].functions == [b"f"]
 
 
 def test_shutdown_output_and_the_rest(core: ClientCore) -> None:
-    core.ask_shutdown()
+    core.handle(ShutdownRequested(), 0.0)
     assert sent(core) == [Shutdown()]
     core.handle(ShutdownAnswer(False, "protected"), 0.0)
     core.handle(Output([1, 1], [1, 2], Payloads([b"out", b"err"])), 0.0)
     core.handle(Goodbye("over"), 0.0)
     core.handle(Heartbeat(1), 0.0)  # nothing a core is told
     assert core.settle(0.0) == [AnswerShutdown(False, "protected"), Print([(1, b"out"), (2, b"err")])]
-    core.submit([PlannedCall(1, GROUP)])
-    core.abandon()
+    core.handle(CallsSubmitted([PlannedCall(1, GROUP)]), 0.0)
+    core.handle(ClientClosed(), 0.0)
     (deliver,) = core.settle(0.0)
     assert isinstance(deliver, Deliver) and list(deliver.statuses) == [Status.CANCELLED]

@@ -6,6 +6,7 @@ import pytest
 
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import Transmit
+from scaler_client.core.events import TasksCancelled
 from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallGroup, Dependency
 from scaler_io.links.events import LinkDown, LinkUp
@@ -65,7 +66,7 @@ class Driver:
             [task - first for task in tasks if task not in ASKED], {},
             {task: self.nodes[task] for task in tasks if task in ASKED},
         )  # fmt: skip
-        self.core.submit_piece(piece)
+        self.core.handle(piece, 0.0)
 
     def sent(self) -> list[Message]:
         """What the scheduler is told."""
@@ -120,7 +121,7 @@ def test_what_was_delivered_is_not_sent_again_nor_what_only_that_needed(driver: 
 
 
 def test_what_was_cancelled_is_not_sent_again_nor_what_only_that_needed(driver: Driver) -> None:
-    driver.core.cancel([15])
+    driver.core.handle(TasksCancelled([15]), 0.0)
     assert driver.sent() == [Cancel([15])]
     assert driver.restarted() == [10, 11, 12, 13, 16, 17]
 
@@ -128,10 +129,10 @@ def test_what_was_cancelled_is_not_sent_again_nor_what_only_that_needed(driver: 
 def test_what_is_cancelled_after_a_restart_takes_along_what_only_it_needed(driver: Driver) -> None:
     driver.restarted()
     driver.nobody_holds(*range(10, 18))
-    driver.core.cancel([13])
-    driver.core.cancel([12])
+    driver.core.handle(TasksCancelled([13]), 0.0)
+    driver.core.handle(TasksCancelled([12]), 0.0)
     assert driver.sent() == [Cancel([13, 12, 11])]
-    driver.core.cancel([15, 17])
+    driver.core.handle(TasksCancelled([15, 17]), 0.0)
     (cancel,) = driver.sent()
     assert isinstance(cancel, Cancel) and set(cancel.tasks) == {10, 14, 15, 16, 17}
 

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import Transmit
+from scaler_client.core.events import CallsSubmitted, TasksCancelled
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, Dependency, FunctionBody
 from scaler_io.links.events import LinkDown, LinkUp
 from scaler_protocol.handshake import Welcome
@@ -84,7 +85,7 @@ class ClientMachine(RuleBasedStateMachine):
             self.count += 1
             self.calls[self.count] = bytes(size)
             calls.append(NotedCall(self.count, group, bytes(size)))
-        self.core.submit(calls)
+        self.core.handle(CallsSubmitted(calls), self.now)
 
     @rule(size=st.integers(1, 40), group=st.sampled_from(GROUPS))
     def submit_block(self, size: int, group: CallGroup) -> None:
@@ -92,7 +93,7 @@ class ClientMachine(RuleBasedStateMachine):
         for task in block.tasks:
             self.calls[task] = b"block"
         self.count += size
-        self.core.submit_block(block)
+        self.core.handle(block, self.now)
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
@@ -105,7 +106,7 @@ class ClientMachine(RuleBasedStateMachine):
                 tasks.insert(0, tasks[0] - 1)
             while self.calls.get(tasks[-1] + 1) == b"block":
                 tasks.append(tasks[-1] + 1)
-        self.core.cancel(tasks)
+        self.core.handle(TasksCancelled(tasks), self.now)
         self.cancelled.update(task for task in tasks if task not in self.delivered)
 
     # --- the link ---------------------------------------------------------------------------------------------------

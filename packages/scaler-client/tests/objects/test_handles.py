@@ -22,6 +22,13 @@ from scaler_client.calls.object_reference import ObjectReference, SentObjects, p
 from scaler_client.calls.part_encoding import read_parts
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import DeleteUnknownObjects, ListUnknownObjects, RestoreObjects, Transmit
+from scaler_client.core.events import (
+    CallsSubmitted,
+    ObjectsRestored,
+    RestoreFailed,
+    TasksCancelled,
+    UnknownObjectsListed,
+)
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, Discard, FunctionBody, RunReports
 from scaler_client.core.resubmissions import RESUBMISSION_LIMIT
 from scaler_client.futures.argument_refs import Collector
@@ -222,7 +229,7 @@ def test_a_call_is_sent_when_storage_has_what_it_names(storage: ClientStorage, s
     assert type(placed) is StoredPayload and placed.object.pending and not shelf.objects
     futures: list[ScalerFuture[Any]] = [ScalerFuture(DESK, 1, GROUP, b"small"), ScalerFuture(DESK, 2, GROUP, placed)]
     futures.append(ScalerFuture(DESK, 3, GROUP, b"names it", [placed.object]))
-    core.submit(futures)
+    core.handle(CallsSubmitted(futures), 0.0)
     assert [list(message.tasks) for message in sent(core)] == [[1]]
     told: list[object] = []
     placed.object.add_put_callback(told.append)
@@ -365,9 +372,9 @@ def test_positions_travel(storage: ClientStorage) -> None:
     core = connected()
     placed = stored(storage)
     group = CallGroup(Group(b"f"), (FunctionBody(b"f", "f", placed),), pickle.loads, pickle.dumps)
-    core.submit([ScalerFuture(DESK, 1, group, b"inline"), ScalerFuture(DESK, 2, group, placed)])
+    core.handle(CallsSubmitted([ScalerFuture(DESK, 1, group, b"inline"), ScalerFuture(DESK, 2, group, placed)]), 0.0)
     block = CallBlock(10, group, [placed, b"inline"], lambda: None)
-    core.submit_block(block)
+    core.handle(block, 0.0)
     (submit,) = sent(core)
     assert (submit.stored, submit.bodies_stored, submit.calls[1]) == ([1, 2], [0], bytes(placed))
     assert (block._weight, block.argument_bytes) == (15, len(BIG) // 2 + 3)
@@ -379,7 +386,7 @@ def test_a_stored_function_is_not_remembered_beyond_its_calls(storage: ClientSto
     core = connected()
     group = CallGroup(Group(b"f"), (FunctionBody(b"f", "f", stored(storage)),), pickle.loads, pickle.dumps)
     for task in (1, 2):
-        core.submit([ScalerFuture(DESK, task, group, b"call")])
+        core.handle(CallsSubmitted([ScalerFuture(DESK, task, group, b"call")]), 0.0)
         assert sent(core)[0].functions == [b"f"]
         core.handle(Done([task], [0], Payloads([pickle.dumps(1)])), 0.0)
     del group
@@ -390,9 +397,9 @@ def test_a_stored_function_is_not_remembered_beyond_its_calls(storage: ClientSto
 def test_inputs_are_references(storage: ClientStorage) -> None:
     core = connected()
     source: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
-    core.submit([source])
+    core.handle(CallsSubmitted([source]), 0.0)
     told(source, Status.VALUE, stored(storage))
-    core.submit([ScalerFuture(DESK, 2, GROUP, b"call", [source._lease()])])
+    core.handle(CallsSubmitted([ScalerFuture(DESK, 2, GROUP, b"call", [source._lease()])]), 0.0)
     (submit,) = sent(core)
     assert submit.needs == [1]
     core.handle(NeedInputs([2], [1]), 0.0)
@@ -403,7 +410,7 @@ def test_inputs_are_references(storage: ClientStorage) -> None:
 def test_outcomes_are_adopted_and_those_that_nobody_waits_for_are_deleted(storage: ClientStorage, shelf: Shelf) -> None:
     core = connected()
     future: ScalerFuture[bytes] = ScalerFuture(DESK, 21, GROUP, b"call")
-    core.submit([future])
+    core.handle(CallsSubmitted([future]), 0.0)
     core.settle(0.0)
     wanted, unwanted = (shelf.put(pickle.dumps(BIG), session=5, name=new_object_id()) for _ in range(2))
     payloads = Payloads([unwanted.pack(), pickle.dumps(3), wanted.pack(), b"no reference"])
@@ -456,7 +463,7 @@ def test_a_reference_that_can_not_be_adopted_fails_its_call_only(storage: Client
 def test_a_reference_that_is_none_is_an_error() -> None:
     core = connected()
     future: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
-    core.submit([future])
+    core.handle(CallsSubmitted([future]), 0.0)
     core.settle(0.0)
     core.handle(Done([1], [0], Payloads([b"short"]), stored=[0]), 0.0)
     (effect,) = core.settle(0.0)
@@ -571,7 +578,7 @@ def test_a_task_that_misses_an_object_is_run_again_twice() -> None:
     # ScalerFuture[Any](…) would set __orig_class__, for which every future of the process then has 8 bytes more.
     future: ScalerFuture[Any] = ScalerFuture(DESK, 1, GROUP, b"call")
     core = connected()
-    core.submit([future])
+    core.handle(CallsSubmitted([future]), 0.0)
     core.settle(0.0)
     for _ in range(RESUBMISSION_LIMIT):
         core.handle(lost_outcome(1), 0.0)
@@ -580,7 +587,7 @@ def test_a_task_that_misses_an_object_is_run_again_twice() -> None:
         deliver(next(effect for effect in effects if isinstance(effect, Deliver)))
         assert future.running() and future._call == b"call"
         core.check()
-        core.resubmit([1])
+        core.handle(ObjectsRestored([1]), 0.0)
         release, submit = (effect.message for effect in effects_of(core, Transmit))
         assert isinstance(release, Release) and list(release.tasks) == [1] == list(submit.tasks)
         core.check()
@@ -593,7 +600,7 @@ def test_a_task_that_misses_an_object_is_run_again_twice() -> None:
 def test_without_storage_it_ends_as_it_had() -> None:
     core = connected()
     futures: list[ScalerFuture[Any]] = [ScalerFuture(DESK, number, GROUP, b"call") for number in (1, 2, 3)]
-    core.submit(futures)
+    core.handle(CallsSubmitted(futures), 0.0)
     core.settle(0.0)
     for number in (1, 2):
         core.handle(lost_outcome(number), 0.0)
@@ -602,8 +609,8 @@ def test_without_storage_it_ends_as_it_had() -> None:
         deliver(delivery)
     assert [future.running() for future in futures] == [True, True, False]
     futures[1].cancel()
-    core.cancel([2])
-    core.give_up([1, 2])
+    core.handle(TasksCancelled([2]), 0.0)
+    core.handle(RestoreFailed([1, 2]), 0.0)
     for delivery in effects_of(core, Deliver):
         deliver(delivery)
     core.check()
@@ -640,18 +647,18 @@ def test_what_a_new_server_lacks_is_put_there(storage: ClientStorage, shelf: She
 def test_what_a_scheduler_forgot_is_swept_when_all_that_was_under_way_has_ended() -> None:
     core = connected()
     futures: list[ScalerFuture[Any]] = [ScalerFuture(DESK, number, GROUP, b"call") for number in (1, 2)]
-    core.submit(futures)
+    core.handle(CallsSubmitted(futures), 0.0)
     assert not effects_of(core, ListUnknownObjects)
     core.handle(LinkDown("cut"), 0.0)
     core.handle(LinkUp(Welcome(1), resumed=True), 0.0)
     assert not effects_of(core, ListUnknownObjects)  # it has forgotten nothing
     core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
     assert len(effects_of(core, ListUnknownObjects)) == 1
-    core.await_listed()
-    core.submit([ScalerFuture(DESK, 3, GROUP, b"later")])
+    core.handle(UnknownObjectsListed(), 0.0)
+    core.handle(CallsSubmitted([ScalerFuture(DESK, 3, GROUP, b"later")]), 0.0)
     assert not effects_of(core, DeleteUnknownObjects)
     core.handle(Done([2], [Status.VALUE], Payloads([b"2"])), 0.0)
-    core.cancel([1])
+    core.handle(TasksCancelled([1]), 0.0)
     assert len(effects_of(core, DeleteUnknownObjects)) == 1 and not effects_of(core, DeleteUnknownObjects)
 
 

@@ -6,7 +6,7 @@ import errno
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import pytest
@@ -16,7 +16,7 @@ from scaler_client.calls.task_options import TaskOptions
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import (
     AnswerShutdown,
-    Call,
+    Cleared,
     ClientEffect,
     Connected,
     DeleteUnknownObjects,
@@ -26,15 +26,15 @@ from scaler_client.core.effects import (
     RestoreObjects,
     Transmit,
 )
+from scaler_client.core.events import RestoreFailed, TasksCancelled
 from scaler_client.core.records import CallGroup, Deliver, Discard
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.objects.store import ClientStorage, StorageDoor
-from scaler_client.runtime.blocking import Request
-from scaler_client.runtime.connection import DialedTransport
 from scaler_client.runtime.io_thread import IoThread
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import Transport
 from scaler_io.objects.connection import ObjectConnection
+from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.errors import ClientQuitError, InvalidFieldError, ScalerError
 from scaler_protocol.messages import Cancel, NeedFunctions, Release, Resume, Status, Submit
 
@@ -67,8 +67,23 @@ def once(work: Callable[..., object], fits: Callable[..., bool] = lambda *args: 
     return wrapped
 
 
+@dataclass(frozen=True)
+class WorkForTheCore:
+    """An event that only these tests have."""
+
+    work: Callable[[ClientCore], object]
+
+
+def run_in_core(client: Client, work: Callable[[ClientCore], object]) -> None:
+    """Have the io thread call `work(core)` in the place of an event's handler."""
+    core = client._io._core
+    core._handlers[WorkForTheCore] = lambda event, now: event.work(core)
+    client._io.tell(WorkForTheCore(work))  # type: ignore[arg-type]
+    client._io.mailbox.wake()
+
+
 EFFECTS: dict[type[Any], Any] = {
-    Call: Call(lambda: None),
+    Cleared: Cleared(-1),
     Transmit: Transmit(Release([1])),
     Deliver: Deliver.alike((), (), 0, b""),
     Connected: Connected(None),
@@ -92,13 +107,12 @@ def test_an_effect_that_raises_harms_nothing_else(
     futures = [client.submit(add, number, 1) for number in range(20)]
     cluster.wait_tasks(20)
     if kind is Transmit:
-        raising = once(DialedTransport.send, lambda transport, message: type(message) is Release)
-        monkeypatch.setattr(DialedTransport, "send", raising)
+        raising = once(Dialer.send, lambda dialer, message: type(message) is Release)
+        monkeypatch.setattr(Dialer, "send", raising)
     else:
         raising = io._perform[kind] = once(io._perform[kind])
     if kind is not Deliver:
-        io.tell(lambda core: core._out.append(EFFECTS[kind]))
-        io.mailbox.wake()
+        run_in_core(client, lambda core: core._out.append(EFFECTS[kind]))
         assert raising.raised.wait(SECONDS)  # type: ignore[attr-defined]
     cluster.go_on()
     ended = [future.exception(SECONDS) for future in futures]
@@ -111,7 +125,7 @@ def test_an_effect_that_raises_harms_nothing_else(
 
 
 def test_clear_returns_though_its_effect_raises(client: Client) -> None:
-    client._io._perform[Call] = once(client._io._perform[Call])
+    client._io._perform[Cleared] = once(client._io._perform[Cleared])
     client.clear()
     assert client.submit(add, 1, 2).result(SECONDS) == 3
 
@@ -151,7 +165,7 @@ def test_what_a_repair_of_storage_raises_ends_its_tasks(client: Client, cluster:
         raise OSError(errno.EMFILE, "Too many open files")
 
     io.storage.restore = raise_it  # type: ignore[method-assign]
-    io._core.give_up = lambda tasks: given_up.set()  # type: ignore[method-assign]
+    io._core._handlers[RestoreFailed] = lambda event, now: given_up.set()
     io.restore_objects([1])
     assert given_up.wait(SECONDS)
 
@@ -198,8 +212,7 @@ def test_functions_that_can_not_be_written_fail_the_calls_of_them(client: Client
         core._functions._bodies[body.id] = replace(body, name="x" * 5000)
         core.handle(NeedFunctions((body.id,)), 0.0)
 
-    client._io.tell(ask)
-    client._io.mailbox.wake()
+    run_in_core(client, ask)
     for future in [*bad, *graph.values()]:
         assert isinstance(future.exception(SECONDS), InvalidFieldError) and "names" in str(future.exception())
     assert not good.done()
@@ -214,8 +227,7 @@ def test_a_resume_that_can_not_be_written_fails_the_calls_it_is_about(client: Cl
     futures = [client.submit(add, number, 1) for number in range(3)]
     cluster.wait_tasks(3)
     wanted = [futures[0].task_id, futures[1].task_id, 2**70]
-    client._io.tell(lambda core: core._send(Resume(wanted=wanted)))
-    client._io.mailbox.wake()
+    run_in_core(client, lambda core: core._send(Resume(wanted=wanted)))
     for future in futures[:2]:
         assert isinstance(future.exception(SECONDS), InvalidFieldError)
     cluster.go_on()
@@ -223,7 +235,7 @@ def test_a_resume_that_can_not_be_written_fails_the_calls_it_is_about(client: Cl
 
 
 def test_other_messages_that_can_not_be_written_are_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    client._io.tell(lambda core: core._send(Cancel(["no task"])))  # type: ignore[list-item]
+    run_in_core(client, lambda core: core._send(Cancel(["no task"])))  # type: ignore[list-item]
     assert client.submit(add, 1, 2).result(SECONDS) == 3
     assert "can not send Cancel" in caplog.text
 
@@ -299,7 +311,7 @@ def test_a_dead_thread_names_its_cause(client: Client, cluster: Any, monkeypatch
     cluster.paused = True
     futures = [client.submit(add, number, 1) for number in range(20)]
     cluster.wait_tasks(20)
-    monkeypatch.setattr(DialedTransport, "turn", once(DialedTransport.turn))
+    monkeypatch.setattr(Dialer, "turn", once(Dialer.turn))
     client._io.mailbox.wake()
     assert all(fails_with(future, OnceError) for future in futures)
     for _ in range(2):
@@ -315,9 +327,14 @@ def test_calls_that_were_taken_with_a_request_that_raises(client: Client, cluste
     cluster.paused = True
     futures = [client.submit(add, 1, 2)]
     futures.append(ScalerFuture(client._owner, client._io.next_task(), futures[0]._group, b""))
-    client._io.mailbox._entries.extend([Request(lambda core: 1 // 0), futures[1]])  # taken in one turn
+
+    def raise_it(event: object, now: float) -> None:
+        raise OnceError("on purpose")
+
+    client._io._core._handlers[TasksCancelled] = raise_it
+    client._io.mailbox._entries.extend([TasksCancelled(()), futures[1]])  # taken in one turn
     client._io.mailbox.wake()
-    assert all(fails_with(future, ZeroDivisionError) for future in futures)
+    assert all(fails_with(future, OnceError) for future in futures)
 
 
 def test_outcomes_that_have_come_are_delivered_by_a_thread_that_fails(
@@ -340,11 +357,10 @@ def test_outcomes_that_have_come_are_delivered_by_a_thread_that_fails(
     task = future.task_id
 
     def end(core: ClientCore) -> None:  # in one turn with the failure
-        monkeypatch.setattr(DialedTransport, "flush", flush)
+        monkeypatch.setattr(Dialer, "flush", flush)
         core._end({task: core._outstanding.pop(task)}, Status.CANCELLED, b"")
 
-    client._io.tell(end)
-    client._io.mailbox.wake()
+    run_in_core(client, end)
     assert delivered.wait(SECONDS)
     assert future.cancelled()
     wait_dead(client)
@@ -391,7 +407,7 @@ def test_whatever_waits_is_refused_in_the_thread_itself(
         except Exception as error:
             answer.set_exception(error)
 
-    client._io.tell(finalize)
+    run_in_core(client, finalize)
     with pytest.raises(RuntimeError, match="a blocking call was made in thread scaler-io"):
         answer.result(SECONDS)
     cluster.go_on()

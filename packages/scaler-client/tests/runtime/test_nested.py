@@ -45,6 +45,9 @@ class ScriptedChannel:
     def flush(self, now: float) -> Sequence[UplinkEvent]:
         return []
 
+    def due(self) -> float:
+        return math.inf
+
     def readable(self) -> bool:
         return bool(self._events)
 

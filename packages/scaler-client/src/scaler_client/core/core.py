@@ -19,13 +19,13 @@ Invariants (`check`): a waiting or sent task is outstanding; the credit in use i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from scaler_client.core.effects import (
     AnswerShutdown,
-    Call,
+    Cleared,
     ClientEffect,
     Connected,
     DeleteUnknownObjects,
@@ -34,6 +34,20 @@ from scaler_client.core.effects import (
     RestoreObjects,
     Transmit,
 )
+from scaler_client.core.events import (
+    BlockingChanged,
+    CallsSubmitted,
+    ClearRequested,
+    ClientClosed,
+    ClientEvent,
+    InputDumped,
+    MessageRejected,
+    ObjectsRestored,
+    RestoreFailed,
+    ShutdownRequested,
+    TasksCancelled,
+    UnknownObjectsListed,
+)
 from scaler_client.core.graph_state import GraphPiece, GraphTable
 from scaler_client.core.pending_inputs import PendingInputs
 from scaler_client.core.records import (
@@ -41,17 +55,15 @@ from scaler_client.core.records import (
     Deliver,
     Discard,
     LocalFailure,
-    Outcome,
     OutstandingCall,
     ResentCall,
-    SingleCall,
     WaitingCall,
 )
 from scaler_client.core.releases import Releases
 from scaler_client.core.resubmissions import Resubmissions
 from scaler_client.core.sent_functions import SentFunctions
 from scaler_client.core.submit_builder import SubmitBuilder, is_uploaded, submit_message, tasks_of
-from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, UplinkEvent
+from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError
 from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
 from scaler_protocol.messages import (
@@ -76,7 +88,7 @@ MESSAGE_TASKS = 4096
 
 
 class ClientCore:
-    """The state of a client, without threads and sockets: takes events and requests, returns effects from `settle`."""
+    """The state of a client, without threads and sockets. `handle` is the only way in, `settle` the only way out."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -101,6 +113,19 @@ class ClientCore:
         self._replies: list[Message] = []
         self._out: list[ClientEffect] = []
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            CallsSubmitted: self._submit,
+            CallBlock: self._submit_block,
+            GraphPiece: self._submit_piece,
+            TasksCancelled: self._cancel,
+            BlockingChanged: self._blocking_changed,
+            ShutdownRequested: self._shut_down,
+            ClearRequested: self._clear,
+            ClientClosed: self._close,
+            MessageRejected: self._reject,
+            InputDumped: self._input_dumped,
+            ObjectsRestored: self._objects_restored,
+            RestoreFailed: self._restore_failed,
+            UnknownObjectsListed: self._unknown_objects_listed,
             LinkUp: self._link_up,
             LinkDown: self._link_down,
             LinkLost: self._link_lost,
@@ -108,96 +133,15 @@ class ClientCore:
             Goodbye: self._goodbye,
             Done: self._done,
             NeedFunctions: self._need_functions,
-            NeedInputs: lambda message, now: self._pending_inputs.ask(message, self._outstanding),
+            NeedInputs: self._need_inputs,
             NeedTasks: self._need_tasks,
-            Output: lambda said, now: self._out.append(Print(list(zip(said.streams, said.texts, strict=True)))),
-            ShutdownAnswer: lambda answer, now: self._out.append(AnswerShutdown(answer.accepted, answer.reason)),
-            DeleteObjects: lambda message, now: self._out.append(Discard(message.objects)),
-            Ended: lambda message, now: self._graphs.count(map(self._outstanding.get, message.tasks)),
+            Output: self._output,
+            ShutdownAnswer: self._shutdown_answer,
+            DeleteObjects: self._delete_objects,
+            Ended: self._ended,
         }
 
-    # --- requests ---------------------------------------------------------------------------------------------------
-
-    def submit(self, calls: Sequence[SingleCall]) -> None:
-        """Add single tasks."""
-        self._outstanding.update([(call.task_id, call) for call in calls])
-        self._waiting.extend(calls)
-
-    def submit_block(self, block: CallBlock) -> None:
-        """Add the tasks of a block."""
-        self._outstanding.update(dict.fromkeys(block.tasks, block))
-        self._waiting.append(block)
-
-    def submit_piece(self, piece: GraphPiece) -> None:
-        """Add the nodes of one piece of a graph."""
-        self._outstanding.update(dict.fromkeys(piece.tasks, piece))
-        self._outstanding.update(piece.requested)
-        self._graphs.add(piece)
-        self._waiting.append(piece)
-
-    def cancel(self, tasks: Iterable[int]) -> None:
-        """Cancel these tasks; no outcome is delivered for them."""
-        self._cancelled.extend(tasks)
-
-    def mark_blocked(self, run: int, blocked: bool) -> None:
-        """A task that runs in this process started or stopped waiting for others."""
-        if self._blocked.get(run) is (not blocked):
-            del self._blocked[run]
-        else:
-            self._blocked[run] = blocked
-
-    def ask_shutdown(self) -> None:
-        """Send Shutdown to the scheduler."""
-        self._replies.append(Shutdown())
-
-    def clear(self, cleared: Callable[[], object]) -> None:
-        """Cancel all tasks and forget which functions were sent; then have `cleared` called."""
-        calls = self._outstanding.copy()
-        self.cancel(calls)
-        self._drop_cancelled()
-        self._functions.clear()
-        self._end(calls, Status.CANCELLED, b"")
-        self._out.append(Call(cleared))
-
-    def abandon(self, failure: ScalerError | None = None) -> None:
-        """End all tasks because the client closes: as failed with `failure`, or as cancelled."""
-        how = (Status.FAILED, LocalFailure.of(failure)) if failure else (Status.CANCELLED, b"")
-        self._fail_all(*how)
-
-    def reject(self, message: Message, error: ScalerError) -> None:
-        """The transport cannot write this message: fail its calls with this error."""
-        self._functions.forget(message)
-        tasks = tasks_of(message, self._outstanding)
-        calls = {task: call for task in tasks if (call := self._outstanding.get(task)) is not None}
-        self._end(calls, Status.FAILED, LocalFailure.of(error))
-        self.cancel(calls)
-
-    def resubmit(self, tasks: Sequence[int]) -> None:
-        """Lost objects are in storage again: run these tasks again."""
-        self._resubmissions.take(tasks)
-        if again := [task for task in tasks if task in self._outstanding]:
-            self._outstanding.update(nodes := self._graphs.rerun(again))
-            self._send(self._releases.take_with(again))  # their earlier outcomes are dropped
-            self._resend([*again, *nodes])
-
-    def give_up(self, tasks: Sequence[int]) -> None:
-        """Lost objects cannot be restored: deliver the failures that were held back for these tasks."""
-        self._stop_asking(tasks)
-        for task, payload in self._resubmissions.take(tasks).items():
-            if (call := self._outstanding.pop(task, None)) is not None:
-                self._used -= call._weight
-                self._end({task: call}, Status.FAILED, payload)
-        self._graphs_ended(tasks)
-
-    def input_dumped(self, need: int, outcome: Outcome) -> None:
-        """The outcome of this task has been serialized."""
-        self._pending_inputs.dumped(need, outcome)
-
-    def await_listed(self) -> None:
-        """Storage has listed its objects: once the outstanding tasks have ended, those still unknown are garbage."""
-        self._pending_at_listing = list(self._outstanding)
-
-    def handle(self, event: UplinkEvent, now: float) -> None:
+    def handle(self, event: ClientEvent, now: float) -> None:
         """Handle one event; unexpected messages are ignored."""
         if handler := self._handlers.get(type(event)):
             handler(event, now)
@@ -332,6 +276,78 @@ class ClientCore:
         if calls:
             self._out.append(Deliver.alike(list(calls.values()), list(calls), status, payload))
 
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _submit(self, event: CallsSubmitted, now: float) -> None:
+        calls = event.calls
+        self._outstanding.update([(call.task_id, call) for call in calls])
+        self._waiting.extend(calls)
+
+    def _submit_block(self, block: CallBlock, now: float) -> None:
+        self._outstanding.update(dict.fromkeys(block.tasks, block))
+        self._waiting.append(block)
+
+    def _submit_piece(self, piece: GraphPiece, now: float) -> None:
+        self._outstanding.update(dict.fromkeys(piece.tasks, piece))
+        self._outstanding.update(piece.requested)
+        self._graphs.add(piece)
+        self._waiting.append(piece)
+
+    def _cancel(self, event: TasksCancelled, now: float) -> None:
+        self._cancelled.extend(event.tasks)
+
+    def _blocking_changed(self, event: BlockingChanged, now: float) -> None:
+        if self._blocked.get(event.run) is (not event.blocked):
+            del self._blocked[event.run]
+        else:
+            self._blocked[event.run] = event.blocked
+
+    def _shut_down(self, event: ShutdownRequested, now: float) -> None:
+        self._replies.append(Shutdown())
+
+    def _clear(self, event: ClearRequested, now: float) -> None:
+        calls = self._outstanding.copy()
+        self._cancelled.extend(calls)
+        self._drop_cancelled()
+        self._functions.clear()
+        self._end(calls, Status.CANCELLED, b"")
+        self._out.append(Cleared(event.number))
+
+    def _close(self, event: ClientClosed, now: float) -> None:
+        if event.failure is not None:
+            self._fail_all(Status.FAILED, LocalFailure.of(event.failure))
+        else:
+            self._fail_all(Status.CANCELLED, b"")
+
+    def _reject(self, event: MessageRejected, now: float) -> None:
+        self._functions.forget(event.message)
+        tasks = tasks_of(event.message, self._outstanding)
+        calls = {task: call for task in tasks if (call := self._outstanding.get(task)) is not None}
+        self._end(calls, Status.FAILED, LocalFailure.of(event.error))
+        self._cancelled.extend(calls)
+
+    def _input_dumped(self, event: InputDumped, now: float) -> None:
+        self._pending_inputs.dumped(event.task, event.outcome)
+
+    def _objects_restored(self, event: ObjectsRestored, now: float) -> None:
+        self._resubmissions.take(event.tasks)
+        if again := [task for task in event.tasks if task in self._outstanding]:
+            self._outstanding.update(nodes := self._graphs.rerun(again))
+            self._send(self._releases.take_with(again))  # their earlier outcomes are dropped
+            self._resend([*again, *nodes])
+
+    def _restore_failed(self, event: RestoreFailed, now: float) -> None:
+        """Deliver the failures that were held back for these tasks."""
+        self._stop_asking(event.tasks)
+        for task, payload in self._resubmissions.take(event.tasks).items():
+            if (call := self._outstanding.pop(task, None)) is not None:
+                self._used -= call._weight
+                self._end({task: call}, Status.FAILED, payload)
+        self._graphs_ended(event.tasks)
+
+    def _unknown_objects_listed(self, event: UnknownObjectsListed, now: float) -> None:
+        self._pending_at_listing = list(self._outstanding)
+
     # --- the link ---------------------------------------------------------------------------------------------------
 
     def _link_up(self, event: LinkUp, now: float) -> None:
@@ -388,6 +404,21 @@ class ClientCore:
     def _need_functions(self, message: NeedFunctions, now: float) -> None:
         if answer := self._functions.answer(message, self._outstanding.values()):
             self._replies.append(answer)
+
+    def _need_inputs(self, message: NeedInputs, now: float) -> None:
+        self._pending_inputs.ask(message, self._outstanding)
+
+    def _output(self, message: Output, now: float) -> None:
+        self._out.append(Print(list(zip(message.streams, message.texts, strict=True))))
+
+    def _shutdown_answer(self, message: ShutdownAnswer, now: float) -> None:
+        self._out.append(AnswerShutdown(message.accepted, message.reason))
+
+    def _delete_objects(self, message: DeleteObjects, now: float) -> None:
+        self._out.append(Discard(message.objects))
+
+    def _ended(self, message: Ended, now: float) -> None:
+        self._graphs.count(map(self._outstanding.get, message.tasks))
 
     def _need_tasks(self, message: NeedTasks, now: float) -> None:
         self._resend(self._graphs.resend(message.tasks, self._outstanding))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scaler_client.core.records import Deliver, Discard, Dump
@@ -43,21 +43,24 @@ class AnswerShutdown:
 
 @dataclass(frozen=True, slots=True)
 class RestoreObjects:
-    """Put lost objects into storage again, then `resubmit` these tasks; on failure `give_up` on them."""
+    """Put lost objects into storage again, then report ObjectsRestored, or RestoreFailed."""
 
     tasks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class DumpInputs:
-    """Serialize these outcomes, by task, in a thread that may block; then report each with `input_dumped`."""
+    """Serialize these outcomes, by task, in a thread that may block; report each with InputDumped."""
 
     dumps: Mapping[int, Dump]
 
 
 @dataclass(frozen=True, slots=True)
 class ListUnknownObjects:
-    """List the objects of this session in storage that this process does not know; then call `await_listed`."""
+    """List the objects of this session in storage that this process does not know.
+
+    If there are any, report UnknownObjectsListed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +69,14 @@ class DeleteUnknownObjects:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """Call this once all earlier effects are performed."""
+class Cleared:
+    """All earlier effects are performed: the ClearRequested with this number is done."""
 
-    whom: Callable[[], object]
+    number: int
 
 
 ClientEffect = (
-    Call
+    Cleared
     | Transmit
     | Deliver
     | Connected

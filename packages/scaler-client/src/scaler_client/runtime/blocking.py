@@ -1,31 +1,20 @@
-"""What threads put into the io thread's mailbox, and the section in which a thread blocks on futures."""
+"""BlockingSection: what a thread enters while it blocks on futures."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from scaler_client.core.core import ClientCore
-from scaler_client.core.graph_state import GraphPiece
-from scaler_client.core.records import CallBlock
+from scaler_client.core.events import BlockingChanged, ClientRequest
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.task_context import TaskRuntime
 from scaler_io.once_event import check_may_wait
 from scaler_protocol.errors import ClientForkedError
 
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request to the core, in order with the calls."""
-
-    tell: Callable[[ClientCore], object]
-
-
-MailboxEntry = ScalerFuture[Any] | CallBlock | GraphPiece | Request
+MailboxEntry = ScalerFuture[Any] | ClientRequest
+"""What threads put into the mailbox of the io thread: submitted calls, and requests in order with them."""
 
 
 class BlockingSection:
@@ -62,5 +51,4 @@ class BlockingSection:
             if threads > 0:
                 self._runs[task._run] = threads
             if threads == (change > 0):
-                run, blocked = task._run, change > 0
-                self._mailbox.put(Request(lambda core: core.mark_blocked(run, blocked)))
+                self._mailbox.put(BlockingChanged(task._run, change > 0))

@@ -7,7 +7,6 @@ import platform
 import socket
 import threading
 import time
-from collections.abc import Sequence
 
 import cloudpickle
 
@@ -15,7 +14,6 @@ from scaler_client.objects.store import PATIENCE_SECONDS, ClientStorage, Storage
 from scaler_client.runtime.io_thread import IoThread
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import TaskRuntime, Transport, is_fork
-from scaler_io.links.events import UplinkEvent
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.transport.zeromq import Dialer
@@ -23,42 +21,9 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientForkedError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation, new_session
-from scaler_protocol.messages import Message
 
 CONNECT_GRACE_SECONDS = 5.0
 """Added to the timeout, so that the connecting thread reports the error first."""
-
-
-class DialedTransport:
-    """A Dialer as the io thread's Transport."""
-
-    def __init__(self, dialer: Dialer) -> None:
-        self._dialer = dialer
-
-    def turn(self, now: float) -> Sequence[UplinkEvent]:
-        """Read what has arrived."""
-        return self._dialer.turn(now)
-
-    def send(self, message: Message) -> None:
-        """Write it with the next `flush`, or in the next epoch."""
-        self._dialer.uplink.send(message)
-
-    def flush(self, now: float) -> Sequence[UplinkEvent]:
-        """Write what was sent."""
-        return self._dialer.flush(now)
-
-    def readable(self) -> bool:
-        """Whether a turn would read something."""
-        return self._dialer.readable()
-
-    def wait(self, wake: int, seconds: float) -> bool:
-        """Block until input, `wake` is readable, `seconds` are over, or the link is due."""
-        due = self._dialer.uplink.due() - time.monotonic()
-        return self._dialer.wait(wake, max(0.0, min(seconds, due)))
-
-    def close(self) -> None:
-        """Write what is left, then close."""
-        self._dialer.close()
 
 
 def dial(address: str, identity: bytes, name: str, timeout_seconds: float, storage_address: str = "") -> IoThread:
@@ -84,7 +49,7 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
     )
 
     def transport() -> Transport:
-        return DialedTransport(Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)))
+        return Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds))
 
     def connect(at: Address) -> ObjectConnection:
         patience = min(timeout_seconds, PATIENCE_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any, Final
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import (
     AnswerShutdown,
-    Call,
+    Cleared,
     ClientEffect,
     Connected,
     DeleteUnknownObjects,
@@ -26,13 +27,26 @@ from scaler_client.core.effects import (
     RestoreObjects,
     Transmit,
 )
+from scaler_client.core.events import (
+    CallsSubmitted,
+    ClearRequested,
+    ClientClosed,
+    ClientRequest,
+    InputDumped,
+    MessageRejected,
+    ObjectsRestored,
+    RestoreFailed,
+    ShutdownRequested,
+    TasksCancelled,
+    UnknownObjectsListed,
+)
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock, Deliver, Discard
 from scaler_client.futures.deliveries import deliver, fail
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import due_callbacks
 from scaler_client.objects.store import ClientStorage
-from scaler_client.runtime.blocking import BlockingSection, MailboxEntry, Request
+from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
 from scaler_client.runtime.callbacks import Callbacks
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.task_ids import TaskIds
@@ -80,8 +94,11 @@ class IoThread:
         self._connect_error: ScalerError | None = None
         self._shutdown_answered = OnceEvent()
         self._shutdown_answer: AnswerShutdown | None = None
+        self._clear_numbers = itertools.count()
+        self._clearing: dict[int, OnceEvent] = {}
+        """By the number of its request: what is set when a `clear` is done."""
         self._perform: dict[type[Any], Callable[[Any], object]] = {
-            Call: lambda call: call.whom(),
+            Cleared: self._cleared,
             Deliver: self._deliver,
             Discard: self._discard,
             Connected: self._note_connected,
@@ -118,17 +135,18 @@ class IoThread:
 
     def cancel(self, tasks: Sequence[int]) -> None:
         """Cancel these tasks. Never blocks."""
-        self.tell(lambda core: core.cancel(tasks))
+        self.tell(TasksCancelled(tasks))
 
-    def tell(self, request: Callable[[ClientCore], object]) -> None:
+    def tell(self, request: ClientRequest) -> None:
         """Send a request to the core; does nothing if the client is closed."""
         with contextlib.suppress(ClientQuitError, ClientForkedError):
-            self.mailbox.put(Request(request))
+            self.mailbox.put(request)
 
     def clear(self) -> None:
         """Cancel all tasks; returns when all futures have ended."""
-        cleared = OnceEvent()
-        self.tell(lambda core: core.clear(cleared.set))
+        number, cleared = next(self._clear_numbers), OnceEvent()
+        self._clearing[number] = cleared
+        self.tell(ClearRequested(number))
         self.mailbox.wake()
         while not cleared.wait(IDLE_SECONDS) and self._thread.is_alive():
             pass
@@ -140,7 +158,7 @@ class IoThread:
     def ask_shutdown(self, seconds: float) -> AnswerShutdown | None:
         """The scheduler's answer to Shutdown; None if there is none within `seconds`."""
         answered = self._shutdown_answered
-        self.tell(lambda core: core.ask_shutdown())
+        self.tell(ShutdownRequested())
         self.mailbox.wake()
         return self._shutdown_answer if answered.wait(seconds) else None
 
@@ -178,9 +196,9 @@ class IoThread:
                 return
             except Exception as error:
                 _log.warning("what object storage has lost can not be put there again: %r", error)
-                self.tell(lambda core: core.give_up(tasks))
+                self.tell(RestoreFailed(tasks))
             else:
-                self.tell(lambda core: core.resubmit(tasks))
+                self.tell(ObjectsRestored(tasks))
             self.mailbox.wake()
 
         threading.Thread(target=run, name="scaler-restore", daemon=True).start()
@@ -191,13 +209,16 @@ class IoThread:
 
     def _dump_each(self, needed: DumpInputs) -> None:
         for task, dump in needed.dumps.items():
-            outcome = dump()
-            self.tell(lambda core, task=task, outcome=outcome: core.input_dumped(task, outcome))  # type: ignore[misc]
+            self.tell(InputDumped(task, dump()))
 
     def _list_unknown_objects(self) -> None:
         if self.storage.list_unknown():
-            self.tell(lambda core: core.await_listed())
+            self.tell(UnknownObjectsListed())
             self.mailbox.wake()
+
+    def _cleared(self, effect: Cleared) -> None:
+        if cleared := self._clearing.pop(effect.number, None):
+            cleared.set()
 
     def _note_connected(self, event: Connected) -> None:
         self.storage_address = event.storage or self.storage_address
@@ -243,7 +264,7 @@ class IoThread:
             core.handle(event, now)
         entries = self.mailbox.take()
         if entries:
-            self._accept(entries)
+            self._accept(entries, now)
         effects = core.settle(now)
         try:
             for effect in effects:  # grows when a message is rejected
@@ -251,7 +272,7 @@ class IoThread:
                     try:
                         transport.send(effect.message)
                     except Exception as error:
-                        self._reject(effect.message, error)
+                        self._reject(effect.message, error, now)
                         effects += core.settle(now)
             for event in transport.flush(now):
                 core.handle(event, now)
@@ -261,12 +282,12 @@ class IoThread:
             self._perform_each(effects)
         return more, self._expects_more(len(entries), now)
 
-    def _reject(self, message: Message, error: Exception) -> None:
+    def _reject(self, message: Message, error: Exception, now: float) -> None:
         _log.error("a client can not send %s: %s", type(message).__name__, error, exc_info=error)
         if not isinstance(error, ScalerError):
             cause, error = error, ScalerError(f"the message with this call can not be sent: {error!r}")
             error.__cause__ = cause.with_traceback(None)
-        self._core.reject(message, error)
+        self._core.handle(MessageRejected(message, error), now)
 
     def _perform_each(self, effects: Iterable[ClientEffect]) -> None:
         """Perform all effects but messages; one that fails does not affect the others, and its waiters are notified."""
@@ -288,11 +309,10 @@ class IoThread:
         if isinstance(effect, Deliver):
             fail(effect, error)
         elif isinstance(effect, RestoreObjects):
-            self._core.give_up(effect.tasks)
-            self.mailbox.wake()
+            self.tell(RestoreFailed(effect.tasks))
         elif isinstance(effect, DumpInputs):  # no thread can be started
             self._callbacks.add(lambda: self._dump_each(effect))
-        elif isinstance(effect, Call | AnswerShutdown | Connected):
+        elif isinstance(effect, Cleared | AnswerShutdown | Connected):
             self._perform[type(effect)](effect)
 
     def _expects_more(self, taken: int, now: float) -> bool:
@@ -302,24 +322,19 @@ class IoThread:
             self._taken_at = now
         return taken > 1 or (taken == 1 and now < before + PAUSE_SECONDS)
 
-    def _accept(self, entries: list[MailboxEntry]) -> None:
+    def _accept(self, entries: list[MailboxEntry], now: float) -> None:
         self._taken = entries
         calls: list[ScalerFuture[Any]] = []
         for entry in entries:
-            if type(entry) is ScalerFuture:
+            if isinstance(entry, ScalerFuture):
                 calls.append(entry)
                 continue
             if calls:
-                self._core.submit(calls)
+                self._core.handle(CallsSubmitted(calls), now)
                 calls = []
-            if isinstance(entry, CallBlock):
-                self._core.submit_block(entry)
-            elif isinstance(entry, GraphPiece):
-                self._core.submit_piece(entry)
-            elif isinstance(entry, Request):
-                entry.tell(self._core)
+            self._core.handle(entry, now)
         if calls:
-            self._core.submit(calls)
+            self._core.handle(CallsSubmitted(calls), now)
         self._taken = []
 
     def _sleep(self, transport: Transport, busy: bool) -> None:
@@ -327,10 +342,10 @@ class IoThread:
         if busy:
             woken = transport.wait(mailbox.fileno(), PAUSE_SECONDS)
         elif mailbox.fall_asleep():
-            now = time.monotonic()
-            due = self._core.due()
-            seconds = IDLE_SECONDS if due is None else min(max(due - now, 0.0), IDLE_SECONDS)
-            woken = transport.wait(mailbox.fileno(), seconds)
+            now, due = time.monotonic(), transport.due()
+            if (settle_at := self._core.due()) is not None:
+                due = min(due, settle_at)
+            woken = transport.wait(mailbox.fileno(), min(max(due - now, 0.0), IDLE_SECONDS))
             mailbox.wake_up()
         if woken:
             mailbox.drain()
@@ -353,11 +368,11 @@ class IoThread:
 
     def _end_all(self, failure: ClientQuitError | None) -> None:
         """End all calls: those of the core, and those still in the mailbox."""
-        entries = [*self._taken, *self.mailbox.take()]
-        self._accept([entry for entry in entries if not isinstance(entry, Request)])
-        self._core.abandon(failure)
-        effects = self._core.settle(time.monotonic())
-        self._perform_each(effect for effect in effects if isinstance(effect, Deliver | Call))
+        now, entries = time.monotonic(), [*self._taken, *self.mailbox.take()]
+        self._accept([entry for entry in entries if isinstance(entry, ScalerFuture | CallBlock | GraphPiece)], now)
+        self._core.handle(ClientClosed(failure), now)
+        effects = self._core.settle(now)
+        self._perform_each(effect for effect in effects if isinstance(effect, Deliver | Cleared))
 
     def _close_storage(self, refusal: ClientQuitError) -> None:
         self.storage.refuse(refusal)

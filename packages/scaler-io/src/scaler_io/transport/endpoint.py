@@ -11,6 +11,7 @@ from scaler_io.links.events import UplinkEvent
 from scaler_io.links.streams import Frames
 from scaler_io.links.uplink import LinkState, Uplink
 from scaler_protocol.errors import ProtocolError
+from scaler_protocol.messages import Message
 
 LOGGER: Final = logging.getLogger("scaler")
 _SHORTAGES: Final = (errno.EMFILE, errno.ENFILE)
@@ -102,6 +103,14 @@ class EpochDialer(ABC, Generic[ConnectionT]):
             if not to_the_end:
                 break
         return events
+
+    def send(self, message: Message) -> None:
+        """Write it with the next `flush`, or in the next epoch."""
+        self.uplink.send(message)
+
+    def due(self) -> float:
+        """When `turn` must be called even if nothing arrives."""
+        return self.uplink.due()
 
     def flush(self, now: float) -> list[UplinkEvent]:
         """Write the uplink's messages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 
@@ -69,6 +70,10 @@ class AgentTransport:
             while self._out:
                 del self._out[: self._channel.send(self._out)]
         return []
+
+    def due(self) -> float:
+        """Never: the agent watches the link."""
+        return math.inf
 
     def readable(self) -> bool:
         """Whether `turn` would return an event."""
