@@ -271,16 +271,22 @@ EFFECTS = [*SENT, DropObjects, StorageStatus, *(kind for kind in get_args(Effect
 
 def failing(monkeypatch: pytest.MonkeyPatch, kind: type, times: int) -> list[int]:
     """The first effects of the server that are this, or send it, raise; the list counts them."""
-    perform, failed = ServiceTurn._do, [0]
+    failed = [0]
 
-    def raising(turn: ServiceTurn, effect: Effect) -> None:
-        if isinstance(effect, kind) or (isinstance(effect, Send) and isinstance(effect.message, kind)):
-            failed[0] += 1
-            if failed[0] <= times:
-                raise MemoryError("on purpose")
-        perform(turn, effect)
+    def patch(name: str) -> None:
+        perform = getattr(ServiceTurn, name)
 
-    monkeypatch.setattr(ServiceTurn, "_do", raising)
+        def raising(turn: ServiceTurn, effect: Effect) -> None:
+            if isinstance(effect, kind) or (isinstance(effect, Send) and isinstance(effect.message, kind)):
+                failed[0] += 1
+                if failed[0] <= times:
+                    raise MemoryError("on purpose")
+            perform(turn, effect)
+
+        monkeypatch.setattr(ServiceTurn, name, raising)
+
+    for name in ("_send_to", "_log", "_end"):
+        patch(name)
     return failed
 
 
@@ -315,8 +321,8 @@ def use_everything(world: ObjectWorld) -> list[ScalerError | OSError | None]:
 def test_an_effect_of_the_server_that_raises_leaves_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, times: int
 ) -> None:
-    world = ObjectWorld(tmp_path)
     failed = failing(monkeypatch, kind, times)
+    world = ObjectWorld(tmp_path)
     said: list[Effect] = [
         Log(logging.INFO, "said"),
         Stop("said"),

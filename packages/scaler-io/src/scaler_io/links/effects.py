@@ -1,8 +1,10 @@
-"""Effects that a core may ask of any shell."""
+"""Effects that a core may ask of any shell, and how a shell performs effects."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scaler_protocol.messages import Message
 
@@ -31,3 +33,19 @@ class Stop:
 
 
 Effect = Send | Log | Stop
+
+
+def perform_each(
+    effects: Iterable[Any],
+    handlers: Mapping[type, Callable[[Any], object]],
+    failed: Callable[[Any, Exception], object],
+) -> None:
+    """Perform effects in order, each by the handler of its type; one that fails does not stop the others.
+
+    `failed` receives it with its exception.
+    """
+    for effect in effects:
+        try:
+            handlers[type(effect)](effect)
+        except Exception as error:
+            failed(effect, error)

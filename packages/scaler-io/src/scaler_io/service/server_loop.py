@@ -1,8 +1,7 @@
 """ServerLoop: the shell of a service that accepts links: a listening socket and timers around a Hub and a core.
 
-A turn receives at most TURN_MESSAGES messages within TURN_SECONDS, lets the core settle once, writes the messages, and
-only then asks the socket whether more has arrived: its descriptor is edge-triggered, so a turn without this last step
-could wait for ever.
+A turn receives at most TURN_MESSAGES messages within TURN_SECONDS, lets the core settle once, performs its effects and
+writes the messages.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from scaler_io.links.effects import Effect, Log, Send
+from scaler_io.links.effects import Effect, Log, Send, Stop, perform_each
 from scaler_io.links.events import HubEvent, SendFailed
 from scaler_io.links.hub import Hub
 from scaler_io.links.streams import ACK_SECONDS, Frames
+from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.endpoint import TURN_MESSAGES
 from scaler_protocol.errors import ProtocolError
 
@@ -102,37 +102,40 @@ class ServiceTurn:
         self._core = core
         self._stop = stop
         self._clock = clock
-        self._tick_at = 0.0
+        self._now = self._tick_at = 0.0
+        self._perform: dict[type, Callable[[Any], object]] = {Send: self._send_to, Log: self._log, Stop: self._end}
 
     def turn(self, now: float) -> float:
         """Receive, settle, write; returns when the next turn is due if nothing arrives."""
+        self._now = now
         self._receive(now)
         try:
-            for effect in self._core.settle(now):
-                self._perform(effect, now)
+            perform_each(self._core.settle(now), self._perform, self._effect_failed)
         finally:
             self._write(now)
         due = self._core.due()
         return self._tick_at if due is None else min(due, self._tick_at)
 
-    def _perform(self, effect: Effect, now: float) -> None:
-        try:
-            self._do(effect)
-        except Exception as error:
-            what = type(effect.message).__name__ if isinstance(effect, Send) else type(effect).__name__
-            LOGGER.exception("%s: %s could not be performed, everything else goes on", self._name, what)
-            if isinstance(effect, Send):
-                self._handle_link_event(effect.to, SendFailed(effect.message, str(error)), now)
-                self._tick_at = now  # the core may have effects for it
+    def readable(self) -> bool:
+        """Whether a message is there; also re-arms the edge of the listener's descriptor."""
+        return self._listener.readable()
 
-    def _do(self, effect: Effect) -> None:
+    def _effect_failed(self, effect: Effect, error: Exception) -> None:
+        what = type(effect.message).__name__ if isinstance(effect, Send) else type(effect).__name__
+        LOGGER.error("%s: %s could not be performed, everything else goes on", self._name, what, exc_info=error)
         if isinstance(effect, Send):
-            self._hub.send(effect.to, effect.message)
-        elif isinstance(effect, Log):
-            LOGGER.log(effect.level, "%s: %s", self._name, effect.text)
-        else:
-            LOGGER.info("%s: ending, %s", self._name, effect.reason)
-            self._stop()
+            self._handle_link_event(effect.to, SendFailed(effect.message, str(error)), self._now)
+            self._tick_at = self._now  # the core may have effects for it
+
+    def _send_to(self, effect: Send) -> None:
+        self._hub.send(effect.to, effect.message)
+
+    def _log(self, effect: Log) -> None:
+        LOGGER.log(effect.level, "%s: %s", self._name, effect.text)
+
+    def _end(self, effect: Stop) -> None:
+        LOGGER.info("%s: ending, %s", self._name, effect.reason)
+        self._stop()
 
     def _receive(self, now: float) -> None:
         received = 0
@@ -213,14 +216,12 @@ class ServerLoop:
     ) -> None:
         self._listener = listener
         self._service = ServiceTurn(name, listener, hub, core, stop)
+        self._turns = TurnLoop(self._service)
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._next_turn: asyncio.Handle | None = None
         self._loop.add_reader(listener.accept_monitor.fileno(), listener.accept_monitor.process_events)
         listener.accept_monitor.process_events()
-        self._loop.add_reader(listener.fileno(), self.turn)
-        self.turn()
+        self._loop.add_reader(listener.fileno(), self._turns.now)
+        self._turns.now()
 
     @property
     def malformed(self) -> int:
@@ -228,37 +229,12 @@ class ServerLoop:
         return self._service.malformed
 
     def turn(self) -> None:
-        """Take a turn and schedule the next one, even if this one fails: the socket must be examined again."""
-        if self._next_turn is not None:
-            self._next_turn.cancel()
-            self._next_turn = None
-        now = time.monotonic()
-        due = now + _IDLE_SECONDS
-        try:
-            due = self._service.turn(now)
-        finally:
-            self._schedule(due, now)
-
-    def _schedule(self, due: float, now: float) -> None:
-        if self._listener.readable():
-            self._next_turn = self._loop.call_soon(self.turn)
-            return
-        if self._timer is not None:
-            if self._timer_at <= due:
-                return
-            self._timer.cancel()
-        self._timer_at = due
-        self._timer = self._loop.call_later(max(0.0, due - now), self._on_time)
-
-    def _on_time(self) -> None:
-        self._timer = None  # loops round delays: the turn may be a little early and set another timer
-        self.turn()
+        """Take a turn now, since the core has something to do."""
+        self._turns.now()
 
     def close(self) -> None:
         """Write the last messages and free the address."""
-        for handle in (self._timer, self._next_turn):
-            if handle is not None:
-                handle.cancel()
+        self._turns.close()
         for readable in (self._listener, self._listener.accept_monitor):
             self._loop.remove_reader(readable.fileno())
         self._service.close()

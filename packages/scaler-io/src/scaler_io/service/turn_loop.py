@@ -1,0 +1,80 @@
+"""TurnLoop: drives the turns of a shell on an asyncio loop.
+
+A turn receives input, lets the core decide, performs the effects and writes. The next one follows when a descriptor is
+readable, when somebody asks for it, or when it is due. The descriptors of ZeroMQ are edge-triggered: after each turn,
+even one that fails, the shell is asked whether input is left, since no descriptor would report it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Final, Protocol
+
+RETRY_SECONDS: Final = 1.0
+"""Time from a turn that fails to the next one, if no input is left."""
+
+
+class TurnShell(Protocol):
+    """What a TurnLoop drives."""
+
+    def turn(self, now: float) -> float:
+        """Take one turn; returns when the next one is due (time.monotonic), infinity for never."""
+
+    def readable(self) -> bool:
+        """Whether input is left; also re-arms edge-triggered descriptors."""
+
+
+class TurnLoop:
+    """Calls `shell.turn` on the running asyncio loop, until it is closed."""
+
+    def __init__(self, shell: TurnShell) -> None:
+        self.closed = False
+        self._shell = shell
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        self._requested: asyncio.Handle | None = None
+
+    def now(self) -> None:
+        """Take a turn; for readers of descriptors. An exception of the turn is raised here; later turns still come."""
+        if self.closed:
+            return
+        if self._requested is not None:
+            self._requested.cancel()
+            self._requested = None
+        now = time.monotonic()
+        due = now + RETRY_SECONDS
+        try:
+            due = self._shell.turn(now)
+        finally:
+            self._schedule(due, now)
+
+    def soon(self) -> None:
+        """Take a turn once the callbacks that are ready now have run; several requests make one turn."""
+        if self._requested is None and not self.closed:
+            self._requested = self._loop.call_soon(self.now)
+
+    def _schedule(self, due: float, now: float) -> None:
+        if self.closed:
+            return
+        if self._shell.readable():
+            self.soon()
+        elif due < self._due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due = due
+            self._timer = self._loop.call_later(max(0.0, due - now), self._on_time)
+
+    def _on_time(self) -> None:
+        # Loops round delays, so it may be a little early; the turn returns when it is really due.
+        self._timer, self._due = None, math.inf
+        self.now()
+
+    def close(self) -> None:
+        """Take no more turns."""
+        self.closed = True
+        for handle in (self._timer, self._requested):
+            if handle is not None:
+                handle.cancel()
