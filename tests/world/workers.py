@@ -1,4 +1,4 @@
-"""Simulated worker processes: they read datagrams, run plans, write records, and die, as real ones do."""
+"""Simulated worker processes: they read datagrams, run plans, write replies, and die, as real ones do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SimulatedWorker:
     def __init__(self, host: WorkersHost, number: int) -> None:
         self.number = number
         self.unread: deque[Define | SendTasks] = deque()
-        self.pipe: deque[frames.RecordEvent] = deque()
+        self.pipe: deque[frames.ReplyEvent] = deque()
         self.said: deque[Message] = deque()
         self.word, self.revoked = NO_RUN, 0
         self.alive, self.ready = True, False
@@ -122,9 +122,9 @@ class SimulatedWorker:
         working = max(0.0, self._network.now - self._worked_since)
         return round((self._cpu + working) * 1e9)
 
-    def read(self) -> list[frames.RecordEvent]:
+    def read(self) -> list[frames.ReplyEvent]:
         """What it wrote; results that stand together come together."""
-        events: list[frames.RecordEvent] = []
+        events: list[frames.ReplyEvent] = []
         while self.pipe:
             event = self.pipe.popleft()
             last = events[-1] if events else None
@@ -151,7 +151,7 @@ class SimulatedWorker:
 
         self._network.at(self._network.now + seconds, when_possible)
 
-    def _write(self, event: frames.RecordEvent) -> None:
+    def _write(self, event: frames.ReplyEvent) -> None:
         self.pipe.append(event)
         # Pipes of workers with chunks are swept, others are read at once.
         now = self._network.now

@@ -617,11 +617,11 @@ def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start)
 
     def lie(kind: int) -> None:
         from scaler_client import task_context
-        from scaler_worker.ipc.frames import RECORD
+        from scaler_worker.ipc.frames import REPLY
 
         runtime: Any = task_context.runtime()
-        record = RECORD.pack(kind, 77, 4, runtime.current().run, 0, 0, 0, 0, 0, 0) + b"what"
-        runtime._runner._write(record)
+        reply = REPLY.pack(kind, 77, 4, runtime.current().run, 0, 0, 0, 0, 0, 0) + b"what"
+        runtime._runner._write(reply)
 
     for kind in range(1, 9):
         scheduler.run(lie, (kind,))

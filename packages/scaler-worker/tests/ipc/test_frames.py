@@ -15,12 +15,12 @@ from scaler_worker.ipc.client_messages import MessageReader, pack_message
 from scaler_worker.ipc.frames import (
     OUTPUT,
     READY,
-    RECORD,
+    REPLY,
     RESULT,
     STORED_RESULT,
     Definition,
     OutputWritten,
-    RecordReader,
+    ReplyReader,
     RunsEnded,
     WorkerReady,
 )
@@ -75,19 +75,19 @@ def test_definitions(name: str, body: bytes, stream_output: int, serializer: byt
     assert datagram[0] == frames.DEFINE and frames.handle_of(datagram) == 7
 
 
-def record(kind: int, status: int, run: int, payload: bytes) -> bytes:
-    return RECORD.pack(kind, status, len(payload), run, 11, 12, 13, 14, 15, 16) + payload
+def reply(kind: int, status: int, run: int, payload: bytes) -> bytes:
+    return REPLY.pack(kind, status, len(payload), run, 11, 12, 13, 14, 15, 16) + payload
 
 
-RECORDS = st.lists(
+REPLIES = st.lists(
     st.tuples(st.sampled_from([RESULT, RESULT, STORED_RESULT, OUTPUT, READY]), NUMBERS, st.binary(max_size=99))
 )
 
 
-@given(RECORDS, st.lists(st.integers(1, 70)), st.integers(0, 40))
-def test_records_however_they_are_cut(records: list[tuple[int, int, bytes]], cuts: list[int], missing: int) -> None:
-    data = b"".join(record(kind, 1, run, payload) for kind, run, payload in records)
-    reader, seen, at = RecordReader(), [], 0
+@given(REPLIES, st.lists(st.integers(1, 70)), st.integers(0, 40))
+def test_replies_however_they_are_cut(replies: list[tuple[int, int, bytes]], cuts: list[int], missing: int) -> None:
+    data = b"".join(reply(kind, 1, run, payload) for kind, run, payload in replies)
+    reader, seen, at = ReplyReader(), [], 0
     for size in [*cuts, len(data) + 1]:
         seen += reader.feed(data[at : at + size]) if at < len(data) else []
         at += size
@@ -101,17 +101,17 @@ def test_records_however_they_are_cut(records: list[tuple[int, int, bytes]], cut
             flat.append((OUTPUT, event.run, event.text))
         elif isinstance(event, WorkerReady):
             flat.append((READY, event.pid, b""))
-    assert flat == [(kind, run, b"" if kind == READY else payload) for kind, run, payload in records]
+    assert flat == [(kind, run, b"" if kind == READY else payload) for kind, run, payload in replies]
 
 
 def test_a_record_cut_short_by_death_is_dropped() -> None:
-    reader = RecordReader()
-    assert reader.feed(record(RESULT, 0, 1, b"abc")[:-1]) == []
+    reader = ReplyReader()
+    assert reader.feed(reply(RESULT, 0, 1, b"abc")[:-1]) == []
 
 
 def test_garbage_is_no_record() -> None:
     with pytest.raises(MalformedMessageError):
-        RecordReader().feed(b"\xff" * 7 + b"\0" * 80)
+        ReplyReader().feed(b"\xff" * 7 + b"\0" * 80)
 
 
 def test_messages_however_they_are_cut() -> None:

@@ -80,7 +80,7 @@ def memory_after_distinct_functions(count: int) -> tuple[int, int]:
         number=0,
         pid=os.getpid(),
         cells=memoryview(bytearray(24)).cast("Q"),
-        replies=OrderedReplies(lambda record: None),
+        replies=OrderedReplies(lambda reply: None),
         capture=lambda send: contextlib.nullcontext(),
         finish=run_coroutine,
         clock=time.monotonic_ns,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scaler_worker.ipc.frames import OUTPUT, RECORD, RESULT, OutputWritten, RecordReader, RunsEnded
+from scaler_worker.ipc.frames import OUTPUT, REPLY, RESULT, OutputWritten, ReplyReader, RunsEnded
 from scaler_worker.worker.ordered_replies import OrderedReplies
 from scaler_worker.worker.output import STDERR, STDOUT, CapturedOutput
 from scaler_worker.worker.pump import Pump
@@ -147,11 +147,11 @@ def test_work_that_raises_can_be_asked_for_again() -> None:
 def test_a_record_that_comes_in_the_middle_of_another_one_follows_it() -> None:
     said: list[bytes] = []
 
-    def write(record: bytes) -> None:
-        if record in (b"1", b"3"):
-            answers.write(bytes([record[0] + 1]))
+    def write(reply: bytes) -> None:
+        if reply in (b"1", b"3"):
+            answers.write(bytes([reply[0] + 1]))
             assert said[-1:] != [b"2"]
-        said.append(record)
+        said.append(reply)
 
     answers = OrderedReplies(write)
     answers.write(b"1")
@@ -179,11 +179,11 @@ def forked(run: Callable[[], object]) -> Iterator[int]:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def record(kind: int, payload: bytes) -> bytes:
-    return RECORD.pack(kind, 0, len(payload), 7, 0, 0, 0, 0, 0, 0) + payload
+def reply(kind: int, payload: bytes) -> bytes:
+    return REPLY.pack(kind, 0, len(payload), 7, 0, 0, 0, 0, 0, 0) + payload
 
 
-def test_records_of_forked_processes_are_never_in_the_middle_of_others() -> None:
+def test_replies_of_forked_processes_are_never_in_the_middle_of_others() -> None:
     reader, writer = os.pipe()
     turns = os.memfd_create("turns")
     answers = OrderedReplies(ResultPipe(writer, turns).write)
@@ -191,20 +191,20 @@ def test_records_of_forked_processes_are_never_in_the_middle_of_others() -> None
 
     def child(letter: bytes) -> None:
         for _ in range(count):
-            answers.write(record(OUTPUT, letter * TEXT_LIMIT))
+            answers.write(reply(OUTPUT, letter * TEXT_LIMIT))
 
     events: list[Any] = []
 
     def read() -> None:
-        records = RecordReader()
+        replies = ReplyReader()
         while data := os.read(reader, 65536):
-            events.extend(records.feed(data))
+            events.extend(replies.feed(data))
 
     reading = threading.Thread(target=read)
     reading.start()
     with forked(lambda: child(b"a")), forked(lambda: child(b"b")):
         for _ in range(count):
-            answers.write(record(RESULT, b"r" * long))
+            answers.write(reply(RESULT, b"r" * long))
     os.close(writer)
     reading.join()
     os.close(reader)

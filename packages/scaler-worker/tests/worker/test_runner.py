@@ -1,4 +1,4 @@
-"""Runner: one record per run, in order; and what becomes of calls that fail."""
+"""Runner: one reply per run, in order; and what becomes of calls that fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from scaler_worker.ipc.frames import (
     FunctionMissing,
     InputMissing,
     OutputWritten,
-    RecordReader,
+    ReplyReader,
     RunsEnded,
     WorkerReady,
     WorkerRetired,
@@ -113,14 +113,14 @@ class Bench:
         self.word = memoryview(bytearray(24)).cast("Q")
         self.written: list[Any] = []
         self.ticks = count(step=1_000_000)
-        reader = RecordReader()
+        reader = ReplyReader()
         self.core = Runner(
             name="w",
             host="vm",
             number=3,
             pid=44,
             cells=self.word,
-            replies=OrderedReplies(lambda record: self.written.extend(reader.feed(record))),
+            replies=OrderedReplies(lambda reply: self.written.extend(reader.feed(reply))),
             capture=capture,
             finish=run_coroutine,
             clock=lambda: next(self.ticks),

@@ -61,7 +61,7 @@ class FunctionStore:
     def __init__(self, bytes_limit: int = BYTES_LIMIT, records_limit: int = RECORDS_LIMIT) -> None:
         self._bytes_limit = bytes_limit
         self._records_limit = records_limit
-        self._held_bytes = 0
+        self._body_bytes = 0
         self._known: WeakValueDictionary[bytes, FunctionRecord] = WeakValueDictionary()
         self._recent: OrderedDict[bytes, FunctionRecord] = OrderedDict()
         """The least recently used one first."""
@@ -96,9 +96,9 @@ class FunctionStore:
             record = self.use(function)
             if record.body is None:
                 record.name, record.body, record.stored = name, body, position in references
-                self._held_bytes += len(body)
+                self._body_bytes += len(body)
                 fresh.append(record)
-                while self._held_bytes > self._bytes_limit and len(self._recent) > 1:
+                while self._body_bytes > self._bytes_limit and len(self._recent) > 1:
                     self._drop_oldest()
         return fresh
 
@@ -109,5 +109,5 @@ class FunctionStore:
     def _drop_oldest(self) -> None:
         _, record = self._recent.popitem(last=False)
         if record.body is not None:
-            self._held_bytes -= len(record.body)
+            self._body_bytes -= len(record.body)
             record.body = None

@@ -62,8 +62,8 @@ class Recovery:
     def agent_left(self, agent: AgentRecord, now: float) -> None:
         """The runs and outcomes of this agent are lost."""
         self._give_up([task for task, asked in self._asked.items() if asked is agent], now)
-        self._running = {task: held for task, held in self._running.items() if held[0] is not agent}
-        self._finished = {task: held for task, held in self._finished.items() if held is not agent}
+        self._running = {task: found for task, found in self._running.items() if found[0] is not agent}
+        self._finished = {task: found for task, found in self._finished.items() if found is not agent}
 
     def session_over(self, session: SessionRecord) -> None:
         """A session has ended: its tasks are not wanted any more."""
@@ -78,8 +78,8 @@ class Recovery:
         for task in event.wanted:
             if task in session.tasks or session_of(task) != session.number:
                 continue
-            if held := self._running.pop(task, None):
-                self._adopt(session, task, *held)
+            if found := self._running.pop(task, None):
+                self._adopt(session, task, *found)
             elif agent := self._finished.pop(task, None):
                 self._resend(session, task, agent, now)
             else:

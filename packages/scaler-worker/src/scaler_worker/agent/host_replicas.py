@@ -45,7 +45,7 @@ class HostReplicas:
             if connection.is_near():
                 self._disconnect()
             else:
-                replica_server.drop_unneeded(unused_seconds, lambda held: _is_known(connection, held))
+                replica_server.drop_unneeded(unused_seconds, lambda replica: _is_known(connection, replica))
         except (ScalerError, OSError) as error:
             if not self._closed:
                 LOGGER.warning("replicas of this host cannot be maintained: %s", error)
@@ -82,5 +82,5 @@ class HostReplicas:
         self._disconnect()
 
 
-def _is_known(connection: ObjectConnection, held: Replica) -> bool:
-    return connection.has(held.reference, held.edition)
+def _is_known(connection: ObjectConnection, replica: Replica) -> bool:
+    return connection.has(replica.reference, replica.edition)

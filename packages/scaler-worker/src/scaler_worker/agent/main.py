@@ -110,7 +110,7 @@ def _host_replicas(forking: Forking, name: str) -> HostReplicas:
 
 
 async def _tell_started(agent: Agent, tell: Callable[[str], None]) -> None:
-    tell(await agent.started.outcome())
+    tell(await agent.started.wait())
 
 
 async def _maintain(replicas: HostReplicas, connected: asyncio.Event) -> None:

@@ -202,7 +202,7 @@ class Agent:
             )
             self._settle_soon()
 
-    # --- records and messages of workers ----------------------------------------------------------------------------
+    # --- replies and messages of workers ----------------------------------------------------------------------------
 
     def _read_results(self, number: int) -> None:
         """A result pipe is readable."""
@@ -214,7 +214,7 @@ class Agent:
         (self._settle_soon if self._core.workers.running else self._settle)()
 
     def _take_results(self, number: int) -> bool:
-        """Read a pipe and pass its records to the core; returns whether there were any."""
+        """Read a pipe and pass its replies to the core; returns whether there were any."""
         if (channel := self._channels.get(number)) is None:
             return False
         try:
@@ -224,7 +224,7 @@ class Agent:
             self._loop.call_later(REAP_SECONDS, self._reap)
             return False
         except ProtocolError as error:
-            LOGGER.error("Worker[%d] wrote an invalid record (%s); it is killed", number, error)
+            LOGGER.error("Worker[%d] wrote an invalid reply (%s); it is killed", number, error)
             self._loop.remove_reader(channel.results)
             self._kill(number)
             return False

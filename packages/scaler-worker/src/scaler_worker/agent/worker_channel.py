@@ -15,8 +15,8 @@ from scaler_worker.ipc.frames import (
     DATAGRAM_LIMIT,
     DEFINE,
     HEAD_BYTES,
-    RecordEvent,
-    RecordReader,
+    ReplyEvent,
+    ReplyReader,
     handle_of,
 )
 from scaler_worker.worker.process import RECEIVE_SIZE
@@ -46,7 +46,7 @@ class WorkerChannel:
             self._messages.setblocking(False)
             os.set_blocking(self.results, False)
             self._ours, self._theirs = ours.pop_all(), theirs.pop_all()
-        self._records = RecordReader()
+        self._replies = ReplyReader()
         self._reader = MessageReader()
         self._backlog: deque[bytes] = deque()
         self._message_backlog = bytearray()
@@ -118,9 +118,9 @@ class WorkerChannel:
         handles = tuple(handle_of(datagram) for datagram in datagrams if datagram[0] == DEFINE)
         return len(datagrams) - len(handles), handles
 
-    def read(self) -> list[RecordEvent]:
-        """The records that have arrived; raises EOFError after the last one of a worker that has closed its end."""
-        events: list[RecordEvent] = []
+    def read(self) -> list[ReplyEvent]:
+        """The replies that have arrived; raises EOFError after the last one of a worker that has closed its end."""
+        events: list[ReplyEvent] = []
         for _ in range(READS):
             try:
                 data = os.read(self.results, READ_SIZE)
@@ -130,7 +130,7 @@ class WorkerChannel:
                 if events:
                     break
                 raise EOFError
-            events += self._records.feed(data)
+            events += self._replies.feed(data)
             if len(data) < READ_SIZE // 2:
                 break
         return events

@@ -3,8 +3,8 @@
 Agent to worker, over SOCK_SEQPACKET: a datagram is either TASKS (one task, or a batch of short ones) or DEFINE (the
 function behind a handle). Columns are native integers, since both ends are on one host.
 
-Worker to agent, over a pipe: records of a HEADER (kind, status, payload length, run, and the bytes of a PROFILE)
-and a payload. A record that its writer did not complete before it died is discarded.
+Worker to agent, over a pipe: replies of a HEADER (kind, status, payload length, run, and the bytes of a PROFILE)
+and a payload. A reply that its writer did not complete before it died is discarded.
 
 The client inside a task has a separate stream: `scaler_worker.ipc.client_messages`.
 """
@@ -156,7 +156,7 @@ def handle_of(datagram: bytes) -> int:
     return handle
 
 
-# --- records, worker to agent ---------------------------------------------------------------------------------------
+# --- replies, worker to agent ---------------------------------------------------------------------------------------
 
 RESULT: Final = 1
 STORED_RESULT: Final = 2
@@ -178,7 +178,7 @@ RETIRED: Final = 9
 DESCRIPTORS_LOST: Final = 74
 """Exit code (EX_IOERR) of a worker whose task closed or replaced its descriptors, so that it cannot report."""
 
-RECORD: Final = struct.Struct("<BBxxIQQQQIII")
+REPLY: Final = struct.Struct("<BBxxIQQQQIII")
 """Kind, status, length of the payload, run; then a PROFILE: duration, CPU, peak memory, pid, worker, attempt."""
 _SEEN: Final = struct.Struct("<BBxxIQQ")
 _PROFILE_AT: Final = 16
@@ -254,15 +254,15 @@ class PreloadFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRetired:
-    """A worker exits because it can run no more tasks; a run without a record is lost."""
+    """A worker exits because it can run no more tasks; a run without a reply is lost."""
 
     text: str
 
 
 _RunEvent = RunsEnded | OutputWritten | FunctionMissing | InputMissing | DatagramReturned
-RecordEvent = _RunEvent | WorkerReady | PreloadFailed | WorkerRetired
+ReplyEvent = _RunEvent | WorkerReady | PreloadFailed | WorkerRetired
 
-_RARE: Final[dict[int, Callable[[int, int, bytes], RecordEvent]]] = {
+_RARE: Final[dict[int, Callable[[int, int, bytes], ReplyEvent]]] = {
     OUTPUT: lambda status, run, payload: OutputWritten(run, status, payload),
     FUNCTION_MISSING: lambda status, run, payload: FunctionMissing(run),
     INPUT_MISSING: lambda status, run, payload: InputMissing(run),
@@ -273,10 +273,10 @@ _RARE: Final[dict[int, Callable[[int, int, bytes], RecordEvent]]] = {
 }
 
 
-class RecordReader:
+class ReplyReader:
     """Splits the bytes of a worker's pipe into events, in order.
 
-    Raises MalformedMessageError for bytes that are not records: a task has written into the pipe.
+    Raises MalformedMessageError for bytes that are not replies: a task has written into the pipe.
     """
 
     __slots__ = ("_have", "_need", "_pieces")
@@ -284,9 +284,9 @@ class RecordReader:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._have = 0
-        self._need = RECORD.size
+        self._need = REPLY.size
 
-    def feed(self, data: bytes) -> list[RecordEvent]:
+    def feed(self, data: bytes) -> list[ReplyEvent]:
         """Append `data`; returns the events that are now complete."""
         if self._pieces:
             self._pieces.append(data)
@@ -302,15 +302,15 @@ class RecordReader:
 
     def _keep(self, data: bytes, at: int) -> None:
         rest = data[at:]
-        self._have, self._need = len(rest), RECORD.size
+        self._have, self._need = len(rest), REPLY.size
         if rest:
             self._pieces.append(rest)
-            if len(rest) >= RECORD.size:
+            if len(rest) >= REPLY.size:
                 self._need += _SEEN.unpack_from(rest)[2]
 
-    def _cut(self, data: bytes) -> list[RecordEvent]:
-        events: list[RecordEvent] = []
-        at, size = 0, RECORD.size
+    def _cut(self, data: bytes) -> list[ReplyEvent]:
+        events: list[ReplyEvent] = []
+        at, size = 0, REPLY.size
         while True:
             at, batch = _cut_results(data, at)
             if batch.runs:
@@ -319,7 +319,7 @@ class RecordReader:
                 break
             kind, status, length, run, _ = _SEEN.unpack_from(data, at)
             if kind not in _RARE and kind not in (RESULT, STORED_RESULT):
-                raise MalformedMessageError(f"unknown record kind {kind}")
+                raise MalformedMessageError(f"unknown reply kind {kind}")
             end = at + size + length
             if end > len(data):
                 break
@@ -335,7 +335,7 @@ def _cut_results(data: bytes, at: int) -> tuple[int, RunsEnded]:
     batch = RunsEnded([], [], [], [], [], stored)
     take_run, take_status, take_duration = batch.runs.append, batch.statuses.append, batch.durations.append
     take_profile, take_payload = batch.profiles.append, batch.payloads.append
-    see, size, total = _SEEN.unpack_from, RECORD.size, len(data)
+    see, size, total = _SEEN.unpack_from, REPLY.size, len(data)
     while at + size <= total:
         kind, status, length, run, duration = see(data, at)
         body = at + size

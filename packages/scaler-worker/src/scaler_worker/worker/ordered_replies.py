@@ -1,7 +1,7 @@
-"""Replies in order: records leave in the order of the runs, also while one waits for object storage.
+"""Replies leave in the order of the runs, also while one waits for object storage.
 
-The record of a stored result may be written only when storage has the object. Meanwhile the next run executes, and its
-records queue behind.
+The reply of a stored result may be written only when storage has the object. Meanwhile the next run executes, and its
+replies queue behind.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from scaler_protocol.errors import ScalerError
 from scaler_worker.worker.forks import notify_forks
 
 OnError = Callable[[ScalerError], bytes]
-"""Makes the record that replaces the reply if its result could not be stored."""
+"""Makes the bytes that replace the reply if its result could not be stored."""
 _WAIT_SECONDS: Final = 1.0
 
 
 class PendingReply:
     """Implements DeferredReply (scaler_worker.worker.runner)."""
 
-    __slots__ = ("_error", "_on_error", "_record", "_replies", "_stored")
+    __slots__ = ("_error", "_on_error", "_packed", "_replies", "_stored")
 
     def __init__(self, replies: OrderedReplies) -> None:
         self._replies = replies
-        self._record: bytes | None = None
+        self._packed: bytes | None = None
         self._on_error: OnError | None = None
         self._error: ScalerError | None = None
         self._stored = OnceEvent()
 
-    def complete(self, record: bytes, on_error: OnError) -> None:
+    def complete(self, reply: bytes, on_error: OnError) -> None:
         """See DeferredReply."""
-        self._record, self._on_error = record, on_error
+        self._packed, self._on_error = reply, on_error
         self._replies.flush()
 
     def stored(self, error: ScalerError | None) -> None:
@@ -52,17 +52,17 @@ class PendingReply:
         return self._error is None
 
     @property
-    def record(self) -> bytes | None:
-        """The record to write; None while it is unknown or its result is not stored yet."""
-        if not self._stored.is_set() or self._record is None or self._on_error is None:
+    def packed(self) -> bytes | None:
+        """The bytes to write; None while they are unknown or its result is not stored yet."""
+        if not self._stored.is_set() or self._packed is None or self._on_error is None:
             return None
-        return self._record if self._error is None else self._on_error(self._error)
+        return self._packed if self._error is None else self._on_error(self._error)
 
 
 class OrderedReplies:
-    """The queue of records to the agent; thread-safe. `write` writes one record.
+    """The queue of replies to the agent; thread-safe. `write` writes one of them.
 
-    If a finalizer or signal handler interrupts a write and prints, the interrupted call writes its record.
+    If a finalizer or signal handler interrupts a write and prints, the interrupted call writes its reply.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -71,20 +71,20 @@ class OrderedReplies:
         notify_forks(self)
 
     def forked(self) -> None:
-        """Drop queued records: the parent writes them."""
+        """Drop queued replies: the parent writes them."""
         self._waiting: deque[bytes | PendingReply] = deque()
         self._writing = False
         self._lock = threading.RLock()
 
-    def write(self, record: bytes) -> None:
-        """Write a record after all earlier ones."""
+    def write(self, reply: bytes) -> None:
+        """Write a reply after all earlier ones."""
         with self._lock:
             if self._writing or self._waiting:
-                self._waiting.append(record)
+                self._waiting.append(reply)
             else:
                 self._writing = True
                 try:
-                    self._write(record)
+                    self._write(reply)
                 finally:
                     self._writing = False
             if self._waiting:
@@ -97,26 +97,26 @@ class OrderedReplies:
         return reply
 
     def flush(self) -> None:
-        """Write the records at the front that are complete."""
+        """Write the replies at the front that are complete."""
         with self._lock:
             while not self._writing and self._next() is not None:
                 self._writing = True
                 try:
-                    while (record := self._next()) is not None:
+                    while (packed := self._next()) is not None:
                         self._waiting.popleft()
-                        self._write(record)
+                        self._write(packed)
                 finally:
                     self._writing = False
 
     def finish(self) -> None:
-        """Wait for storage until every record is written."""
+        """Wait for storage until every reply is written."""
         for reply in list(self._waiting):
             if isinstance(reply, PendingReply):
                 reply.wait()
         self.flush()
 
     def _next(self) -> bytes | None:
-        """The record at the front, if it is complete."""
+        """The bytes of the reply at the front, if it is complete."""
         if not self._waiting:
             return None
-        return first.record if isinstance(first := self._waiting[0], PendingReply) else first
+        return first.packed if isinstance(first := self._waiting[0], PendingReply) else first

@@ -25,7 +25,7 @@ from scaler_client.task_context import CurrentTask
 from scaler_io.objects.host_cache import HostCache
 from scaler_protocol.buffers import Buffer
 from scaler_worker.config import WorkerConfig
-from scaler_worker.ipc.frames import DATAGRAM_LIMIT, DESCRIPTORS_LOST, PRELOAD_FAILED, RECORD
+from scaler_worker.ipc.frames import DATAGRAM_LIMIT, DESCRIPTORS_LOST, PRELOAD_FAILED, REPLY
 from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.agent_transport import AgentTransport
 from scaler_worker.worker.coroutines import run_coroutine
@@ -198,7 +198,7 @@ def _exit_code(error: BaseException, ends: WorkerDescriptors) -> int:
 
 
 def _end_fork() -> NoReturn:
-    """Exit a process that a task forked and that returned from the task: only its parent writes the record."""
+    """Exit a process that a task forked and that returned from the task: only its parent writes the reply."""
     with contextlib.suppress(Exception):
         sys.stderr.write(f"process {os.getpid()} was forked by a task and returned from it; it ends here\n")
         sys.stdout.flush()
@@ -254,7 +254,7 @@ def _preload(config: WorkerConfig, pipe: ResultPipe) -> bool:
     except BaseException as error:
         reason = f"preload {config.preload} failed: {headline(error)}\n{formatted(error)}"
         text = reason.rstrip().encode("utf-8", "replace")
-        pipe.write(RECORD.pack(PRELOAD_FAILED, 0, len(text), 0, 0, 0, 0, 0, 0, 0) + text)
+        pipe.write(REPLY.pack(PRELOAD_FAILED, 0, len(text), 0, 0, 0, 0, 0, 0, 0) + text)
         return False
     return True
 

@@ -10,9 +10,9 @@ from scaler_worker.worker.forks import notify_forks
 
 
 class ResultPipe:
-    """Writes each record contiguously. Callers serialize threads (scaler_worker.worker.ordered_replies).
+    """Writes each reply contiguously. Callers serialize threads (scaler_worker.worker.ordered_replies).
 
-    The kernel writes up to PIPE_BUF bytes atomically. A longer record may be split while the pipe is full, so its
+    The kernel writes up to PIPE_BUF bytes atomically. A longer reply may be split while the pipe is full, so its
     writer and all forked processes lock the descriptor `lock_file` with fcntl, whose locks are per process.
     """
 
@@ -22,18 +22,18 @@ class ResultPipe:
         notify_forks(self)
 
     def forked(self) -> None:
-        """Take the lock for every record from now on."""
+        """Take the lock for every reply from now on."""
         self._is_fork = True
 
-    def write(self, record: bytes) -> None:
-        """Write a record; blocks while the pipe is full. Raises BrokenPipeError if the agent has exited."""
-        if len(record) <= select.PIPE_BUF and not self._is_fork:
-            os.write(self._descriptor, record)
+    def write(self, reply: bytes) -> None:
+        """Write a reply; blocks while the pipe is full. Raises BrokenPipeError if the agent has exited."""
+        if len(reply) <= select.PIPE_BUF and not self._is_fork:
+            os.write(self._descriptor, reply)
             return
         fcntl.lockf(self._lock_file, fcntl.LOCK_EX)
         try:
-            written = os.write(self._descriptor, record)
-            while written < len(record):
-                written += os.write(self._descriptor, memoryview(record)[written:])
+            written = os.write(self._descriptor, reply)
+            while written < len(reply):
+                written += os.write(self._descriptor, memoryview(reply)[written:])
         finally:
             fcntl.lockf(self._lock_file, fcntl.LOCK_UN)

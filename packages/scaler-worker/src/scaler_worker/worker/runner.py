@@ -1,13 +1,13 @@
-"""Runner: the engine of a worker process. It runs the tasks of datagrams and writes one record for each run.
+"""Runner: the engine of a worker process. It runs the tasks of datagrams and writes one reply for each run.
 
 An engine does work behind injected ports: `replies` (the pipe to the agent), `store` (object storage), and the clocks
 are constructor arguments. It is not a core: it calls user code.
 
 Theory. Runs are executed one after the other, in the order in which they arrive. Each is answered by exactly one
-record, in the same order:
+reply, in the same order:
 
-    RESULT            the result or error is in the record
-    STORED_RESULT     it is in object storage, and the record holds its reference
+    RESULT            the result or error is in the reply
+    STORED_RESULT     it is in object storage, and the reply contains its reference
     FUNCTION_MISSING  the worker does not hold the function; the run was not started
     INPUT_MISSING     the run takes the result of the run before it, and there is none; the run was not started
     RETURNED          this run and the rest of its datagram were revoked before they started
@@ -37,7 +37,7 @@ from scaler_worker.ipc.frames import (
     INPUT_MISSING,
     OUTPUT,
     READY,
-    RECORD,
+    REPLY,
     RESULT,
     RETIRED,
     RETURNED,
@@ -60,15 +60,15 @@ REVOKED: Final = 2
 EVERYTHING: Final = 2**64 - 1
 """Revokes every datagram."""
 INLINE_MOST: Final = 2**32 - 1
-"""Bytes that a record, and the message that it becomes, can hold."""
+"""Bytes that a reply, and the message that it becomes, can contain."""
 _TOO_BIG: Final = (
     "a result of {:,} bytes is too big for a message of at most {:,} bytes: start an object storage server "
     "(scaler_object_storage_server; a scheduler starts one itself unless its options say otherwise)"
 )
 BRIEF_NANOSECONDS: Final = 200_000
 """Shorter runs are assumed to be CPU-bound: reading the CPU clock costs more than many tasks."""
-TEXT_LIMIT: Final = 4096 - RECORD.size
-"""Bytes of output per record: a record of PIPE_BUF bytes in all is written atomically on Linux."""
+TEXT_LIMIT: Final = 4096 - REPLY.size
+"""Bytes of output per reply: a reply of PIPE_BUF bytes in all is written atomically on Linux."""
 LONG_NANOSECONDS: Final = 50_000_000
 """Peak memory is read after runs longer than this."""
 
@@ -94,10 +94,10 @@ class ObjectStore(Protocol):
 
 
 class DeferredReply(Protocol):
-    """A reply with a reserved position: written when its record is known and its result is stored."""
+    """A reply with a reserved position: written when its bytes are known and its result is stored."""
 
-    def complete(self, record: bytes, on_error: Callable[[ScalerError], bytes]) -> None:
-        """Set the record to write once the result is stored; `on_error` makes one if it could not be stored."""
+    def complete(self, reply: bytes, on_error: Callable[[ScalerError], bytes]) -> None:
+        """Set the reply to write once the result is stored; `on_error` makes one if it could not be stored."""
 
     def stored(self, error: ScalerError | None) -> None:
         """Storage has the result, or failed with `error`; from any thread."""
@@ -109,8 +109,8 @@ class DeferredReply(Protocol):
 class ReplyPort(Protocol):
     """Port to the agent."""
 
-    def write(self, record: bytes) -> None:
-        """Write a record after all earlier ones."""
+    def write(self, reply: bytes) -> None:
+        """Write a reply after all earlier ones."""
 
     def reserve(self) -> DeferredReply:
         """Reserve the next position in the order."""
@@ -121,7 +121,7 @@ class RetiredError(ScalerError):
 
 
 class Runner:
-    """Runs the tasks of one worker. Datagrams come in through `take`; records go out through `replies`."""
+    """Runs the tasks of one worker. Datagrams come in through `take`; replies go out through `replies`."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Runner:
 
     def ready(self) -> None:
         """Tell the agent that this worker waits for tasks."""
-        self._record(READY, 0, self._pid, b"")
+        self._reply(READY, 0, self._pid, b"")
 
     def examine(self) -> None:
         """Look for damage; raises RetiredError if there is any."""
@@ -185,7 +185,7 @@ class Runner:
         self._undamaged_after = self._last
 
     def _retire(self, why: str) -> NoReturn:
-        self._record(RETIRED, 0, 0, why.encode("utf-8", "replace")[:TEXT_LIMIT])
+        self._reply(RETIRED, 0, 0, why.encode("utf-8", "replace")[:TEXT_LIMIT])
         raise RetiredError(why)
 
     def forget_unused(self) -> bool:
@@ -195,7 +195,7 @@ class Runner:
     def become_fork(self, end: Callable[[], NoReturn]) -> None:
         """The current run has forked this process: it may print, and calls `end` when the run returns."""
         self._store = None
-        self._write = lambda record: end()
+        self._write = lambda reply: end()
 
     def _define(self, definition: Definition) -> None:
         """Defer loading to the first run, so that side effects and errors of the import belong to a run."""
@@ -216,7 +216,7 @@ class Runner:
     def _run_tasks(self, datagram: bytes) -> None:
         sequence, runs, tasks, handles, lengths, attempts, flags, end = unpack_tasks(datagram)
         cells, clock, cpu_clock, invokers = self._cells, self._clock, self._cpu_clock, self._functions.use(handles)
-        pack, pid, number, suspected = RECORD.pack, self._pid, self._number, self._suspected
+        pack, pid, number, suspected = REPLY.pack, self._pid, self._number, self._suspected
         start, cpu_start = clock(), cpu_clock()
         for run, task, handle, length, attempt, flag in zip(
             runs, tasks, handles, lengths, attempts, flags, strict=True
@@ -224,7 +224,7 @@ class Runner:
             cells[STARTED] = start
             cells[RUN] = run
             if cells[REVOKED] >= sequence:
-                self._record(RETURNED, 0, run, b"")
+                self._reply(RETURNED, 0, run, b"")
                 break
             at, end = end, end + length
             invoker = invokers.get(handle)
@@ -256,11 +256,11 @@ class Runner:
                 cpu_start += cpu
             start = stop
             profile = duration // 1000, cpu // 1000, self._peak, pid, number, attempt
-            record = pack(kind, status, len(payload), run, *profile) + bytes(payload)
+            packed = pack(kind, status, len(payload), run, *profile) + bytes(payload)
             if reply is None:
-                self._write(record)
+                self._write(packed)
             else:
-                reply.complete(record, partial(_failing, run, profile))
+                reply.complete(packed, partial(_failing, run, profile))
             self._last = run
 
     def _finish_run(self, status: int, payload: Payload) -> tuple[int, int, Payload, DeferredReply | None]:
@@ -281,7 +281,7 @@ class Runner:
     def _decline(self, kind: int, run: int) -> None:
         """Report a run that was not started, and so has no result."""
         self._previous = {}
-        self._record(kind, 0, run, b"")
+        self._reply(kind, 0, run, b"")
 
     def _run_flagged(self, invoker: Invoker, call: Buffer, flag: int) -> tuple[int, Payload] | None:
         """Run a call that is a reference or takes results of other tasks; None if such a result is missing."""
@@ -323,7 +323,7 @@ class Runner:
     def _store_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, DeferredReply | None]:
         """Put a payload over INLINE_LIMIT into object storage.
 
-        Returns kind, status and payload of the record, and the reserved reply while the result is in transit.
+        Returns kind, status and payload of the reply, and its reserved position while the result is in transit.
         """
         store = self._store
         if store is None or not store.named:
@@ -358,17 +358,17 @@ class Runner:
                     return invoker(call)
             lines = PrefixedLines(f"[{self._task:x} {self._origin}] ", send)
             with self._capture(lines.send):
-                outcome = invoker(call)
+                result = invoker(call)
             lines.end()
-            return outcome
+            return result
 
         return run
 
-    def _record(self, kind: int, status: int, run: int, payload: bytes) -> None:
+    def _reply(self, kind: int, status: int, run: int, payload: bytes) -> None:
         self._write(self._packed(kind, status, run, payload))
 
     def _packed(self, kind: int, status: int, run: int, payload: bytes) -> bytes:
-        return RECORD.pack(kind, status, len(payload), run, 0, 0, 0, self._pid, self._number, 0) + payload
+        return REPLY.pack(kind, status, len(payload), run, 0, 0, 0, self._pid, self._number, 0) + payload
 
 
 def _pieces(text: bytes, limit: int) -> Iterator[bytes]:
@@ -384,6 +384,6 @@ def _pieces(text: bytes, limit: int) -> Iterator[bytes]:
 
 
 def _failing(run: int, profile: tuple[int, ...], error: ScalerError) -> bytes:
-    """The record of a run whose result could not be stored."""
+    """The reply of a run whose result could not be stored."""
     status, reason = failed(error)
-    return RECORD.pack(RESULT, status, len(reason), run, *profile) + reason
+    return REPLY.pack(RESULT, status, len(reason), run, *profile) + reason

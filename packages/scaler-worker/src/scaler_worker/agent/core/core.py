@@ -227,8 +227,8 @@ class AgentCore:
 
     def _resend(self, message: Resend, now: float) -> None:
         for task in message.tasks:
-            if outcome := self.in_flight.kept.get(task):
-                self._results.append(task, outcome)
+            if row := self.in_flight.kept.get(task):
+                self._results.append(task, row)
 
     def _release(self, message: Release, now: float) -> None:
         self.in_flight.kept.release(message.tasks)
@@ -249,17 +249,17 @@ class AgentCore:
 
     def _resume(self) -> None:
         """Report runs and kept results to a new scheduler, and repeat the requests to the previous one."""
-        held, kept = self._held(), tuple(self.in_flight.kept)
-        self.in_flight.send(Resume([task for _, task, *_ in held], run_ids(held), (), kept))
+        unfinished, kept = self._unfinished(), tuple(self.in_flight.kept)
+        self.in_flight.send(Resume([task for _, task, *_ in unfinished], run_ids(unfinished), (), kept))
         blocked = [entry[0] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self.in_flight.send(Blocked(blocked, [True] * len(blocked)))
         self.in_flight.needed.update(dict.fromkeys(self.functions.missing_functions()))
 
-    def _held(self) -> list[Entry]:
+    def _unfinished(self) -> list[Entry]:
         """Every run that has not ended and is not withdrawn."""
-        flying = (e for worker in self.workers for e in worker.entries() if e[0] not in worker.withdrawn)
-        return [*flying, *self.in_flight.waiting, *self.functions.parked_entries()]
+        in_flight = (e for worker in self.workers for e in worker.entries() if e[0] not in worker.withdrawn)
+        return [*in_flight, *self.in_flight.waiting, *self.functions.parked_entries()]
 
     def _link_lost(self, event: LinkLost, now: float) -> None:
         self._stop(1, f"the scheduler is lost: {event.reason}")

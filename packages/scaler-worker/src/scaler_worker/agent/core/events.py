@@ -1,4 +1,4 @@
-"""Events of AgentCore besides messages and records, and its effects."""
+"""Events of AgentCore besides messages and replies, and its effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEDULER = -1
 
 @dataclass(frozen=True, slots=True)
 class WorkerDied:
-    """A worker's process has exited and all its records were handled; `run` is the run id in its cells."""
+    """A worker's process has exited and all its replies were handled; `run` is the run id in its cells."""
 
     reason: str
     run: int
@@ -110,7 +110,7 @@ class SendTasks:
 
 @dataclass(frozen=True, slots=True)
 class RecallTail:
-    """Read back unread datagrams after handling the worker's records; answered by TailRecalled at once."""
+    """Read back unread datagrams after handling the worker's replies; answered by TailRecalled at once."""
 
     worker: int
 

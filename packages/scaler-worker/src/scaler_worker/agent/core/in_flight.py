@@ -155,13 +155,13 @@ class InFlight:
         self._workers.reindex(worker, now)
 
     def corrupted(self, worker: WorkerRecord, run: int, now: float) -> None:
-        """A task has written into its worker's pipe or cells, so the worker's records are unreliable: kill it.
+        """A task has written into its worker's pipe or cells, so the worker's replies are unreliable: kill it.
 
         The death is charged to `run`, if known (not 0), since it may do so in each attempt.
         """
         if worker.state == WorkerState.STOPPING:
             return
-        text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten its records or shared state"
+        text = f"{worker.name} (process {worker.pid}) is replaced: a task has overwritten its replies or shared state"
         self.effects.append(Log(logging.WARNING, text))
         worker.charged_run = run
         self.kill(worker, None, b"", now)
@@ -204,10 +204,10 @@ class InFlight:
 
     def fail(self, run: int, task: int, status: int, payload: bytes) -> None:
         """End a run with an error of the engine."""
-        outcome = (run, status, payload, NO_PROFILE, False)
-        self._results.append(task, outcome)
+        row = (run, status, payload, NO_PROFILE, False)
+        self._results.append(task, row)
         if status == Status.FAILED:
-            self.kept.keep((task,), (outcome,), len(payload))
+            self.kept.keep((task,), (row,), len(payload))
 
     def send(self, message: Message) -> None:
         """Queue a message to the scheduler."""

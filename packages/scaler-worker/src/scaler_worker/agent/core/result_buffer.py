@@ -11,9 +11,8 @@ from scaler_protocol.payloads import Payloads
 KEPT_LIMIT = 256 * 1024 * 1024
 """Bytes of kept results; the oldest beyond are discarded (their tasks would run again)."""
 
-
-Outcome = tuple[int, int, bytes, bytes, bool]
-"""The end of a run: run id, status, payload, profile, whether the payload is a reference to a stored object."""
+DoneRow = tuple[int, int, bytes, bytes, bool]
+"""What Done says of a run: run id, status, payload, profile, whether the payload is a reference to a stored object."""
 
 
 class _Columns:
@@ -75,9 +74,9 @@ class ResultBuffer:
         columns.payloads += payloads
         columns.profiles += profiles
 
-    def append(self, task: int, outcome: Outcome) -> None:
+    def append(self, task: int, row: DoneRow) -> None:
         """Add one outcome."""
-        run, status, payload, profile, stored = outcome
+        run, status, payload, profile, stored = row
         self.extend((task,), (run,), (status,), (payload,), (profile,), (0,) if stored else (), len(payload))
 
     def write(self, task: int, stream: int, text: bytes) -> None:
@@ -118,8 +117,8 @@ class KeptResults:
     __slots__ = ("_bytes", "_old", "_young")
 
     def __init__(self) -> None:
-        self._young: dict[int, Outcome] = {}
-        self._old: dict[int, Outcome] = {}
+        self._young: dict[int, DoneRow] = {}
+        self._old: dict[int, DoneRow] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -129,12 +128,12 @@ class KeptResults:
         yield from self._old
         yield from self._young
 
-    def keep(self, tasks: Sequence[int], outcomes: Iterable[Outcome], size: int) -> None:
+    def keep(self, tasks: Sequence[int], rows: Iterable[DoneRow], size: int) -> None:
         """Keep outcomes of `size` bytes in total; each replaces an older one of the same task."""
         young = self._young
         if not young.keys().isdisjoint(tasks) or self._old:
             self.release(tasks)
-        young.update(zip(tasks, outcomes, strict=True))
+        young.update(zip(tasks, rows, strict=True))
         self._bytes += size
         while self._bytes > KEPT_LIMIT and len(self) > 1:
             self.release([next(iter(self))])
@@ -143,22 +142,22 @@ class KeptResults:
         """Discard the outcomes of these tasks."""
         young, old, freed = self._young, self._old, 0
         for task in tasks:
-            outcome = young.pop(task, None) or old.pop(task, None)
-            if outcome is not None:
-                freed += len(outcome[2])
+            row = young.pop(task, None) or old.pop(task, None)
+            if row is not None:
+                freed += len(row[2])
         self._bytes -= freed
 
-    def get(self, task: int) -> Outcome | None:
+    def get(self, task: int) -> DoneRow | None:
         """The outcome of a task, if it is kept."""
         return self._young.get(task) or self._old.get(task)
 
     def rotate(self) -> None:
         """Discard outcomes that are older than one retention period."""
-        self._bytes -= sum(len(outcome[2]) for outcome in self._old.values())
+        self._bytes -= sum(len(row[2]) for row in self._old.values())
         self._old, self._young = self._young, {}
 
     def check(self) -> None:
         """Assert that sizes and generations agree."""
-        assert self._bytes == sum(len(outcome[2]) for outcome in (*self._young.values(), *self._old.values()))
+        assert self._bytes == sum(len(row[2]) for row in (*self._young.values(), *self._old.values()))
         assert self._young.keys().isdisjoint(self._old)
-        assert all(o[1] not in (Status.LOST, Status.CANCELLED) for o in self._young.values())
+        assert all(row[1] not in (Status.LOST, Status.CANCELLED) for row in self._young.values())
