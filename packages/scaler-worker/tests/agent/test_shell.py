@@ -485,7 +485,7 @@ def test_a_blocked_parent_gives_its_place_away(scheduler: Any, cluster: Start) -
 
         runtime: Any = task_context.runtime()
         transport = runtime.connect()
-        run = runtime.current().run
+        run = runtime.current()._run
         _ours, theirs = sockets.socketpair()
         while not transport.turn(0.0):
             transport.wait(theirs.fileno(), 1.0)
@@ -620,7 +620,7 @@ def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start)
         from scaler_worker.ipc.frames import REPLY
 
         runtime: Any = task_context.runtime()
-        reply = REPLY.pack(kind, 77, 4, runtime.current().run, 0, 0, 0, 0, 0, 0) + b"what"
+        reply = REPLY.pack(kind, 77, 4, runtime.current()._run, 0, 0, 0, 0, 0, 0) + b"what"
         runtime._runner._write(reply)
 
     for kind in range(1, 9):

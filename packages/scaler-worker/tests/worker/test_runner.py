@@ -198,7 +198,7 @@ def test_the_current_task_is_known_while_it_runs() -> None:
     seen: list[Any] = []
     bench.core._functions.invokers[1] = lambda call: (Status.VALUE, seen.append(bench.core.current()) or b"")  # type: ignore[func-returns-value]
     bench.run(1, (10, 1, b""))
-    assert (seen[0].id, seen[0].run, seen[0].attempt, seen[0].worker) == (10, 10, 1, "w")
+    assert (seen[0].id, seen[0]._run, seen[0].attempt, seen[0].worker) == (10, 10, 1, "w")
 
 
 def test_inputs_and_references() -> None:
