@@ -64,7 +64,7 @@ COVERED_BY = {
     "scaler_protocol": "packages/scaler-protocol/tests/test_codec.py",
     "scaler_scheduler/core": "packages/scaler-scheduler/tests/core/test_core.py",
     "scaler_scheduler/monitoring": "packages/scaler-scheduler/tests/service/test_shell.py",
-    "scaler_scheduler/scaling": "packages/scaler-scheduler/tests/test_requirements.py",
+    "scaler_scheduler/scaling": "packages/scaler-scheduler/tests/scaling/test_planner.py",
     "scaler_scheduler/service": "packages/scaler-scheduler/tests/service/test_shell.py",
     "scaler_storage/engine": "packages/scaler-storage/tests/engine/test_engine.py",
     "scaler_storage/options.py": "packages/scaler-storage/tests/test_service.py",

@@ -1,0 +1,66 @@
+"""Whole units for fractions of workers: bins are opened unit by unit, the least filled one first. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import ceil
+
+NEGLIGIBLE = 1e-9
+"""Workers; less is an error of rounding."""
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """How many workers may be opened; bins may share it."""
+
+    workers: int
+
+
+@dataclass(slots=True, eq=False)
+class UnitBin:
+    """Units of one offer."""
+
+    unit_size: int
+    room: Room
+    level: int = 0
+    """Workers it has: bins are filled so that their levels become equal."""
+    opened: int = 0
+    """Workers of the units that were opened here."""
+    slack: float = 0.0
+    """Workers of opened units that nothing was poured into."""
+
+    def open(self, units: int, amount: float) -> float:
+        """Open units as far as there is room, and pour into them; returns what did not fit."""
+        workers = min(units, self.room.workers // self.unit_size) * self.unit_size
+        self.room.workers -= workers
+        self.level += workers
+        self.opened += workers
+        self.slack += workers
+        return self.use(amount)
+
+    def use(self, amount: float) -> float:
+        """Pour into what is open; returns what did not fit."""
+        used = min(amount, self.slack)
+        self.slack -= used
+        return amount - used
+
+
+def pour(amount: float, bins: Sequence[UnitBin]) -> float:
+    """Pour so many workers into the bins, into open units first; returns what did not fit.
+
+    Bins grow evenly, the earlier one first where levels are equal. More amount never opens less.
+    """
+    for chosen in bins:
+        amount = chosen.use(amount)
+    heap = [(chosen.level, place) for place, chosen in enumerate(bins)]
+    heapify(heap)
+    while heap and amount > NEGLIGIBLE:
+        _, place = heappop(heap)
+        chosen = bins[place]
+        units = 1 if heap else ceil(amount / chosen.unit_size - NEGLIGIBLE)
+        amount = chosen.open(units, amount)
+        if chosen.room.workers >= chosen.unit_size:
+            heappush(heap, (chosen.level, place))
+    return amount if amount > NEGLIGIBLE else 0.0

@@ -1,0 +1,153 @@
+"""The workers of a snapshot as supplies, and the tasks as needs which they can meet. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from scaler_scheduler.requirements import Requirement, WorkerClass
+from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
+from scaler_scheduler.scaling.control_law import PendingAges, RecentPeak
+from scaler_scheduler.scaling.filling import Room
+from scaler_scheduler.scaling.rules import Rule
+
+UNLIMITED = 1 << 40
+"""Workers: more than any cluster has."""
+
+
+@dataclass(slots=True, eq=False)
+class OfferHistory:
+    """What a policy remembers of an offer; `first_seen` is in seconds."""
+
+    first_seen: float
+    peak: RecentPeak = field(default_factory=RecentPeak)
+    pending: PendingAges = field(default_factory=PendingAges)
+
+
+@dataclass(slots=True, eq=False)
+class ManagerBudget:
+    """What a manager may have in this decision."""
+
+    manager: Manager
+    priority: int
+    limit: int
+    """The most workers of all offers together."""
+    room: Room
+    """Workers that may be ordered now."""
+    ruled: bool
+    """Whether the policy may give it orders."""
+    reserved: int = 0
+    """Workers that it has to give up for tasks which only another offer of it can run."""
+
+    @property
+    def able(self) -> bool:
+        """Whether it may start units now."""
+        return self.ruled and not self.manager.paused
+
+
+@dataclass(slots=True, eq=False)
+class Supply:
+    """The workers of one offer, or unmanaged ones of one class."""
+
+    worker_class: WorkerClass
+    joined: int
+    starting: int = 0
+    unit_size: int = 1
+    budget: ManagerBudget | None = None
+    """None if it is unmanaged."""
+    history: OfferHistory = field(default_factory=lambda: OfferHistory(0.0))
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Lower is used first: unmanaged workers, then by priority, then those that can run the least else."""
+        if self.budget is None or not self.budget.ruled:
+            return 0, 0, len(self.worker_class.capabilities)
+        return 1, self.budget.priority, len(self.worker_class.capabilities)
+
+    @property
+    def total(self) -> int:
+        """Workers that have joined or are starting."""
+        return self.joined + self.starting
+
+    @property
+    def able(self) -> bool:
+        """Whether units of it may be started now."""
+        return self.budget is not None and self.budget.able and self.unit_size <= self.budget.limit
+
+    @property
+    def expected(self) -> int:
+        """Workers that start now and can be counted on: a manager that fails may not get them."""
+        return self.starting if self.budget is not None and not self.budget.manager.paused else 0
+
+
+@dataclass(slots=True, eq=False)
+class Need:
+    """Work that the same supplies can do."""
+
+    requirement: Requirement | None
+    """None where requirements are taken together."""
+    supplies: Sequence[Supply]
+    """Those that can do it, by rank."""
+    tasks: float = 0.0
+    seconds: float = 0.0
+    busy: float = 0.0
+    """Tasks of it that run now."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether no worker that is there, or can be counted on, can do it."""
+        return not any(supply.joined or supply.expected for supply in self.supplies)
+
+    def ranks(self) -> Iterator[list[Supply]]:
+        """Its supplies, those of equal rank together."""
+        for _, group in groupby(self.supplies, key=lambda supply: supply.rank):
+            yield list(group)
+
+
+class Fleet:
+    """All supplies of a snapshot."""
+
+    def __init__(
+        self,
+        snapshot: CapacitySnapshot,
+        rules: Mapping[str, Rule] | None,
+        histories: Mapping[tuple[str, WorkerClass, int], OfferHistory],
+    ) -> None:
+        """`histories` has each offer, by manager, worker class and unit size; without `rules` all managers share."""
+        self.budgets = [_budget(manager, rules) for manager in snapshot.managers]
+        self.offered = [
+            [
+                Supply(
+                    offer.worker_class,
+                    _whole(offer.joined, offer.unit_size),
+                    _whole(offer.starting, offer.unit_size),
+                    offer.unit_size,
+                    budget,
+                    histories[budget.manager.id, offer.worker_class, offer.unit_size],
+                )
+                for offer in budget.manager.offers
+            ]
+            for budget in self.budgets
+        ]
+        unmanaged = [Supply(worker_class, workers) for worker_class, workers in snapshot.unmanaged]
+        managed = [supply for supplies in self.offered for supply in supplies]
+        self.supplies = sorted([*unmanaged, *managed], key=lambda supply: supply.rank)
+
+    def able_to_run(self, requirement: Requirement) -> list[Supply]:
+        """The supplies whose workers meet a requirement, by rank."""
+        return [supply for supply in self.supplies if not requirement.unmet_by(supply.worker_class)]
+
+
+def _whole(workers: int, unit_size: int) -> int:
+    """Workers of whole units: some of a unit's workers may be missing."""
+    return -(-workers // unit_size) * unit_size
+
+
+def _budget(manager: Manager, rules: Mapping[str, Rule] | None) -> ManagerBudget:
+    rule = Rule(0, manager.id) if rules is None else rules.get(manager.id)
+    limits = [limit for limit in (manager.maximum, rule.maximum if rule else -1) if limit >= 0]
+    limit = min(limits, default=UNLIMITED)
+    used = sum(_whole(offer.joined, offer.unit_size) + _whole(offer.starting, offer.unit_size) + offer.draining
+               for offer in manager.offers)  # fmt: skip
+    return ManagerBudget(manager, rule.priority if rule else 0, limit, Room(max(0, limit - used)), rule is not None)

@@ -1,0 +1,53 @@
+"""What users are told about a target, beyond the numbers. Pure, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scaler_scheduler.requirements import Requirement, describe_runtime
+from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
+from scaler_scheduler.scaling.fleet import ManagerBudget
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, with an s unless it is 1."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def notes(snapshot: CapacitySnapshot, budget: ManagerBudget, workers: int, surplus: int) -> Iterator[str]:
+    """What explains a target of so many workers, of which `surplus` are not needed now."""
+    manager = budget.manager
+    smallest = min((offer.unit_size for offer in manager.offers), default=1)
+    if surplus > 0:
+        yield f"{surplus:,} not needed now, kept until the cool-down ends"
+    if smallest > budget.limit:
+        yield f"at most {counted(budget.limit, 'worker')} are allowed, which is less than one unit of {smallest}"
+    elif workers + smallest > budget.limit:
+        yield "it may not have more"
+    if budget.reserved:
+        yield f"{counted(budget.reserved, 'worker')} less, to make place for tasks that only another unit can run"
+    for other in snapshot.managers:
+        if other.paused:
+            name = "this manager" if other is manager else f"manager {other.id}"
+            yield f"{name} is passed over after an error: {other.failure or 'its provider failed'}"
+    for demand in snapshot.demands:
+        if demand.tasks and not _is_offered(demand.requirement, snapshot):
+            yield f"nobody offers {describe(demand.requirement)}, for {counted(demand.tasks, 'task')}"
+
+
+def describe(requirement: Requirement) -> str:
+    """A requirement as text: its capabilities and its runtime."""
+    parts = [name if value < 0 else f"{name}={value}" for name, value in requirement.capabilities]
+    if requirement.runtime is not None or not parts:
+        parts.append(describe_runtime(requirement.runtime))
+    return ", ".join(parts)
+
+
+def can_run(manager: Manager, requirement: Requirement) -> bool:
+    """Whether an offer of a manager meets a requirement."""
+    return any(not requirement.unmet_by(offer.worker_class) for offer in manager.offers)
+
+
+def _is_offered(requirement: Requirement, snapshot: CapacitySnapshot) -> bool:
+    unmanaged = any(not requirement.unmet_by(worker_class) for worker_class, _ in snapshot.unmanaged)
+    return unmanaged or any(can_run(manager, requirement) for manager in snapshot.managers)
