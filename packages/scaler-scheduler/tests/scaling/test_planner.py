@@ -55,7 +55,7 @@ def demand(draw: st.DrawFn, requirement: Requirement) -> Demand:
 @st.composite
 def offers(draw: st.DrawFn) -> tuple[Offer, ...]:
     """Offers of different classes, with units in every state."""
-    chosen = draw(st.lists(st.sampled_from(CLASSES), max_size=3, unique=True))
+    chosen = draw(st.lists(st.sampled_from(CLASSES), max_size=3))
     sizes = st.integers(1, 4)
     return tuple(
         Offer(

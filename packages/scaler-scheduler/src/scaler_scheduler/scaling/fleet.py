@@ -12,6 +12,9 @@ from scaler_scheduler.scaling.control_law import PendingAges, RecentPeak
 from scaler_scheduler.scaling.filling import Room
 from scaler_scheduler.scaling.rules import Rule
 
+OfferKey = tuple[str, int, WorkerClass, int]
+"""Manager, position among its offers, worker class, unit size: an offer that is another one than before is unknown."""
+
 UNLIMITED = 1 << 40
 """Workers: more than any cluster has."""
 
@@ -112,9 +115,9 @@ class Fleet:
         self,
         snapshot: CapacitySnapshot,
         rules: Mapping[str, Rule] | None,
-        histories: Mapping[tuple[str, WorkerClass, int], OfferHistory],
+        histories: Mapping[OfferKey, OfferHistory],
     ) -> None:
-        """`histories` has each offer, by manager, worker class and unit size; without `rules` all managers share."""
+        """`histories` has each offer; without `rules` all managers share."""
         self.budgets = [_budget(manager, rules) for manager in snapshot.managers]
         self.offered = [
             [
@@ -124,9 +127,9 @@ class Fleet:
                     _whole(offer.starting, offer.unit_size),
                     offer.unit_size,
                     budget,
-                    histories[budget.manager.id, offer.worker_class, offer.unit_size],
+                    histories[budget.manager.id, place, offer.worker_class, offer.unit_size],
                 )
-                for offer in budget.manager.offers
+                for place, offer in enumerate(budget.manager.offers)
             ]
             for budget in self.budgets
         ]

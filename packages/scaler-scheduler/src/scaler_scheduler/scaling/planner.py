@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from scaler_scheduler.requirements import Requirement, WorkerClass
+from scaler_scheduler.requirements import Requirement
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Demand, Manager, Target
 from scaler_scheduler.scaling.control_law import COOLDOWN_SECONDS, TARGET_SECONDS, keep_seconds
 from scaler_scheduler.scaling.filling import Room, UnitBin, pour
-from scaler_scheduler.scaling.fleet import Fleet, ManagerBudget, Need, OfferHistory, Supply
+from scaler_scheduler.scaling.fleet import Fleet, ManagerBudget, Need, OfferHistory, OfferKey, Supply
 from scaler_scheduler.scaling.reasons import counted, notes
 from scaler_scheduler.scaling.rules import Rule
 
@@ -45,7 +45,7 @@ class FollowingPolicy:
     ) -> None:
         """Without `rules` all managers have the same priority."""
         self._aim, self._rules, self._cooldown = aim, rules, cooldown_seconds
-        self._histories: dict[tuple[str, WorkerClass, int], OfferHistory] = {}
+        self._histories: dict[OfferKey, OfferHistory] = {}
         self._stuck_since: dict[Requirement, float] = {}
 
     def decide(self, snapshot: CapacitySnapshot, now: float) -> list[Target]:
@@ -65,8 +65,8 @@ class FollowingPolicy:
         """Remember how long units have been starting; forget the offers that are gone."""
         histories = {}
         for manager in snapshot.managers:
-            for offer in manager.offers:
-                key = (manager.id, offer.worker_class, offer.unit_size)
+            for place, offer in enumerate(manager.offers):
+                key = (manager.id, place, offer.worker_class, offer.unit_size)
                 history = histories[key] = self._histories.get(key) or OfferHistory(first_seen=now)
                 history.pending.observe(offer.starting, now)
         self._histories = histories
