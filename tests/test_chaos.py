@@ -15,8 +15,9 @@ import pytest
 from scaler import Client, ScalerFuture
 from support.endings import sleep_a_moment
 from support.fault_tasks import step
-from support.faults import Proxy, Service, Services
+from support.faults import Service, Services
 from support.processes import command_line, descendants
+from support.relays import Relay
 from support.waiting import wait_until
 
 AGENTS = 3
@@ -29,9 +30,9 @@ END_SECONDS = 60
 class Chaos:
     """What can go wrong, one thing at a time, at random."""
 
-    def __init__(self, services: Services, proxy: Proxy, moments: random.Random) -> None:
+    def __init__(self, services: Services, relay: Relay, moments: random.Random) -> None:
         self.counts: Counter[str] = Counter()
-        self._services, self._proxy, self._moments = services, proxy, moments
+        self._services, self._relay, self._moments = services, relay, moments
         self._agents = [services.add_agent(WORKERS) for _ in range(AGENTS)]
         self._faults: list[Callable[[], None]] = [
             self._kill_worker,
@@ -87,7 +88,7 @@ class Chaos:
         self._services.start_scheduler()
 
     def _drop_connections(self) -> None:
-        self._proxy.drop()
+        self._relay.cut()
 
 
 class Load:
@@ -122,10 +123,10 @@ def test_everything_dies_and_every_task_ends_right(tmp_path: Path, strikes: int,
     file = tmp_path / "runs"
     with (
         Services(tmp_path, "--worker-timeout-seconds", "3") as services,
-        Proxy(services.port) as proxy,
-        Client(proxy.address) as client,
+        services.relay() as relay,
+        Client(str(relay.address)) as client,
     ):
-        chaos, load = Chaos(services, proxy, moments), Load(client, file)
+        chaos, load = Chaos(services, relay, moments), Load(client, file)
         for _ in range(strikes):
             load.top_up()
             sleep_a_moment(moments.random())

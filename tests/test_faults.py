@@ -15,9 +15,10 @@ import pytest
 from scaler import Client
 from scaler_protocol.errors import SchedulerLostError, WorkerDiedError
 from support.fault_tasks import bulky, kill_agent, step
-from support.faults import Proxy, Services, template_of
+from support.faults import Services, template_of
 from support.gates import SECONDS
 from support.processes import command_line, descendants, stopped
+from support.relays import Relay
 from support.waiting import wait_until
 
 TASKS = 1000
@@ -155,28 +156,34 @@ def test_the_scheduler_is_killed_and_comes_back_late(tmp_path: Path) -> None:
             assert flight.land() == Counter(range(TASKS * times)), "the agent was there: nothing had to run twice"
 
 
+def cut_after(relay: Relay, size: int) -> None:
+    """Cut all connections once so many bytes more have come, and wait until that has been done."""
+    cuts = relay.cuts
+    relay.after(size, relay.cut)
+    wait_until(lambda: relay.cuts > cuts, "results in the middle of which to cut")
+
+
 def test_the_connection_of_the_client_drops_in_the_middle_of_results(tmp_path: Path) -> None:
-    with Services(tmp_path) as services, Proxy(services.port) as proxy:
+    with Services(tmp_path) as services, services.relay() as relay:
         services.add_agent(2)
-        with Client(proxy.address) as client:
+        with Client(str(relay.address)) as client:
             flight = Flight(client, tmp_path, seconds=0.001)
             results = [client.submit(bulky, number, 12_000) for number in range(TASKS)]
             for number in range(1, 6):
-                proxy.drop_after(number * 100_001)
-                wait_until(partial(proxy.has_dropped, number), "results in the middle of which to drop")
+                cut_after(relay, number * 100_001)
             assert flight.land() == Counter(range(TASKS)), "nothing is lost with a connection, so nothing runs again"
             for number, future in enumerate(results):
                 assert future.result(SECONDS) == bulky(number, 12_000)
 
 
 def test_the_connection_of_a_host_drops_in_the_middle_of_results(tmp_path: Path) -> None:
-    with Services(tmp_path) as services, Proxy(services.port) as proxy:
-        services.add_agent(2, address=proxy.address)
+    with Services(tmp_path) as services, services.relay() as relay:
+        services.add_agent(2, address=relay.address)
         with Client(services.address) as client:
             flight = Flight(client, tmp_path, seconds=0.001)
             for done in (100, 300, 500, 700):
                 flight.wait_for(done)
-                proxy.drop()
+                relay.cut()
             assert flight.land() == Counter(range(TASKS)), "nothing is lost with a connection, so nothing runs again"
 
 
@@ -184,12 +191,12 @@ def test_the_connection_of_a_host_drops_in_the_middle_of_results(tmp_path: Path)
 @pytest.mark.parametrize("whose", ["client", "agent"])
 def test_a_connection_is_dead_and_nobody_is_told(tmp_path: Path, whose: str) -> None:
     """As behind a middlebox that has forgotten it: ZeroMQ's heartbeats find out, after ten seconds."""
-    with Services(tmp_path) as services, Proxy(services.port) as proxy:
-        services.add_agent(2, address=proxy.address if whose == "agent" else None)
-        with Client(proxy.address if whose == "client" else services.address) as client:
+    with Services(tmp_path) as services, services.relay() as relay:
+        services.add_agent(2, address=relay.address if whose == "agent" else None)
+        with Client(str(relay.address) if whose == "client" else services.address) as client:
             flight = Flight(client, tmp_path)
             flight.wait_for(TASKS // 5)
-            proxy.swallow()
+            relay.swallow()
             swallowed = time.monotonic()
             runs = flight.land()
             print(f"all landed {time.monotonic() - swallowed:.1f} s after the connection of the {whose} died")

@@ -1,20 +1,17 @@
-"""Services that tests kill and start again, and a proxy that drops connections."""
+"""Services that tests kill and start again."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
-import threading
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from support.gates import SECONDS
+from scaler_protocol.addresses import Address
 from support.processes import Watched, command_line, descendants, free_ports, taken_port
+from support.relays import Relay
 from support.waiting import wait_until
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -83,13 +80,17 @@ class Services:
         assert self.scheduler.process.poll() is None, self.scheduler.said()
         return self.scheduler
 
-    def add_agent(self, workers: int, *words: str, address: str | None = None) -> Service:
+    def add_agent(self, workers: int, *words: str, address: Address | None = None) -> Service:
         """Start an agent; returns when its workers are ready."""
         log = self.folder / f"agent-{len(self.started)}.log"
-        agent = Service(log, "scaler_worker", address or self.address, "-n", str(workers), *words)
+        agent = Service(log, "scaler_worker", str(address or self.address), "-n", str(workers), *words)
         self.started.append(agent)
         wait_until(lambda: agent.said().count("] started") >= workers, f"{workers} workers")
         return agent
+
+    def relay(self) -> Relay:
+        """A relay to the scheduler, which its context ends."""
+        return Relay(Address("127.0.0.1", self.port))
 
     def close(self) -> None:
         """End everything as an operator would, and see that nothing is left and nothing was broken."""
@@ -133,94 +134,3 @@ def template_of(agent: int) -> int:
 def parent_of(pid: int) -> int:
     """The parent process."""
     return int(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
-
-
-class Proxy:
-    """A TCP proxy on a port of its own whose connections can be dropped, or stand still, in the middle of anything."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{self.port}"
-        self._drops = 0
-        self._left: int | None = None
-        self._dead: set[socket.socket] = set()
-        self._lines: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def drop(self) -> None:
-        """Reset every connection: both ends notice."""
-        with self._lock:
-            lines, self._lines = self._lines, set()
-            self._left = None
-            self._drops += 1
-        for line in lines:
-            with suppress(OSError):
-                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                line.shutdown(socket.SHUT_RDWR)
-            line.close()
-
-    def swallow(self) -> None:
-        """What the connections of now carry is lost from now on, and neither end notices."""
-        with self._lock:
-            self._dead |= self._lines
-
-    def drop_after(self, size: int) -> None:
-        """Reset every connection once so many bytes more have gone to those who connected."""
-        with self._lock:
-            self._left = size
-
-    def has_dropped(self, times: int) -> bool:
-        """Whether connections were reset so often."""
-        return self._drops >= times
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                far = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                near.close()
-                continue
-            with self._lock:
-                self._lines.update((near, far))
-            for source, sink, counted in ((near, far, False), (far, near, True)):
-                thread = threading.Thread(target=self._pump, args=(source, sink, counted))
-                self._threads.append(thread)
-                thread.start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                with self._lock:
-                    left = self._left if counted else None
-                    if left is not None:
-                        self._left = left - len(data)
-                    if source in self._dead:
-                        continue
-                sink.sendall(data[:left])
-                if left is not None and left <= len(data):
-                    self.drop()
-        with self._lock:
-            self._lines -= {source, sink}
-        for line in (source, sink):
-            with suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
-            line.close()
-
-    def __enter__(self) -> Proxy:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.drop()
-        for thread in self._threads:
-            thread.join(SECONDS)

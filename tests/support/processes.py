@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -83,11 +84,20 @@ class Terminal:
 
 def run_script(script: Path, *words: str, cwd: Path | None = None, seconds: float = 60) -> str:
     """Standard output of a Python program that must end well and say nothing on stderr."""
-    command = [sys.executable, "-W", "error", str(script), *words]
+    return _run(str(script), *words, cwd=cwd, seconds=seconds)
+
+
+def run_code(code: str, *words: str, seconds: float = 60) -> str:
+    """As `run_script`, for the text of a program, which may be indented."""
+    return _run("-c", textwrap.dedent(code), *words, cwd=None, seconds=seconds)
+
+
+def _run(*words: str, cwd: Path | None, seconds: float) -> str:
+    command = [sys.executable, "-W", "error", *words]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=seconds, cwd=cwd
     )
-    assert (done.returncode, done.stderr) == (0, ""), f"{script.name}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert (done.returncode, done.stderr) == (0, ""), f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 

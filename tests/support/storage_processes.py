@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 import signal
 import subprocess
@@ -17,6 +18,28 @@ from support.gates import SECONDS
 from support.waiting import wait_until
 
 ANY_PORT = "tcp://127.0.0.1:0"
+MIB = 1024 * 1024
+INVERTED = bytes(range(255, -1, -1))
+"""For `bytes.translate`: what InvertingCopies makes of a byte."""
+
+
+def pattern(size: int, seed: int = 0) -> bytes:
+    """Bytes that differ from part to part, and from seed to seed."""
+    return random.Random(seed).randbytes(size)
+
+
+class InvertingCopies:
+    """A Copying whose copies differ from the buffers; `size` bytes were copied since it was restarted last."""
+
+    def __init__(self) -> None:
+        self.size = -1
+
+    def restart(self) -> None:
+        self.size = 0
+
+    def copy(self, piece: memoryview) -> bytes:
+        self.size += len(piece)
+        return bytes(piece).translate(INVERTED)
 
 
 def figures(address: str) -> StorageStatus:

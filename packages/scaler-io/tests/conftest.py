@@ -1,16 +1,15 @@
-"""Two rigs for the same tests: over a network in memory, and over ZeroMQ through a faulty proxy."""
+"""Two rigs for tests of links, in memory and over ZeroMQ through faulty relays; and servers of objects."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import select
-import socket
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +18,8 @@ from scaler_io.links.events import HubEvent, LinkUp, PeerJoined, PeerLost, Uplin
 from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.streams import HEADER, Frames
 from scaler_io.links.uplink import Uplink
+from scaler_io.objects import connection_thread
+from scaler_io.objects.connection import ObjectConnection
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_io.simulation.network import MemoryConnection, MemoryDialer, MemoryListener, MemoryNetwork, MemoryShell
 from scaler_io.transport.endpoint import EpochConnection, EpochDialer
@@ -27,6 +28,8 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.messages import Cancel, Message
+from support.relays import Relay
+from support.storage_processes import ANY_PORT, StorageProcess
 
 HEARTBEAT = 0.1
 GRACE = 0.5
@@ -321,81 +324,12 @@ class MemoryRig(Rig):
         pass
 
 
-class FaultyProxy:
-    """A TCP proxy that breaks connections in every way they break."""
-
-    def __init__(self, target: Address) -> None:
-        self._target = (target.host, target.port)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = Address("127.0.0.1", self._server.getsockname()[1])
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self.hold = threading.Event()
-        self.swallow = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                try:
-                    far = socket.create_connection(self._target)
-                except OSError:
-                    near.close()
-                    continue
-                for end in (near, far):
-                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                hold, swallow = self.hold, self.swallow
-                self._pairs.append((near, far))
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(*pair, hold, swallow), daemon=True).start()
-
-    @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket, hold: threading.Event, swallow: threading.Event) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                while hold.is_set() and sink.fileno() >= 0:
-                    time.sleep(0.001)
-                if not swallow.is_set():
-                    sink.sendall(data)
-        if not swallow.is_set():
-            with contextlib.suppress(OSError):
-                sink.shutdown(socket.SHUT_RDWR)
-
-    def next_epoch(self) -> None:
-        """What was held or swallowed so far stays so; later connections are sound."""
-        self.hold, self.swallow = threading.Event(), threading.Event()
-
-    def cut(self, *, near: bool = True, far: bool = True) -> None:
-        """Break all connections."""
-        if not far:
-            self.swallow.set()
-        for pair in self._pairs:
-            for end in pair[: 1 + far] if near else pair[1:]:
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
-        if far:
-            self._pairs.clear()
-        self.next_epoch()
-
-    def close(self) -> None:
-        self.swallow.set()
-        with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        for pair in self._pairs:
-            for end in pair:
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
-
-
 class ZeroMQRig(Rig):
-    """Over ZeroMQ, on the clock of the wall; every client comes through a proxy of its own."""
+    """Over ZeroMQ, on the clock of the wall; every client comes through a relay of its own."""
 
     def __init__(self) -> None:
         self._address = Address("127.0.0.1", 0)
-        self._proxies: dict[int, FaultyProxy] = {}
+        self._relays: dict[int, Relay] = {}
         self._closing: list[Callable[[], None]] = []
         super().__init__()
 
@@ -409,9 +343,9 @@ class ZeroMQRig(Rig):
         return RecordingService(listener, incarnation, time.monotonic)
 
     def dial(self, uplink: Uplink, identity: bytes) -> RecordingClient:
-        proxy = FaultyProxy(self._address)
-        client = RecordingClient(Dialer(proxy.address, uplink), identity)
-        self._proxies[id(client)] = proxy
+        relay = Relay(self._address)
+        client = RecordingClient(Dialer(relay.address, uplink), identity)
+        self._relays[id(client)] = relay
         return client
 
     def until(self, done: Callable[[], bool]) -> None:
@@ -435,20 +369,16 @@ class ZeroMQRig(Rig):
                 select.select(watched, (), (), min(0.005, max(0.0, min(due, deadline) - time.monotonic())))
 
     def cut(self, client: RecordingClient) -> None:
-        proxy = self._proxies[id(client)]
-        proxy.hold.set()  # what is under way is in the proxy's hands, and lost
-        proxy.cut()
+        self._relays[id(client)].cut()
 
     def half_open(self, client: RecordingClient) -> None:
-        self._proxies[id(client)].cut(far=False)
+        self._relays[id(client)].half_open()
 
     def swallow(self, client: RecordingClient) -> None:
-        proxy = self._proxies[id(client)]
-        proxy.swallow.set()
-        proxy.next_epoch()
+        self._relays[id(client)].swallow()
 
     def hold(self, client: RecordingClient) -> None:
-        self._proxies[id(client)].hold.set()
+        self._relays[id(client)].hold()
 
     def kill(self, client: RecordingClient) -> None:
         client.dialer._drop()
@@ -470,8 +400,8 @@ class ZeroMQRig(Rig):
         for close in self._closing:
             close()
         self.service.listener.close()
-        for proxy in self._proxies.values():
-            proxy.close()
+        for relay in self._relays.values():
+            relay.close()
 
 
 @pytest.fixture(params=[MemoryRig, ZeroMQRig], ids=["memory", "zeromq"])
@@ -486,3 +416,50 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
 def memory_rig() -> MemoryRig:
     """Only the one in memory, which can do more."""
     return MemoryRig()
+
+
+# --- object storage -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., StorageProcess]]:
+    """Starts object storage servers, whose segments tests can see."""
+    servers: list[StorageProcess] = []
+
+    def started(*words: str, address: str = ANY_PORT) -> StorageProcess:
+        servers.append(StorageProcess(*words, address=address, segments=tmp_path / "segments"))
+        return servers[-1]
+
+    yield started
+    for server in servers:
+        server.end()
+
+
+@pytest.fixture
+def server(start: Callable[..., StorageProcess]) -> StorageProcess:
+    """An object storage server."""
+    return start()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., ObjectConnection]]:
+    """Connects a client of session 1, unless it is told otherwise, and closes the connection after the test."""
+    connections: list[ObjectConnection] = []
+
+    def connected(
+        address: Address, session: int = 1, role: int = Role.CLIENT, timeout_seconds: float = 60, **others: Any
+    ) -> ObjectConnection:
+        connections.append(
+            ObjectConnection(address, session=session, role=role, timeout_seconds=timeout_seconds, **others)
+        )
+        return connections[-1]
+
+    yield connected
+    for connection in connections:
+        connection.close()
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if object storage were on another host."""
+    monkeypatch.setattr(connection_thread, "read_token", lambda directory: b"")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from scaler_io.links.uplink import Uplink
-from scaler_io.objects import connection_thread, multiplexer
+from scaler_io.objects import multiplexer
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.connection_thread import ConnectionThread
 from scaler_io.objects.file_locks import LIVENESS_LOCKS, PEERS, is_unlocked
@@ -42,50 +41,14 @@ from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import ObjectPart, ObjectStored, PutObject
-from support.storage_processes import StorageProcess
+from support.processes import run_code
+from support.relays import Relay
+from support.storage_processes import INVERTED, MIB, InvertingCopies, StorageProcess, pattern
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
 DEADLINE = 60
-MIB = 1024 * 1024
-
-
-def pattern(size: int) -> bytes:
-    """Bytes that differ from part to part."""
-    return b"".join(index.to_bytes(8, "little") for index in range(size // 8 + 1))[:size]
-
-
-@pytest.fixture
-def server() -> Iterator[StorageProcess]:
-    server = StorageProcess()
-    yield server
-    server.end()
-
-
 Connect = Callable[..., ObjectConnection]
-
-
-@pytest.fixture
-def connect() -> Iterator[Connect]:
-    connections: list[ObjectConnection] = []
-
-    def connected(
-        address: Address, session: int = 1, role: int = Role.CLIENT, timeout_seconds: float = DEADLINE
-    ) -> ObjectConnection:
-        connections.append(ObjectConnection(address, session=session, role=role, timeout_seconds=timeout_seconds))
-        return connections[-1]
-
-    yield connected
-    for connection in connections:
-        connection.close()
-
-
-@pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the server were on another host."""
-    monkeypatch.setattr(connection_thread, "read_token", lambda directory: b"")
-
-
 on_another_host = pytest.mark.usefixtures("far")
 
 
@@ -132,26 +95,12 @@ def test_other_hosts_write_and_read_segments_in_parts(server: StorageProcess, co
     assert isinstance(got, bytes) and got == content
 
 
-class Shouting:
-    """A Copying whose copies differ from the buffers."""
-
-    def __init__(self) -> None:
-        self.copied = [b"of an attempt before"]
-
-    def restart(self) -> None:
-        self.copied = []
-
-    def copy(self, piece: memoryview) -> bytes:
-        self.copied.append(bytes(piece).upper())
-        return self.copied[-1]
-
-
 def put_copies(connection: ObjectConnection, size: int) -> None:
     """Of an object in uneven pieces the copies are stored, and nothing but them."""
-    content, copying = b"some text " * (size // 10 + 1), Shouting()
+    content, copying = b"some text " * (size // 10 + 1), InvertingCopies()
     pieces = [content[: size // 3], b"", content[size // 3 : size // 3 + 1], content[size // 3 + 1 : size]]
     reference = connection.put(pieces, copying=copying)
-    assert connection.get(reference) == b"".join(copying.copied) == content[:size].upper()
+    assert connection.get(reference) == content[:size].translate(INVERTED) and copying.size == size
 
 
 @pytest.mark.parametrize("size", [70_000, SHARED_BYTES, PART_BYTES + 1, 20 * MIB])
@@ -372,69 +321,20 @@ def test_an_upload_begins_anew_with_a_server_that_came_back(
         again.end()
 
 
-class Cable:
-    """A TCP relay that can be cut."""
-
-    def __init__(self, to: Address, port: int = 0) -> None:
-        self._to = (to.host, to.port)
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
-        self._ends: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self._to)
-            self._ends += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                self._threads.append(threading.Thread(target=self._carry, args=(source, sink)))
-                self._threads[-1].start()
-
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-        for end in (source, sink):
-            hang_up(end)
-
-    def cut(self) -> None:
-        for end in list(self._ends):
-            hang_up(end)
-
-    def close(self) -> None:
-        hang_up(self._listener)
-        self._threads[0].join()
-        self.cut()
-        for thread in self._threads[1:]:
-            thread.join()
-        for end in [*self._ends, self._listener]:
-            end.close()
-
-
-def hang_up(end: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-
-
 def test_a_process_outlives_its_connection(server: StorageProcess, connect: Connect) -> None:
-    cable = Cable(server.address)
-    connection = connect(cable.address, timeout_seconds=0.5)
+    relay = Relay(server.address)
+    connection = connect(relay.address, timeout_seconds=0.5)
     before = {path for path, _, _ in LIVENESS_LOCKS._open.values()}
     reference = connection.put(bytes(SHARED_BYTES))
     [directory] = {path.parent for path, _, _ in LIVENESS_LOCKS._open.values()} - {path.parent for path in before}
     [life] = lives(directory)
-    cable.close()
+    relay.close()
     with pytest.raises(StorageLostError, match="no connection"):
         connection.put(b"lost")
     with pytest.raises(StorageLostError, match="silent"):
         connection.check_server()
     assert lives(directory) == [life]  # the server looks at nothing else
-    cable = Cable(server.address, cable.address.port)
+    relay = Relay(server.address, relay.address.port)
     try:
         connection.check_server(DEADLINE)  # it comes back although nobody asks for anything
         assert connection.get(reference) == bytes(SHARED_BYTES)
@@ -444,7 +344,7 @@ def test_a_process_outlives_its_connection(server: StorageProcess, connect: Conn
         connection.close()
         assert lives(directory) == [life]
     finally:
-        cable.close()
+        relay.close()
 
 
 def lives(directory: Path) -> list[Path]:
@@ -479,9 +379,9 @@ def test_a_fork_has_a_life_of_its_own(tmp_path: Path) -> None:
 def test_a_cut_connection_is_resumed(
     server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cable = Cable(server.address)
+    relay = Relay(server.address)
     try:
-        connection = connect(cable.address)
+        connection = connect(relay.address)
         connection.open()
         sent = Sent(monkeypatch, Upload)
         received = Sent(monkeypatch, Download)
@@ -489,16 +389,16 @@ def test_a_cut_connection_is_resumed(
         put = pool.submit(connection.put, content)
         for index in (5, 20):
             sent.at(index)
-            cable.cut()
+            relay.cut()
         reference = put.result(DEADLINE)
         got = pool.submit(connection.get, reference)
         for index in (5, 20):
             received.at(index)
-            cable.cut()
+            relay.cut()
         assert got.result(DEADLINE) == content
         connection.close()
     finally:
-        cable.close()
+        relay.close()
 
 
 @on_another_host
@@ -546,13 +446,6 @@ def test_a_refusal_that_comes_at_once(
         connect(server.address, session=0).open()
 
 
-def run(script: str, *words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *words], capture_output=True, encoding="utf-8", timeout=DEADLINE
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
-
-
 def test_a_forked_process_connects_for_itself(server: StorageProcess) -> None:
     script = """
         import os, sys, warnings
@@ -576,7 +469,7 @@ def test_a_forked_process_connects_for_itself(server: StorageProcess) -> None:
         connection.close()
         print("done")
     """
-    run(script, str(server.address))
+    assert run_code(script, str(server.address)) == "done\n"
 
 
 def test_an_interrupted_put_leaves_nothing_and_breaks_nothing() -> None:
@@ -614,7 +507,7 @@ def test_an_interrupted_put_leaves_nothing_and_breaks_nothing() -> None:
         print("done")
     """
     try:
-        run(script, str(server.address))
+        assert run_code(script, str(server.address)) == "done\n"
     finally:
         server.end()
 
@@ -629,7 +522,7 @@ def test_a_process_that_just_ends_ends_at_once(server: StorageProcess) -> None:
         connection.put(b"x" * 3_000_000)
         print("done")
     """
-    run(script, str(server.address))
+    assert run_code(script, str(server.address)) == "done\n"
 
 
 def test_the_window_is_what_takes_a_quarter_of_a_second() -> None:

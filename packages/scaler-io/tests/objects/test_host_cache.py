@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -18,23 +16,25 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io.objects import connection_thread, host_objects
+from scaler_io.objects import host_objects
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import HELD, TOKEN, CachedFile, HostCache
 from scaler_io.objects.operations import Download
 from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.objects.replicas import Replicas
-from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Role
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id
+from support.mounts import small_memory
+from support.processes import run_code
+from support.relays import Relay
+from support.storage_processes import INVERTED, MIB, InvertingCopies, StorageProcess, pattern
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
 DEADLINE = 60
-MIB = 1024 * 1024
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -158,10 +158,7 @@ def test_a_fork_keeps_what_it_has_mapped(tmp_path: Path) -> None:
         assert not os.listdir(sys.argv[1])
         print("done")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ("done\n", "")
+    assert run_code(script, str(tmp_path)) == "done\n"
 
 
 def test_a_directory_that_is_gone(tmp_path: Path) -> None:
@@ -173,118 +170,43 @@ def test_a_directory_that_is_gone(tmp_path: Path) -> None:
 # --- connections ----------------------------------------------------------------------------------------------------
 
 
-class Meter:
-    """A server process, and a relay before it that counts what comes from it."""
+class CachingHost:
+    """Another host than the server's, with a cache, behind a relay; `connect` is the fixture."""
 
-    def __init__(self, address: str = "tcp://127.0.0.1:0") -> None:
-        source, ready = os.pipe()
-        command = [sys.executable, "-m", "scaler_storage", address, "--ready-fd", str(ready), "-lp", "/dev/null"]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(ready,))
-        os.close(ready)
-        with open(source, encoding="utf-8") as reader:
-            assert select.select([reader], [], [], DEADLINE)[0]
-            self.server = Address.parse(reader.read().strip())
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
-        self.carried = 0
-        self.open = threading.Event()
-        self.open.set()
-        self.stop_at = sys.maxsize
-        self._ends: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+    def __init__(self, server: StorageProcess, relay: Relay, cache: Path, connect: Callable[..., ObjectConnection]):
+        self.server, self.relay, self.cache, self._connect = server, relay, cache, connect
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                far = socket.create_connection((self.server.host, self.server.port))
-            except OSError:
-                near.close()
-                continue
-            self._ends += [near, far]
-            for source, sink, counted in ((near, far, False), (far, near, True)):
-                self._threads.append(threading.Thread(target=self._carry, args=(source, sink, counted)))
-                self._threads[-1].start()
+    def beside_server(self) -> ObjectConnection:
+        """A client that is not on this host."""
+        return self._connect(self.server.address)
 
-    def _carry(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if counted:
-                    self.carried += len(data)
-                    if self.carried >= self.stop_at:
-                        self.open.clear()
-                        self.stop_at = sys.maxsize
-                self.open.wait()
-                sink.sendall(data)
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def stop_after(self, size: int) -> None:
-        """Nothing comes through any more once so many bytes have come from the server."""
-        self.carried = 0
-        self.stop_at = size
-
-    @property
-    def stopped(self) -> bool:
-        return not self.open.is_set()
-
-    def close(self) -> None:
-        self.open.set()
-        for end in (self._listener, *self._ends):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        for end in (self._listener, *self._ends):
-            end.close()
-        self.process.terminate()
-        self.process.wait()
-
-
-@pytest.fixture
-def meter() -> Iterator[Meter]:
-    made = Meter()
-    yield made
-    made.close()
-
-
-Connect = Callable[..., ObjectConnection]
-
-
-@pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
-    """As if the server were on another host."""
-    monkeypatch.setattr(connection_thread, "read_token", lambda directory: b"")
-    connections: list[ObjectConnection] = []
-
-    def connected(address: Address, cache: Path | None = None, **others: float) -> ObjectConnection:
-        shared = HostCache(cache, int(others.get("limit", 1 << 40))) if cache is not None else None
-        timeout = others.get("timeout", DEADLINE)
-        replica_server = ReplicaServer(Replicas(cache, address)) if cache is not None and "speaks" in others else None
-        made = ObjectConnection(
-            address, session=1, role=Role.AGENT, timeout_seconds=timeout, cache=shared, replica_server=replica_server
+    def connect(
+        self, limit: int = 1 << 40, *, speaks: bool = False, timeout_seconds: float = DEADLINE
+    ) -> ObjectConnection:
+        """A process of this host. One that `speaks` brings what is held here to the server."""
+        address = self.relay.address
+        return self._connect(
+            address,
+            role=Role.AGENT,
+            timeout_seconds=timeout_seconds,
+            cache=HostCache(self.cache, limit),
+            replica_server=ReplicaServer(Replicas(self.cache, address)) if speaks else None,
         )
-        connections.append(made)
-        return made
 
-    yield connected
-    for connection in connections:
-        connection.close()
+
+@pytest.fixture
+def host(
+    server: StorageProcess, tmp_path: Path, connect: Callable[..., ObjectConnection], far: None
+) -> Iterator[CachingHost]:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    with Relay(server.address) as relay:
+        yield CachingHost(server, relay, cache, connect)
 
 
 def files(cache: Path) -> list[str]:
     """Of objects."""
     return [path.name for path in cache.iterdir() if path.name not in (HELD, TOKEN)]
-
-
-def pattern(size: int, seed: int = 0) -> bytes:
-    """Bytes that differ from part to part."""
-    return random.Random(seed).randbytes(size)
 
 
 READER = """
@@ -308,9 +230,10 @@ READER = """
 
 
 @contextlib.contextmanager
-def reader(meter: Meter, cache: Path, reference: Reference) -> Iterator[subprocess.Popen[str]]:
+def reader(host: CachingHost, reference: Reference) -> Iterator[subprocess.Popen[str]]:
     """A process that gets an object, says so, and keeps it."""
-    command = [sys.executable, "-c", textwrap.dedent(READER), str(meter.address), str(cache), reference.pack().hex()]
+    words = [str(host.relay.address), str(host.cache), reference.pack().hex()]
+    command = [sys.executable, "-c", textwrap.dedent(READER), *words]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -323,139 +246,126 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_processes_of_a_host_fetch_once(meter: Meter, connect: Connect, tmp_path: Path) -> None:
+def test_processes_of_a_host_fetch_once(host: CachingHost) -> None:
     content = pattern(24 * MIB + 5)
-    reference = connect(meter.server).put(content)
+    reference = host.beside_server().put(content)
     expected = str(sum(content[::MIB]))
     with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(reader(meter, tmp_path, reference)) for _ in range(4)]
+        readers = [stack.enter_context(reader(host, reference)) for _ in range(4)]
         assert [said(each) for each in readers] == [expected] * 4
-        assert len(content) <= meter.carried < len(content) + MIB
-        own = connect(meter.address, tmp_path)
+        assert len(content) <= host.relay.carried < len(content) + MIB
+        own = host.connect()
         assert own.get(reference) == content and own.get(reference) == content
-        assert meter.carried < len(content) + MIB
-        HostCache(tmp_path, 0).trim(0)
-        assert len(list(tmp_path.iterdir())) == 1  # they use it
-    del own
-    connect(meter.server)
+        assert host.relay.carried < len(content) + MIB
+        HostCache(host.cache, 0).trim(0)
+        assert len(list(host.cache.iterdir())) == 1  # they use it
 
 
-def test_threads_too(meter: Meter, connect: Connect, tmp_path: Path) -> None:
+def test_threads_too(host: CachingHost) -> None:
     contents = [pattern(5 * MIB, seed) for seed in range(3)]
-    writer = connect(meter.server)
+    writer = host.beside_server()
     references = [writer.put(content) for content in contents]
-    connections = [connect(meter.address, tmp_path) for _ in range(3)]
+    connections = [host.connect() for _ in range(3)]
     with ThreadPoolExecutor(9) as pool:
         got = [pool.submit(one.get, reference) for one in connections for reference in references]
         assert [future.result(DEADLINE) for future in got] == contents * 3
-    assert meter.carried < 16 * MIB
+    assert host.relay.carried < 16 * MIB
 
 
-def test_what_a_host_has_made_it_does_not_fetch(meter: Meter, connect: Connect, tmp_path: Path) -> None:
-    connect(meter.address, tmp_path, speaks=True).open()
-    writer, reader = connect(meter.address, tmp_path), connect(meter.address, tmp_path)
+def test_what_a_host_has_made_it_does_not_fetch(host: CachingHost) -> None:
+    host.connect(speaks=True).open()
+    writer, reader = host.connect(), host.connect()
     content = pattern(8 * MIB)
     reference = writer.put([content[: 3 * MIB + 7], b"", content[3 * MIB + 7 :]])
-    assert reader.get(reference) == content and meter.carried < MIB
-    again = connect(meter.server).put(pattern(8 * MIB, 1), name=reference.object)  # it takes the place of what is held
-    assert again == reference and connect(meter.address, tmp_path).get(reference) == pattern(8 * MIB, 1)
-    assert connect(meter.address, tmp_path, limit=MIB).put(content).size == 8 * MIB
-    wait_until(lambda: len(files(tmp_path)) == 1)
+    assert reader.get(reference) == content and host.relay.carried < MIB
+    # It takes the place of what is held.
+    again = host.beside_server().put(pattern(8 * MIB, 1), name=reference.object)
+    assert again == reference and host.connect().get(reference) == pattern(8 * MIB, 1)
+    assert host.connect(limit=MIB).put(content).size == 8 * MIB
+    wait_until(lambda: len(files(host.cache)) == 1)
 
 
-def test_what_stays_here_may_be_copies(meter: Meter, connect: Connect, tmp_path: Path) -> None:
-    class Inverting:
-        def restart(self) -> None:
-            self.size = 0
-
-        def copy(self, piece: memoryview) -> bytes:
-            self.size += len(piece)
-            return bytes(piece).translate(bytes(range(255, -1, -1)))
-
-    connect(meter.address, tmp_path, speaks=True).open()
-    content, copying = pattern(8 * MIB), Inverting()
-    reference = connect(meter.address, tmp_path).put(content, copying=copying)
-    got = connect(meter.address, tmp_path).get(reference)
-    assert bytes(got) == content.translate(bytes(range(255, -1, -1))) and copying.size == len(content)
-    assert meter.carried < MIB
+def test_what_stays_here_may_be_copies(host: CachingHost) -> None:
+    host.connect(speaks=True).open()
+    content, copying = pattern(8 * MIB), InvertingCopies()
+    reference = host.connect().put(content, copying=copying)
+    got = host.connect().get(reference)
+    assert bytes(got) == content.translate(INVERTED) and copying.size == len(content)
+    assert host.relay.carried < MIB
 
 
-def test_who_is_not_the_first_writer_keeps_nothing(meter: Meter, connect: Connect, tmp_path: Path) -> None:
-    connect(meter.address, tmp_path, speaks=True).open()
-    reference = connect(meter.server).put(pattern(2 * MIB, 1))
-    connect(meter.address, tmp_path).put(pattern(2 * MIB, 2), name=reference.object)
-    assert not files(tmp_path)
-    assert connect(meter.address, tmp_path).get(reference) == pattern(2 * MIB, 1)
+def test_who_is_not_the_first_writer_keeps_nothing(host: CachingHost) -> None:
+    host.connect(speaks=True).open()
+    reference = host.beside_server().put(pattern(2 * MIB, 1))
+    host.connect().put(pattern(2 * MIB, 2), name=reference.object)
+    assert not files(host.cache)
+    assert host.connect().get(reference) == pattern(2 * MIB, 1)
 
 
-def test_small_objects_are_not_shared(meter: Meter, connect: Connect, tmp_path: Path) -> None:
-    reference = connect(meter.server).put(b"x" * (SHARED_BYTES - 1))
-    got = connect(meter.address, tmp_path).get(reference)
-    assert isinstance(got, bytes) and not list(tmp_path.iterdir())
+def test_small_objects_are_not_shared(host: CachingHost) -> None:
+    reference = host.beside_server().put(b"x" * (SHARED_BYTES - 1))
+    got = host.connect().get(reference)
+    assert isinstance(got, bytes) and not list(host.cache.iterdir())
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_fetcher_that_is_killed_or_stopped(
-    meter: Meter, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int
-) -> None:
+def test_a_fetcher_that_is_killed_or_stopped(host: CachingHost, monkeypatch: pytest.MonkeyPatch, fault: int) -> None:
     monkeypatch.setattr(host_objects, "_STILL_SECONDS", 0.1)
     content = pattern(24 * MIB)
-    reference = connect(meter.server).put(content)
-    meter.stop_after(12 * MIB)
-    with reader(meter, tmp_path, reference) as first:
-        wait_until(lambda: meter.stopped)
-        before = meter.carried
+    reference = host.beside_server().put(content)
+    host.relay.after(12 * MIB, host.relay.hold)
+    with reader(host, reference) as first:
+        wait_until(lambda: host.relay.held)
+        before = host.relay.carried
         first.send_signal(fault)
         with ThreadPoolExecutor() as pool:
-            own = connect(meter.address, tmp_path)
+            own = host.connect()
             got = pool.submit(own.get, reference)
-            meter.open.set()
+            host.relay.release()
             assert got.result(DEADLINE) == content
         if fault == signal.SIGKILL:  # it was gone on with
-            assert meter.carried < before + 24 * MIB
-    assert connect(meter.address, tmp_path).get(reference) == content
+            assert host.relay.carried < before + 24 * MIB
+    assert host.connect().get(reference) == content
 
 
-def test_what_is_deleted_is_not_found_although_it_is_cached(meter: Meter, connect: Connect, tmp_path: Path) -> None:
-    writer = connect(meter.server)
+def test_what_is_deleted_is_not_found_although_it_is_cached(host: CachingHost) -> None:
+    writer = host.beside_server()
     reference = writer.put(pattern(2 * MIB))
-    got = connect(meter.address, tmp_path).get(reference)
+    got = host.connect().get(reference)
     writer.delete([reference])
     with pytest.raises(ObjectNotFoundError):
-        connect(meter.address, tmp_path).get(reference)
+        host.connect().get(reference)
     assert got == pattern(2 * MIB)
 
 
-def test_what_is_deleted_in_the_middle(
-    meter: Meter, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_deleted_in_the_middle(host: CachingHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_objects, "_STILL_SECONDS", 0.1)
-    writer = connect(meter.server)
+    writer = host.beside_server()
     reference = writer.put(pattern(24 * MIB))
-    meter.stop_after(4 * MIB)
+    host.relay.after(4 * MIB, host.relay.hold)
     with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(connect(meter.address, tmp_path).get, reference) for _ in range(2)]
-        wait_until(lambda: meter.stopped)
+        waiting = [pool.submit(host.connect().get, reference) for _ in range(2)]
+        wait_until(lambda: host.relay.held)
         writer.delete([reference])
-        meter.open.set()
+        host.relay.release()
         for future in waiting:
             assert isinstance(future.exception(DEADLINE), ObjectNotFoundError)
-    assert not list(tmp_path.iterdir())
+    assert not list(host.cache.iterdir())
 
 
-def test_what_is_written_anew_is_fetched_anew(meter: Meter, connect: Connect, tmp_path: Path) -> None:
-    writer, name = connect(meter.server), new_object_id()
+def test_what_is_written_anew_is_fetched_anew(host: CachingHost) -> None:
+    writer, name = host.beside_server(), new_object_id()
     for seed in range(3):
         reference = writer.put(pattern(2 * MIB, seed), name=name)
-        assert connect(meter.address, tmp_path).get(reference) == pattern(2 * MIB, seed)
+        assert host.connect().get(reference) == pattern(2 * MIB, seed)
         writer.delete([reference])
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_parts_of_two_editions_are_never_mixed(
-    meter: Meter, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+    host: CachingHost, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
-    writer, name, other = connect(meter.server), new_object_id(), pattern(24 * MIB, 2)
+    writer, name, other = host.beside_server(), new_object_id(), pattern(24 * MIB, 2)
     reference, small = writer.put(pattern(24 * MIB, 1), name=name), writer.put(b"small")
     request, reached, go = Download.request, threading.Event(), threading.Event()
 
@@ -467,7 +377,7 @@ def test_parts_of_two_editions_are_never_mixed(
 
     with ThreadPoolExecutor() as pool, monkeypatch.context() as patch:
         patch.setattr(Download, "request", held)
-        got = pool.submit(connect(meter.server, tmp_path if shared else None).get, reference)
+        got = pool.submit((host.connect() if shared else host.beside_server()).get, reference)
         assert reached.wait(DEADLINE)
         for _ in range(100):  # what had reached the server is answered
             assert writer.get(small) == b"small"
@@ -477,59 +387,48 @@ def test_parts_of_two_editions_are_never_mixed(
         assert got.result(DEADLINE) == other
 
 
-def test_without_room_everybody_fetches_for_himself(meter: Meter, connect: Connect, tmp_path: Path) -> None:
-    writer = connect(meter.server)
+def test_without_room_everybody_fetches_for_himself(host: CachingHost) -> None:
+    writer = host.beside_server()
     small, big = writer.put(pattern(MIB)), writer.put(pattern(3 * MIB))
-    one, other = (connect(meter.address, tmp_path, limit=2 * MIB) for _ in range(2))
+    one, other = (host.connect(limit=2 * MIB) for _ in range(2))
     assert isinstance(one.get(small), memoryview) and isinstance(one.get(big), bytes)
     held = [one.get(writer.put(pattern(MIB, seed))) for seed in range(3)]
     assert [type(each) for each in held] == [memoryview, memoryview, bytes]
     assert other.get(small) == pattern(MIB)
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2 * MIB
+    assert sum(path.stat().st_size for path in host.cache.iterdir()) <= 2 * MIB
 
 
-def test_a_memory_that_is_full(meter: Meter, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.getuid():
-        pytest.skip("only root may mount a tmpfs")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)], capture_output=True)
-    if done.returncode:
-        pytest.skip(f"a tmpfs can not be mounted here: {done.stderr.decode().strip()}")
-    try:
-        reference = connect(meter.server).put(pattern(4 * MIB))
-        assert connect(meter.address, tmp_path).get(reference) == pattern(4 * MIB)
-        assert not list(tmp_path.iterdir())
-    finally:
-        subprocess.run(["umount", "--lazy", tmp_path], check=True)
+def test_a_memory_that_is_full(host: CachingHost) -> None:
+    with small_memory(host.cache, 2):
+        reference = host.beside_server().put(pattern(4 * MIB))
+        assert host.connect().get(reference) == pattern(4 * MIB)
+        assert not list(host.cache.iterdir())
 
 
-def test_a_server_that_is_killed_in_the_middle(connect: Connect, tmp_path: Path, meter: Meter) -> None:
+def test_a_server_that_is_killed_in_the_middle(host: CachingHost) -> None:
     name = new_object_id()
-    reference = connect(meter.server).put(pattern(24 * MIB, 1), name=name)
-    meter.stop_after(10 * MIB)
+    reference = host.beside_server().put(pattern(24 * MIB, 1), name=name)
+    host.relay.after(10 * MIB, host.relay.hold)
     with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(connect(meter.address, tmp_path, timeout=0.5).get, reference) for _ in range(2)]
-        wait_until(lambda: meter.stopped)
-        meter.process.kill()
-        meter.process.wait()
-        meter.open.set()
+        waiting = [pool.submit(host.connect(timeout_seconds=0.5).get, reference) for _ in range(2)]
+        wait_until(lambda: host.relay.held)
+        host.server.kill()
+        host.relay.release()
         for future in waiting:
             assert isinstance(future.exception(DEADLINE), StorageLostError)
-    other = Meter(str(meter.server))
-    try:
-        with pytest.raises(ObjectNotFoundError):
-            connect(other.address, tmp_path).get(reference)
-        connect(other.server).put(pattern(24 * MIB, 2), name=name)
-        assert connect(other.address, tmp_path).get(reference) == pattern(24 * MIB, 2)
-    finally:
-        other.close()
+    host.server.start()
+    with pytest.raises(ObjectNotFoundError):
+        host.connect().get(reference)
+    host.beside_server().put(pattern(24 * MIB, 2), name=name)
+    assert host.connect().get(reference) == pattern(24 * MIB, 2)
 
 
-def test_a_file_that_ends_inside_a_part(meter: Meter, connect: Connect, tmp_path: Path) -> None:
+def test_a_file_that_ends_inside_a_part(host: CachingHost) -> None:
     content = pattern(3 * PART_BYTES)
-    reference = connect(meter.server).put(content)
-    own = connect(meter.address, tmp_path)
+    reference = host.beside_server().put(content)
+    own = host.connect()
     own.get(reference)
-    [path] = tmp_path.iterdir()
+    [path] = host.cache.iterdir()
     own.close()
     os.truncate(path, PART_BYTES + 7)
-    assert connect(meter.address, tmp_path).get(reference) == content
+    assert host.connect().get(reference) == content

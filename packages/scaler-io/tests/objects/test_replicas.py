@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
 import subprocess
 import sys
 import textwrap
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io.objects import connection_thread
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import HELD, TOKEN, HostCache
 from scaler_io.objects.replica_server import AGAIN_SECONDS, SURE_SECONDS, ReplicaServer
@@ -26,20 +24,12 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError
 from scaler_protocol.handshake import Role
 from scaler_protocol.objects import SHARED_BYTES, Reference, new_object_id
-from support.storage_processes import StorageProcess
+from support.storage_processes import MIB, StorageProcess, pattern
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
 DEADLINE = 60
-MIB = 1024 * 1024
-
-
-@pytest.fixture
-def server() -> Iterator[StorageProcess]:
-    made = StorageProcess()
-    yield made
-    made.end()
 
 
 class Host:
@@ -86,8 +76,7 @@ Place = Callable[..., Host]
 
 
 @pytest.fixture
-def place(server: StorageProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(connection_thread, "read_token", lambda directory: b"")
+def place(server: StorageProcess, tmp_path: Path, far: None) -> Iterator[Place]:
     hosts: list[Host] = []
 
     def made(limit: int = 1 << 40, other: StorageProcess | None = None) -> Host:
@@ -98,10 +87,6 @@ def place(server: StorageProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for host in hosts:
         for connection in host.connections:
             connection.close()
-
-
-def pattern(size: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size)
 
 
 def test_what_a_host_makes_stays_there_until_somebody_elsewhere_wants_it(server: StorageProcess, place: Place) -> None:

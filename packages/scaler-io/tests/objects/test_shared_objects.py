@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,48 +26,16 @@ from scaler_protocol.errors import (
     StorageFullError,
     StorageLostError,
 )
-from scaler_protocol.handshake import Role
 from scaler_protocol.objects import SHARED_BYTES, Reference
-from support.storage_processes import ANY_PORT, StorageProcess
+from support.processes import run_code
+from support.storage_processes import MIB, StorageProcess
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
 DEADLINE = 60
-MIB = 1024 * 1024
-
-
 Start = Callable[..., StorageProcess]
 Connect = Callable[..., ObjectConnection]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    servers: list[StorageProcess] = []
-
-    def started(*words: str, address: str = ANY_PORT) -> StorageProcess:
-        servers.append(StorageProcess(*words, address=address, segments=tmp_path / "segments"))
-        return servers[-1]
-
-    yield started
-    for server in servers:
-        server.end()
-
-
-@pytest.fixture
-def connect() -> Iterator[Connect]:
-    connections: list[ObjectConnection] = []
-
-    def connected(
-        server: StorageProcess, session: int = 1, role: int = Role.CLIENT, timeout_seconds: float = DEADLINE
-    ) -> ObjectConnection:
-        made = ObjectConnection(server.address, session=session, role=role, timeout_seconds=timeout_seconds)
-        connections.append(made)
-        return made
-
-    yield connected
-    for connection in connections:
-        connection.close()
 
 
 def view(got: bytes | memoryview) -> memoryview:
@@ -77,7 +45,7 @@ def view(got: bytes | memoryview) -> memoryview:
 
 def test_what_is_got_is_a_view_of_the_segment(start: Start, connect: Connect) -> None:
     server = start()
-    writer, reader = connect(server), connect(server, session=2)
+    writer, reader = connect(server.address), connect(server.address, session=2)
     content = os.urandom(3 * MIB + 5)
     reference = writer.put([content[:MIB], content[MIB:]])
     got = view(reader.get(reference))
@@ -89,20 +57,20 @@ def test_what_is_got_is_a_view_of_the_segment(start: Start, connect: Connect) ->
 
 
 def test_many_buffers_are_written_one_behind_the_other(start: Start, connect: Connect) -> None:
-    connection = connect(start())
+    connection = connect(start().address)
     pieces = [bytes([index % 251]) * (index % 7) for index in range(100_000)]
     assert connection.get(connection.put(pieces)) == b"".join(pieces)
 
 
 def test_small_objects_travel(start: Start, connect: Connect) -> None:
     server = start()
-    connection = connect(server)
+    connection = connect(server.address)
     assert connection.get(connection.put(b"x" * (SHARED_BYTES - 1))) == b"x" * (SHARED_BYTES - 1)
     assert not server.segments
 
 
 def test_an_object_is_mapped_once(start: Start, connect: Connect) -> None:
-    connection = connect(start())
+    connection = connect(start().address)
     reference = connection.put(b"x" * MIB)
     first, second = view(connection.get(reference)), view(connection.get(reference))
     assert first.obj is second.obj
@@ -114,7 +82,7 @@ def test_an_object_is_mapped_once(start: Start, connect: Connect) -> None:
 
 def test_half_of_the_descriptors_are_left_to_others(start: Start, connect: Connect) -> None:
     server = start()
-    references = connect(server).put_each([bytes([number]) * SHARED_BYTES for number in range(100)])
+    references = connect(server.address).put_each([bytes([number]) * SHARED_BYTES for number in range(100)])
     script = """
         import os, resource, sys
         from scaler_io.objects.connection import ObjectConnection
@@ -133,13 +101,13 @@ def test_half_of_the_descriptors_are_left_to_others(start: Start, connect: Conne
         connection.close()
         print("done")
     """
-    run(script, str(server.address), *(reference.pack().hex() for reference in references))
+    assert run_code(script, str(server.address), *(reference.pack().hex() for reference in references)) == "done\n"
 
 
 @pytest.mark.parametrize("exhausted", ["descriptors", "mappings"])
 def test_what_can_not_be_mapped_is_copied(start: Start, connect: Connect, exhausted: str) -> None:
     server = start()
-    references = connect(server).put_each([bytes([number]) * SHARED_BYTES for number in range(3)])
+    references = connect(server.address).put_each([bytes([number]) * SHARED_BYTES for number in range(3)])
     script = """
         import mmap, os, resource, sys
         from scaler_io.objects.connection import ObjectConnection
@@ -170,12 +138,15 @@ def test_what_can_not_be_mapped_is_copied(start: Start, connect: Connect, exhaus
         connection.close()
         print("done")
     """
-    run(script, str(server.address), exhausted, *(reference.pack().hex() for reference in references))
+    assert (
+        run_code(script, str(server.address), exhausted, *(reference.pack().hex() for reference in references))
+        == "done\n"
+    )
 
 
 def test_a_segment_is_used_again_when_nothing_of_it_is_used_any_more(start: Start, connect: Connect) -> None:
     server = start()
-    writer, reader = connect(server), connect(server, session=2)
+    writer, reader = connect(server.address), connect(server.address, session=2)
     reference = writer.put(b"1" * MIB)
     part = view(reader.get(reference))[5:10]
     writer.delete([reference])
@@ -192,7 +163,7 @@ def test_a_segment_is_used_again_when_nothing_of_it_is_used_any_more(start: Star
 
 def test_a_thousand_rounds_leave_one_free_segment_and_its_server_none(start: Start, connect: Connect) -> None:
     server = start("--memory-limit", str(64 * MIB))
-    writer, reader = connect(server), connect(server, session=2)
+    writer, reader = connect(server.address), connect(server.address, session=2)
     for number in range(1000):
         reference = writer.put(number.to_bytes(4, "little") * (SHARED_BYTES // 4))
         assert view(reader.get(reference))[-4:] == number.to_bytes(4, "little")
@@ -206,7 +177,7 @@ def test_a_thousand_rounds_leave_one_free_segment_and_its_server_none(start: Sta
 
 
 def test_a_put_that_does_not_wait(start: Start, connect: Connect) -> None:
-    connection = connect(start("--memory-limit", str(8 * MIB)))
+    connection = connect(start("--memory-limit", str(8 * MIB)).address)
     ended = threading.Event()
     outcomes: dict[int, ScalerError | None] = {}
 
@@ -238,7 +209,7 @@ def begin_ahead(connection: ObjectConnection, following: Sequence[Reference]) ->
 
 def test_what_is_read_ahead_is_here_when_it_is_asked_for(start: Start, connect: Connect) -> None:
     server = start()
-    connection = connect(server)
+    connection = connect(server.address)
     contents = [os.urandom(size) for size in (100_000, MIB, 1, 3 * MIB, SHARED_BYTES - 1, SHARED_BYTES)]
     references = [connection.put(content) for content in contents]
     begin_ahead(connection, references)
@@ -251,7 +222,7 @@ def test_what_is_read_ahead_is_here_when_it_is_asked_for(start: Start, connect: 
 @pytest.mark.parametrize("by_name", [True, False])
 def test_what_is_read_ahead_and_deleted_is_not_found(start: Start, connect: Connect, by_name: bool) -> None:
     server = start()
-    connection = connect(server)
+    connection = connect(server.address)
     references = [connection.put(bytes(size)) for size in (100_000, MIB)]
     begin_ahead(connection, references)
     if by_name:
@@ -268,7 +239,7 @@ def test_what_is_read_ahead_and_deleted_is_not_found(start: Start, connect: Conn
 
 def test_what_could_not_be_read_ahead_is_asked_for_again(start: Start, connect: Connect) -> None:
     server = start()
-    connection = connect(server, timeout_seconds=2)
+    connection = connect(server.address, timeout_seconds=2)
     here, gone = connection.put(bytes(MIB)), Reference(b"?" * 16, MIB)
     begin_ahead(connection, [gone, here])
     with pytest.raises(ObjectNotFoundError):
@@ -302,13 +273,13 @@ def test_a_forked_process_reads_for_itself_what_its_parent_reads_ahead(start: St
         print("done")
     """
     server = start()
-    run(script, str(server.address), str(server.process.pid))
+    assert run_code(script, str(server.address), str(server.process.pid)) == "done\n"
 
 
 def test_what_is_raised_by_who_is_told_harms_nobody(
     start: Start, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    connection = connect(start())
+    connection = connect(start().address)
 
     def done(error: ScalerError | None) -> None:
         raise ValueError("in the callback")
@@ -320,7 +291,7 @@ def test_what_is_raised_by_who_is_told_harms_nobody(
 
 def test_a_lost_server_ends_puts_that_do_not_wait(start: Start, connect: Connect) -> None:
     server = start()
-    connection = connect(server, timeout_seconds=0.5)
+    connection = connect(server.address, timeout_seconds=0.5)
     connection.open()
     server.process.send_signal(signal.SIGSTOP)
     errors: list[ScalerError | None] = []
@@ -340,7 +311,7 @@ def test_a_lost_server_ends_puts_that_do_not_wait(start: Start, connect: Connect
 
 def test_a_wrong_proof_is_refused(start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_thread, "read_token", lambda directory: b"guessed")
-    connection = connect(start())
+    connection = connect(start().address)
     with pytest.raises(ObjectRefusedError, match="AllocateObject came before a HostProof"):
         connection.put(b"x" * MIB)
     assert connection.get(connection.put(b"small")) == b"small"
@@ -357,15 +328,15 @@ def test_the_directory_is_for_its_owner_alone(start: Start) -> None:
 
 def test_views_outlive_server_and_connection(start: Start, connect: Connect) -> None:
     server = start()
-    connection = connect(server, timeout_seconds=0.2)
+    connection = connect(server.address, timeout_seconds=0.2)
     reference = connection.put(b"1" * MIB)
     got = view(connection.get(reference))
     server.kill()
     again = start(address=str(server.address))
     assert not again.segments and len(list(again.directory.parent.iterdir())) == 1  # of the killed one nothing is left
     with pytest.raises(ObjectNotFoundError):
-        connect(again).get(reference)
-    assert connect(again).put(b"2" * MIB)
+        connect(again.address).get(reference)
+    assert connect(again.address).put(b"2" * MIB)
     connection.close()
     assert got == b"1" * MIB
 
@@ -395,14 +366,7 @@ def test_a_forked_process_may_keep_what_its_parent_gives_back(start: Start, conn
         connection.close()
         print("done")
     """
-    run(script, str(server.address))
-
-
-def run(script: str, *words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *words], capture_output=True, encoding="utf-8", timeout=DEADLINE
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert run_code(script, str(server.address)) == "done\n"
 
 
 HOLDER = """
@@ -428,7 +392,7 @@ HOLDER = """
 @pytest.mark.parametrize("doing", ["read", "write"])
 def test_a_killed_process_gives_back_what_it_had(start: Start, connect: Connect, doing: str) -> None:
     server = start("--memory-limit", str(4 * MIB), "--client-timeout-seconds", "1000")
-    connection = connect(server)
+    connection = connect(server.address)
     reference = connection.put(b"1" * 1_000_000)
     command = [sys.executable, "-c", textwrap.dedent(HOLDER), str(server.address), doing, reference.pack().hex()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as replica_server:
@@ -486,14 +450,14 @@ def test_an_interrupted_put_is_no_segment_for_others(start: Start, connect: Conn
         connection.close()
         print("done")
     """
-    run(script, str(server.address))
+    assert run_code(script, str(server.address)) == "done\n"
     wait_until(lambda: len(server.segments) <= 1)
 
 
 @pytest.mark.soak
 def test_an_object_of_3_gib(start: Start, connect: Connect) -> None:
     server = start()
-    connection = connect(server)
+    connection = connect(server.address)
     block = os.urandom(256 * MIB)
     reference = connection.put([*[block] * 12, b"end"])
     got = view(connection.get(reference))
