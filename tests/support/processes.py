@@ -205,3 +205,9 @@ class Watched:
                 except ProcessLookupError:
                     continue
         self._pids = {}
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

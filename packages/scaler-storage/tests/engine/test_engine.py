@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scaler_io.links.effects import Log, Send
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
-from scaler_protocol import objects
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
 from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.messages import Message, Release
@@ -28,12 +27,11 @@ from scaler_protocol.storage import (
     PutObject,
 )
 from scaler_storage.engine import engine as core_module
-from scaler_storage.engine import reading, writing
 from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.engine.pool import OVERHEAD_BYTES
 from scaler_storage.engine.segments import MemorySegments
+from support.storage_engines import PART, EngineDriver, make_parts_small
 
-PART = 4
 SHARED = 1000
 """Objects from this size on have a segment that can be mapped."""
 ALICE, BOB, WORKER, OTHER_WORKER = (bytes([number]) * 16 for number in range(4))
@@ -41,47 +39,28 @@ NAME, OTHER = b"n" * 16, b"o" * 16
 
 
 @pytest.fixture(autouse=True)
-def small_parts() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        make_parts_small(patch)
-        yield
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_parts_small(monkeypatch)
 
 
-def make_parts_small(patch: pytest.MonkeyPatch) -> None:
-    for module in (objects, reading, writing):
-        patch.setattr(module, "PART_BYTES", PART)
+class SharedServer(EngineDriver):
+    """An engine with clients Alice (session 1) and Bob (session 2), and two workers."""
 
-
-class Server:
-    """A core with clients Alice (session 1) and Bob (session 2), and two workers."""
-
-    def __init__(self, memory_limit: int = 100_000, spill_limit: int = 0) -> None:
-        self.now = 0.0
-        self.segments = MemorySegments(shared_bytes=SHARED, directory="/segments", spills=bool(spill_limit))
-        self.core = StorageEngine(99, self.segments, memory_limit, 60.0, spill_limit or None)
+    def __init__(self, memory_limit: int = 100_000) -> None:
+        super().__init__(memory_limit, SHARED)
         self.join(ALICE, Role.CLIENT, 1)
         self.join(BOB, Role.CLIENT, 2)
         self.join(WORKER, Role.AGENT)
         self.join(OTHER_WORKER, Role.AGENT)
 
     def join(self, peer: bytes, role: int, session: int = 0, resumed: bool = False) -> None:
-        hello = Hello(role, peer, 1, session=session)
-        assert isinstance(self.core.admit(hello), Welcome)
-        self.says(peer, PeerJoined(hello, resumed))
+        assert {to for to, _ in self.admit(Hello(role, peer, 1, session=session), resumed=resumed)} <= {peer}
 
     def says(self, peer: bytes, event: HubEvent) -> list[Message]:
         """What is answered, to that peer and nobody else."""
-        self.core.handle(peer, event, self.now)
-        self.core.check()
-        sent = [effect for effect in self.core.settle(self.now) if isinstance(effect, Send)]
-        assert {effect.to for effect in sent} <= {peer}
-        return [effect.message for effect in sent]
-
-    def later(self, seconds: float) -> None:
-        """Time passes."""
-        self.now += seconds
-        self.core.settle(self.now)
-        self.core.check()
+        said = self.tell(peer, event)
+        assert {to for to, _ in said} <= {peer}
+        return [message for _, message in said]
 
     def put_part(
         self, peer: bytes, name: bytes, size: int, offset: int, part: bytes, session: int = 0
@@ -114,7 +93,7 @@ class Server:
 
 
 def test_that_storage_is_full_is_told_once_though_objects_come_and_go() -> None:
-    server, told = Server(memory_limit=OVERHEAD_BYTES + 2 * PART), list[str]()
+    server, told = SharedServer(memory_limit=OVERHEAD_BYTES + 2 * PART), list[str]()
     for _ in range(10):
         for name in (NAME, OTHER):
             server.core.handle(ALICE, PutObject(name, PART, Payloads([b"a" * PART]), 0, 0, 7), server.now)
@@ -126,7 +105,7 @@ def test_that_storage_is_full_is_told_once_though_objects_come_and_go() -> None:
 
 
 def test_operators_see_figures_and_nobody_else_does() -> None:
-    server = Server()
+    server = SharedServer()
     operator = b"p" * 16
     server.join(operator, Role.OPERATOR)
     assert server.put(ALICE, NAME, b"0123456789") is None
@@ -144,7 +123,7 @@ def test_operators_see_figures_and_nobody_else_does() -> None:
 
 
 def test_an_object_is_there_when_its_last_part_has_come() -> None:
-    server = Server()
+    server = SharedServer()
     assert server.put_part(ALICE, NAME, 10, 8, b"ij") is None
     assert server.put_part(ALICE, NAME, 10, 0, b"abcd") is None
     assert server.get(BOB, NAME) is None
@@ -154,7 +133,7 @@ def test_an_object_is_there_when_its_last_part_has_come() -> None:
 
 
 def test_who_only_looks_gets_no_bytes_and_the_edition() -> None:
-    server = Server()
+    server = SharedServer()
     assert not server.part(BOB, NAME, limit=0).found
     server.put(ALICE, NAME, b"abcde")
     looked, first, last = (server.part(BOB, NAME, *where) for where in [(0, 0), (0, PART), (PART, PART)])
@@ -167,14 +146,14 @@ def test_who_only_looks_gets_no_bytes_and_the_edition() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"a", b"abcd", b"abcde", b"abcdefgh"])
 def test_every_size_comes_back(content: bytes) -> None:
-    server = Server()
+    server = SharedServer()
     assert server.put(ALICE, NAME, content) is None
     assert server.get(WORKER, NAME) == content
     assert server.core.status().bytes == len(content) + OVERHEAD_BYTES
 
 
 def test_a_range_is_answered_with_what_one_part_holds_of_it() -> None:
-    server = Server()
+    server = SharedServer()
     server.put(ALICE, NAME, b"abcdefghij")
     for offset, limit, expected in [(1, 2, b"bc"), (2, 8, b"cd"), (8, 4, b"ij"), (10, 4, b""), (2**63, 4, b"")]:
         part = server.part(ALICE, NAME, offset, limit)
@@ -186,20 +165,20 @@ def test_a_range_is_answered_with_what_one_part_holds_of_it() -> None:
     [(10, 1, b"abcd"), (10, 0, b"abc"), (10, 0, b"abcde"), (10, 8, b"abcd"), (10, 12, b""), (0, 4, b""), (4, 0, b"")],
 )
 def test_a_part_that_is_none_is_refused_and_takes_no_memory(size: int, offset: int, part: bytes) -> None:
-    server = Server()
+    server = SharedServer()
     assert "not a part of" in str(server.put_part(ALICE, NAME, size, offset, part))
     assert server.core.status().bytes == 0
 
 
 def test_a_size_that_changes_ends_the_upload() -> None:
-    server = Server()
+    server = SharedServer()
     assert server.put_part(ALICE, NAME, 10, 0, b"abcd") is None
     assert "has 10 bytes, not 9" in str(server.put_part(ALICE, NAME, 9, 4, b"efgh"))
     assert server.core.status().writing == 0
 
 
 def test_an_id_is_refused_to_another_session() -> None:
-    server = Server()
+    server = SharedServer()
     assert server.put_part(BOB, NAME, 8, 0, b"wxyz") is None
     assert server.put(ALICE, NAME, b"abcdefgh") is None
     assert "belongs to another session" in str(server.put_part(BOB, NAME, 8, 4, b"wxyz"))
@@ -208,7 +187,7 @@ def test_an_id_is_refused_to_another_session() -> None:
 
 
 def test_the_first_complete_copy_wins_and_the_second_counts_as_stored() -> None:
-    server = Server()
+    server = SharedServer()
     assert server.put_part(WORKER, NAME, 8, 0, b"abcd", 1) is None
     assert server.put(OTHER_WORKER, NAME, b"ABCDEFGH", 1) is None
     assert server.put_part(WORKER, NAME, 8, 4, b"efgh", 1) is None
@@ -217,7 +196,7 @@ def test_the_first_complete_copy_wins_and_the_second_counts_as_stored() -> None:
 
 
 def test_beyond_the_limit_a_put_is_refused_until_something_is_freed() -> None:
-    server = Server(memory_limit=2 * OVERHEAD_BYTES + 10)
+    server = SharedServer(memory_limit=2 * OVERHEAD_BYTES + 10)
     assert server.put(ALICE, NAME, b"abcdef") is None
     server.core.handle(ALICE, PutObject(OTHER, 5, Payloads([b"abcd"])), 0.0)
     effects = server.core.settle(0.0)
@@ -230,14 +209,14 @@ def test_beyond_the_limit_a_put_is_refused_until_something_is_freed() -> None:
 
 
 def test_room_for_the_whole_object_is_kept_from_its_first_part_on() -> None:
-    server = Server(memory_limit=2 * OVERHEAD_BYTES + 10)
+    server = SharedServer(memory_limit=2 * OVERHEAD_BYTES + 10)
     assert server.put_part(ALICE, NAME, 10, 0, b"abcd") is None
     assert isinstance(server.put_part(BOB, OTHER, 1, 0, b"x"), StorageFullError)
     assert isinstance(server.put_part(BOB, OTHER, 2**64 - 1, 0, b"abcd"), StorageFullError)
 
 
 def test_a_session_deletes_only_its_own() -> None:
-    server = Server()
+    server = SharedServer()
     server.put(ALICE, NAME, b"alice")
     server.put(BOB, OTHER, b"bob")
     server.says(BOB, DeleteObjects([NAME]))
@@ -254,7 +233,7 @@ def test_a_session_deletes_only_its_own() -> None:
 
 
 def test_a_session_is_told_what_there_is_of_it() -> None:
-    server = Server()
+    server = SharedServer()
     server.put(ALICE, NAME, b"alice")
     server.put(WORKER, OTHER, b"for alice", session=1)
     server.put(BOB, b"b" * 16, b"bob")
@@ -265,7 +244,7 @@ def test_a_session_is_told_what_there_is_of_it() -> None:
 
 
 def test_a_session_is_owned_by_those_with_its_key() -> None:
-    server = Server()
+    server = SharedServer()
     first, fork, thief = (Hello(Role.CLIENT, bytes([number]) * 16, 1, session=7) for number in (11, 12, 13))
     first, fork, thief = (replace(hello, session_key=key) for hello, key in ((first, b"k"), (fork, b"k"), (thief, b"")))
     for hello in (first, fork):
@@ -282,14 +261,14 @@ def test_a_session_is_owned_by_those_with_its_key() -> None:
 
 
 def test_a_client_writes_only_into_its_own_session_and_a_worker_into_the_one_it_names() -> None:
-    server = Server()
+    server = SharedServer()
     assert "another client's" in str(server.put(ALICE, NAME, b"a", session=2))
     assert "names no session" in str(server.put(WORKER, NAME, b"a"))
     assert server.put(WORKER, NAME, b"a", session=2) is None
 
 
 def test_deleting_drops_what_is_half_written() -> None:
-    server = Server()
+    server = SharedServer()
     server.put_part(ALICE, NAME, 8, 0, b"abcd")
     server.put_part(WORKER, NAME, 8, 0, b"abcd", 1)
     server.says(ALICE, DeleteObjects([NAME]))
@@ -299,7 +278,7 @@ def test_deleting_drops_what_is_half_written() -> None:
 
 
 def test_a_lost_writer_leaves_nothing_half_written_and_everything_complete() -> None:
-    server = Server()
+    server = SharedServer()
     server.put(WORKER, NAME, b"complete", 1)
     server.put_part(WORKER, OTHER, 8, 0, b"half", 1)
     server.says(WORKER, PeerLost("gone"))
@@ -308,7 +287,7 @@ def test_a_lost_writer_leaves_nothing_half_written_and_everything_complete() -> 
 
 
 def test_a_lost_client_ends_its_session_for_everybody() -> None:
-    server = Server()
+    server = SharedServer()
     server.put(ALICE, NAME, b"hers")
     server.put(WORKER, OTHER, b"result", 1)
     server.put_part(WORKER, b"h" * 16, 8, 0, b"half", 1)
@@ -320,7 +299,7 @@ def test_a_lost_client_ends_its_session_for_everybody() -> None:
 
 
 def test_a_session_lives_as_long_as_one_client_of_it() -> None:
-    server = Server()
+    server = SharedServer()
     second = b"2" * 16
     server.join(second, Role.CLIENT, 1)
     server.put(ALICE, NAME, b"shared")
@@ -331,7 +310,7 @@ def test_a_session_lives_as_long_as_one_client_of_it() -> None:
 
 
 def test_results_wait_for_a_client_that_has_not_come_yet() -> None:
-    server = Server()
+    server = SharedServer()
     server.put(WORKER, NAME, b"early", 3)
     server.says(WORKER, PeerLost("gone"))
     server.join(b"3" * 16, Role.CLIENT, 3)
@@ -339,7 +318,7 @@ def test_results_wait_for_a_client_that_has_not_come_yet() -> None:
 
 
 def test_results_that_nobody_comes_for_are_freed_after_the_retention() -> None:
-    server = Server()
+    server = SharedServer()
     server.put(WORKER, NAME, b"first", 3)
     server.later(50)
     server.put(WORKER, OTHER, b"second", 3)
@@ -357,7 +336,7 @@ def test_results_that_nobody_comes_for_are_freed_after_the_retention() -> None:
 
 
 def test_a_worker_owns_the_session_of_its_tasks_tasks() -> None:
-    server = Server()
+    server = SharedServer()
     parent = b"p" * 16
     server.put(WORKER, NAME, b"early", 9)
     server.join(parent, Role.AGENT, 9)
@@ -369,7 +348,7 @@ def test_a_worker_owns_the_session_of_its_tasks_tasks() -> None:
 
 
 def test_a_peer_that_begins_anew_keeps_its_session_but_not_what_it_was_writing() -> None:
-    server = Server()
+    server = SharedServer()
     server.put(ALICE, NAME, b"kept")
     server.put_part(ALICE, OTHER, 8, 0, b"half")
     server.join(ALICE, Role.CLIENT, 1, resumed=True)
@@ -404,12 +383,12 @@ def test_a_refusal_says_what_is_wrong(hello: Hello, reason: str) -> None:
 
 def test_a_message_of_another_service_is_refused() -> None:
     with pytest.raises(ProtocolError, match="unexpected message Release"):
-        Server().core.handle(ALICE, Release([1]), 0.0)
+        SharedServer().core.handle(ALICE, Release([1]), 0.0)
 
 
 def test_the_memory_of_ended_sessions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_module, "_ENDED_LIMIT", 2)
-    server = Server()
+    server = SharedServer()
     for session in range(10, 15):
         server.join(b"e" * 16, Role.CLIENT, session)
         server.says(b"e" * 16, PeerLost("gone"))

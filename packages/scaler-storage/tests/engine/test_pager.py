@@ -9,10 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scaler_io.links.effects import Log, Send
-from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
+from scaler_io.links.events import PeerLost
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, ScalerError, StorageFullError, restore
-from scaler_protocol.handshake import Hello, Role, Welcome
+from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.messages import Message
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import (
@@ -33,6 +32,7 @@ from scaler_storage.engine.engine import WRITING_SECONDS, StorageEngine
 from scaler_storage.engine.pool import OVERHEAD_BYTES, RECYCLE_SECONDS
 from scaler_storage.engine.processes import GRACE_SECONDS, LOOK_SECONDS
 from scaler_storage.engine.segments import MemorySegments, Segment, size_class
+from support.storage_engines import EngineDriver
 
 KIB = 1024
 SHARED = 4 * KIB
@@ -43,8 +43,8 @@ ALICE, BOB, FAR = (bytes([number]) * 16 for number in range(3))
 NAMES = [bytes([letter]) * 16 for letter in b"uvwxyz"]
 
 
-class SharingServer:
-    """A core with clients Alice and Bob on its host (session 1), and one elsewhere; each answer is kept."""
+class SharingServer(EngineDriver):
+    """An engine with clients Alice and Bob on its host (session 1), and one elsewhere; each answer is kept."""
 
     def __init__(
         self,
@@ -54,22 +54,16 @@ class SharingServer:
         spill_limit: int | None = None,
         living: bool = False,
     ) -> None:
+        super().__init__(memory_limit, SHARED, spills=spills, spill_limit=spill_limit)
         self.living = living
-        self.now = 0.0
-        self.segments = MemorySegments(shared_bytes=SHARED, directory="/segments", spills=spills)
-        self.core = StorageEngine(99, self.segments, memory_limit, 60.0, spill_limit)
         self.answers: dict[int, Message] = {}
-        self.logs: list[str] = []
         self.requests = 0
         self.lives: dict[bytes, str] = {}
         for peer in (ALICE, BOB, FAR):
             self.join(peer)
 
     def join(self, peer: bytes) -> None:
-        hello = Hello(Role.CLIENT, peer, 1, session=1)
-        welcome = self.core.admit(hello)
-        assert isinstance(welcome, Welcome) and welcome.segment_directory == "/segments"
-        self.tell(peer, PeerJoined(hello, False))
+        self.admit(Hello(Role.CLIENT, peer, 1, session=1))
         if peer != FAR:
             self.lives[peer] = f"life{self.number()}" if self.living else ""
             self.tell(peer, HostProof(self.segments.token, self.lives[peer]))
@@ -78,26 +72,17 @@ class SharingServer:
         """Its process ends, and its connection does not break."""
         self.segments.dead.add(self.lives[peer])
         for _ in range(2):
-            self.now += LOOK_SECONDS
-            self.settle()
+            self.later(LOOK_SECONDS)
 
-    def tell(self, peer: bytes, event: HubEvent) -> None:
-        self.core.handle(peer, event, self.now)
-        self.settle()
-
-    def settle(self) -> None:
-        self.core.check()
-        for effect in self.core.settle(self.now):
-            if isinstance(effect, Send):
-                request = effect.message.request  # type: ignore[union-attr]
-                assert request not in self.answers
-                self.answers[request] = effect.message
-            else:
-                assert isinstance(effect, Log)
-                self.logs.append(effect.text)
-        self.core.check()
+    def settle(self) -> list[tuple[bytes, Message]]:
+        said = super().settle()
+        for _, message in said:
+            request = message.request  # type: ignore[union-attr]
+            assert request not in self.answers
+            self.answers[request] = message
         state = self.core._state
         assert not state.queue or state.pager.moving or state.pager.arriving
+        return said
 
     def work(self) -> None:
         """What is to be moved is moved."""

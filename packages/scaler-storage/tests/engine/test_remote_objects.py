@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -10,9 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scaler_io.links.effects import Send
-from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
-from scaler_protocol import objects
+from scaler_io.links.events import PeerJoined, PeerLost, SendFailed
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
 from scaler_protocol.handshake import Hello, Role
@@ -33,13 +31,12 @@ from scaler_protocol.storage import (
     PutObject,
     SpeakForHost,
 )
-from scaler_storage.engine import reading, writing
-from scaler_storage.engine.engine import RETURN_SECONDS, StorageEngine
+from scaler_storage.engine.engine import RETURN_SECONDS
 from scaler_storage.engine.pool import OVERHEAD_BYTES
 from scaler_storage.engine.remote_objects import FETCH_START_SECONDS
-from scaler_storage.engine.segments import MemorySegments
+from support.storage_engines import PART, EngineDriver, make_parts_small
 
-PART, SIZE = 4, 7
+SIZE = 7
 SIZE_MOST = 2**63 - 1
 CLIENT, WORKER = b"c" * 16, b"w" * 16
 HOSTS = (b"H" * 32, b"K" * 32)
@@ -47,45 +44,24 @@ VOICES = {b"1" * 16: HOSTS[0], b"2" * 16: HOSTS[0], b"3" * 16: HOSTS[1]}
 NAMES = [bytes([letter]) * 16 for letter in b"xyz"]
 
 
-def make_parts_small(patch: pytest.MonkeyPatch) -> None:
-    for module in (objects, reading, writing):
-        patch.setattr(module, "PART_BYTES", PART)
-
-
 @pytest.fixture(autouse=True)
-def small_parts() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        make_parts_small(patch)
-        yield
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_parts_small(monkeypatch)
 
 
-class Server:
-    """A core, and what it says to whom."""
+class HoldingServer(EngineDriver):
+    """An engine with a client and a worker, and who holds objects elsewhere."""
 
     def __init__(self, memory_limit: int = 100_000, shared_bytes: int = SIZE) -> None:
-        self.core = StorageEngine(9, MemorySegments(shared_bytes=shared_bytes, directory="/segments"), memory_limit)
-        self.now = 0.0
+        super().__init__(memory_limit, shared_bytes)
         self.join(CLIENT)
         self.join(WORKER)
 
-    def later(self, seconds: float) -> list[tuple[bytes, Message]]:
-        self.now += seconds
-        return self._settled()
-
     def join(self, peer: bytes) -> None:
         role, session = (Role.CLIENT, 1) if peer == CLIENT else (Role.AGENT, 0)
-        self.tell(peer, PeerJoined(Hello(role, peer, 1, session=session), False))
+        self.admit(Hello(role, peer, 1, session=session))
         if peer in VOICES:
             assert not self.tell(peer, SpeakForHost(VOICES[peer]))
-
-    def tell(self, peer: bytes, event: HubEvent) -> list[tuple[bytes, Message]]:
-        self.core.handle(peer, event, self.now)
-        return self._settled()
-
-    def _settled(self) -> list[tuple[bytes, Message]]:
-        said = [(effect.to, effect.message) for effect in self.core.settle(self.now) if isinstance(effect, Send)]
-        self.core.check()
-        return said
 
     def hold(self, name: bytes, edition: int, host: bytes = HOSTS[0], session: int = 1) -> ObjectStored:
         [(peer, answer)] = self.tell(WORKER, HoldObject(name, SIZE, session, edition, host, 5))
@@ -106,7 +82,7 @@ def refusal(answer: Message) -> Exception:
 
 
 def test_what_is_held_takes_no_memory_and_is_brought_when_somebody_wants_it() -> None:
-    server, voice = Server(), b"1" * 16
+    server, voice = HoldingServer(), b"1" * 16
     server.join(voice)
     assert server.hold(NAMES[0], 77).edition == 77
     status = server.core.status()
@@ -130,7 +106,7 @@ def test_what_is_held_takes_no_memory_and_is_brought_when_somebody_wants_it() ->
 
 
 def test_what_one_agent_does_not_bring_another_one_of_its_host_does() -> None:
-    server = Server()
+    server = HoldingServer()
     for voice in (b"1" * 16, b"2" * 16):
         server.join(voice)
     server.hold(NAMES[0], 77)
@@ -149,7 +125,7 @@ def test_what_one_agent_does_not_bring_another_one_of_its_host_does() -> None:
 
 
 def test_who_does_not_begin_is_not_waited_for() -> None:
-    server = Server()
+    server = HoldingServer()
     server.join(b"1" * 16)
     server.hold(NAMES[0], 77)
     [(first, wanted)] = server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
@@ -170,7 +146,7 @@ def test_who_does_not_begin_is_not_waited_for() -> None:
 
 
 def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again() -> None:
-    server, voice, late = Server(), b"1" * 16, b"l" * 16
+    server, voice, late = HoldingServer(), b"1" * 16, b"l" * 16
     [(_, missing)] = server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
     assert isinstance(missing, ObjectPart) and not missing.found
     server.tell(late, PeerJoined(Hello(Role.AGENT, late, 1, peer_incarnation=8), False))
@@ -191,7 +167,7 @@ def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again
 
 
 def test_hosts_are_told_once_in_a_turn_what_is_deleted() -> None:
-    server, voice = Server(), b"1" * 16
+    server, voice = HoldingServer(), b"1" * 16
     server.join(voice)
     for number, name in enumerate(NAMES, 1):
         server.hold(name, number)
@@ -210,7 +186,7 @@ def test_hosts_are_told_once_in_a_turn_what_is_deleted() -> None:
 
 
 def test_what_is_deleted_while_its_host_is_out_of_reach_is_not_held_when_that_comes_back() -> None:
-    server, voice = Server(), b"1" * 16
+    server, voice = HoldingServer(), b"1" * 16
     server.join(voice)
     for number, name in enumerate(NAMES, 1):
         server.hold(name, number)
@@ -231,7 +207,7 @@ def test_what_is_deleted_while_its_host_is_out_of_reach_is_not_held_when_that_co
 
 
 def test_no_room_for_what_is_wanted_fails_who_wants_it_and_nothing_else() -> None:
-    server, voice = Server(memory_limit=OVERHEAD_BYTES + SIZE - 1), b"1" * 16
+    server, voice = HoldingServer(memory_limit=OVERHEAD_BYTES + SIZE - 1), b"1" * 16
     server.join(voice)
     server.hold(NAMES[0], 77)
     server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
@@ -244,7 +220,7 @@ def test_no_room_for_what_is_wanted_fails_who_wants_it_and_nothing_else() -> Non
 
 
 def test_only_agents_speak_for_hosts_and_only_hosts_with_agents_hold() -> None:
-    server = Server()
+    server = HoldingServer()
     for peer, host in ((CLIENT, HOSTS[0]), (WORKER, b"short")):
         with pytest.raises(ProtocolError, match="can not serve a host"):
             server.tell(peer, SpeakForHost(host))
@@ -260,7 +236,7 @@ def test_only_agents_speak_for_hosts_and_only_hosts_with_agents_hold() -> None:
 
 def test_what_others_say_they_hold_can_be_told_of() -> None:
     """Nobody sees the bytes of it, and their sum may be more than a status can hold."""
-    server, voice, operator = Server(), b"1" * 16, b"o" * 16
+    server, voice, operator = HoldingServer(), b"1" * 16, b"o" * 16
     server.join(voice)
     server.tell(operator, PeerJoined(Hello(Role.OPERATOR, operator, 1), False))
     for name in NAMES:
@@ -292,7 +268,7 @@ class HoldingModel(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         make_parts_small(self.patch)
-        self.server = Server(shared_bytes=SIZE + 1)
+        self.server = HoldingServer(shared_bytes=SIZE + 1)
         self.things: dict[bytes, Thing] = {}
         self.replica_servers: set[bytes] = set()
         self.readers: dict[bytes, int] = dict.fromkeys(NAMES, 0)

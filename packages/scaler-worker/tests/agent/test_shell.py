@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -41,33 +40,11 @@ from scaler_protocol.messages import (
     Withdraw,
 )
 from scaler_protocol.payloads import Payloads
+from support.faults import template_of
+from support.processes import Watched
+from support.waiting import wait_text
 
 Start = Callable[..., Any]
-
-
-def wait_for(path: Path, seconds: float = 20.0) -> str:
-    """The text of a file that a task writes."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if path.exists() and (text := path.read_text(encoding="utf-8")):
-            return text
-        time.sleep(0.005)
-    raise AssertionError(f"no {path}")
-
-
-def survivors(pids: set[int], seconds: float = 5.0) -> list[str]:
-    """What is still there of these processes after a while; zombies are not."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = []
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-                if status.rpartition(")")[2].split()[0] != "Z":
-                    found.append(status)
-        if not found or time.monotonic() > deadline:
-            return found
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("event_loop", ["builtin", "uvloop"])
@@ -132,9 +109,9 @@ def test_withdrawn_runs(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
     [running] = scheduler.run(hang, (str(started),))
     queued = scheduler.run(abs, *((-i,) for i in range(10)))
     scheduler.pump()
-    pid = int(wait_for(started))
+    pid = int(wait_text(started))
     withdrawn = [running, *queued[5:]]
-    scheduler.send(Withdraw([scheduler.runs[task] for task in withdrawn]))
+    scheduler.say(Withdraw([scheduler.runs[task] for task in withdrawn]))
     scheduler.until(lambda: scheduler.done.keys() >= set(withdrawn))
     assert all(scheduler.done[task][0] == Status.CANCELLED for task in withdrawn)
     assert scheduler.results(queued[:5]) == [0, 1, 2, 3, 4]
@@ -237,8 +214,8 @@ def test_recall_gives_back_the_newest(scheduler: Any, cluster: Start, tmp_path: 
 
     scheduler.run(hold, (str(started), str(release)))
     queued = scheduler.run(abs, *((-i,) for i in range(10)))
-    wait_for(started)
-    scheduler.send(Recall(3))
+    wait_text(started)
+    scheduler.say(Recall(3))
     scheduler.until(lambda: scheduler.heard(Returned))
     assert sorted(scheduler.heard(Returned)[0].runs) == [scheduler.runs[task] for task in queued[-3:]]
     release.touch()
@@ -266,8 +243,8 @@ def test_outcomes_are_kept_until_released(scheduler: Any, cluster: Start) -> Non
     cluster("-n", "1")
     tasks = scheduler.run(abs, (-1,), (-2,))
     assert scheduler.results(tasks) == [1, 2]
-    scheduler.send(Release(tasks[:1]))
-    scheduler.send(Resend(tasks))
+    scheduler.say(Release(tasks[:1]))
+    scheduler.say(Resend(tasks))
     scheduler.until(lambda: scheduler.times_done[tasks[1]] == 2)
     assert scheduler.times_done[tasks[0]] == 1
 
@@ -292,7 +269,7 @@ def test_a_new_scheduler_hears_what_is_held(scheduler: Any, cluster: Start, tmp_
         [resume] = restarted.heard(Resume)
         assert list(resume.running) == running and list(resume.runs) == [scheduler.runs[task] for task in running]
         assert list(resume.finished) == finished
-        restarted.send(Resend(finished))
+        restarted.say(Resend(finished))
         release.touch()
         assert restarted.results(finished + running) == [1, 7]
     finally:
@@ -335,7 +312,7 @@ def test_the_template_may_be_killed(scheduler: Any, cluster: Start, tmp_path: Pa
     before = agent.family()
     [task] = scheduler.run(hold, (str(release),))
     scheduler.pump()
-    template = agent.template()
+    template = template_of(agent.pid)
     os.kill(template, signal.SIGKILL)
     scheduler.until(lambda: "starting another one" in agent.log())
     release.touch()
@@ -366,9 +343,10 @@ def test_processes_of_a_task_end_with_it_in_whatever_sessions(scheduler: Any, cl
     [task] = scheduler.run(descend, (str(started),))
     scheduler.until(lambda: started.exists() and started.read_text("utf-8").count("\n") == 3)
     pids = set(map(int, started.read_text("utf-8").split()))
-    scheduler.send(Withdraw([scheduler.runs[task]]))
-    scheduler.until(lambda: task in scheduler.done)
-    assert survivors(pids) == []
+    with Watched(pids) as watched:
+        scheduler.say(Withdraw([scheduler.runs[task]]))
+        scheduler.until(lambda: task in scheduler.done)
+        assert watched.wait_gone(5) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -384,14 +362,15 @@ def test_nothing_survives_the_agent(scheduler: Any, cluster: Start, tmp_path: Pa
             pass
 
     scheduler.run(spin, (str(started),))
-    wait_for(started)
+    wait_text(started)
     scheduler.until(lambda: "Worker[2] started" in agent.log())
     family = agent.family()
     assert len(family) == 6
-    agent.process.send_signal(number)
-    code = agent.process.wait(10)
-    assert code == (-9 if number == signal.SIGKILL else 0)
-    assert survivors(family) == []
+    with Watched(family) as watched:
+        agent.process.send_signal(number)
+        code = agent.process.wait(10)
+        assert code == (-9 if number == signal.SIGKILL else 0)
+        assert watched.wait_gone(5) == []
     scheduler.until(lambda: scheduler.lost)
 
 
@@ -433,7 +412,7 @@ def test_a_scheduler_at_port_0_is_refused() -> None:
 
 def test_the_scheduler_may_end_it(scheduler: Any, cluster: Start) -> None:
     agent = cluster("-n", "1")
-    scheduler.send(Shutdown())
+    scheduler.say(Shutdown())
     assert agent.process.wait(10) == 0
 
 
@@ -646,7 +625,7 @@ def test_an_agent_outlives_effects_that_fail(scheduler: Any, cluster: Start, tmp
     [timed] = scheduler.run(time.sleep, (100,), timeout_seconds=0.2)
     [withdrawn] = scheduler.run(hang, (str(started),))
     scheduler.until(lambda: started.exists() or withdrawn in scheduler.done)
-    scheduler.send(Withdraw([scheduler.runs[withdrawn]]))
+    scheduler.say(Withdraw([scheduler.runs[withdrawn]]))
     tasks = [*plain, timed, withdrawn]
     scheduler.until(lambda: scheduler.done.keys() >= set(tasks))
     later = scheduler.run(abs, *((-i,) for i in range(50)))

@@ -1,0 +1,63 @@
+"""The engine of object storage without its server: what it is told, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler_io.links.effects import Log, Send
+from scaler_io.links.events import HubEvent, PeerJoined
+from scaler_protocol import objects
+from scaler_protocol.handshake import Hello, Welcome
+from scaler_protocol.messages import Message
+from scaler_storage.engine import reading, writing
+from scaler_storage.engine.engine import StorageEngine
+from scaler_storage.engine.segments import MemorySegments
+
+PART = 4
+
+
+def make_parts_small(patch: pytest.MonkeyPatch) -> None:
+    """Objects are written and read in parts of PART bytes."""
+    for module in (objects, reading, writing):
+        patch.setattr(module, "PART_BYTES", PART)
+
+
+class EngineDriver:
+    """An engine over segments in memory, which checks its invariants after each event, and a clock."""
+
+    def __init__(
+        self, memory_limit: int, shared_bytes: int, *, spills: bool = False, spill_limit: int | None = None
+    ) -> None:
+        self.now = 0.0
+        self.logs: list[str] = []
+        self.segments = MemorySegments(shared_bytes=shared_bytes, directory="/segments", spills=spills)
+        self.core = StorageEngine(99, self.segments, memory_limit, 60.0, spill_limit)
+
+    def admit(self, hello: Hello, *, resumed: bool = False) -> list[tuple[bytes, Message]]:
+        """Somebody joins; what is said."""
+        welcome = self.core.admit(hello)
+        assert isinstance(welcome, Welcome) and welcome.segment_directory == "/segments"
+        return self.tell(hello.identity, PeerJoined(hello, resumed))
+
+    def tell(self, peer: bytes, event: HubEvent) -> list[tuple[bytes, Message]]:
+        """What is said to whom because of this event."""
+        self.core.handle(peer, event, self.now)
+        return self.settle()
+
+    def later(self, seconds: float) -> list[tuple[bytes, Message]]:
+        """What is said after so long."""
+        self.now += seconds
+        return self.settle()
+
+    def settle(self) -> list[tuple[bytes, Message]]:
+        """What is to be said; what is to be logged goes to `logs`."""
+        self.core.check()
+        said = []
+        for effect in self.core.settle(self.now):
+            if isinstance(effect, Send):
+                said.append((effect.to, effect.message))
+            else:
+                assert isinstance(effect, Log)
+                self.logs.append(effect.text)
+        self.core.check()
+        return said
