@@ -535,20 +535,18 @@ def test_a_killed_agent_leaves_nothing_in_the_temporary_directory(
     assert list(temporary.iterdir()) == []
 
 
-def close_descriptors() -> None:
-    os.closerange(3, 4096)
+@pytest.mark.parametrize("name", ["close", "overwrite"])
+def test_a_task_that_takes_its_workers_descriptors_is_named(scheduler: Any, cluster: Start, name: str) -> None:
+    def close() -> None:
+        os.closerange(3, 4096)
 
+    def overwrite() -> None:
+        pipe = os.pipe()
+        for descriptor in set(range(3, 40)) - {*pipe}:
+            os.dup2(pipe[1], descriptor)
 
-def overwrite_descriptors() -> None:
-    pipe = os.pipe()
-    for descriptor in set(range(3, 40)) - {*pipe}:
-        os.dup2(pipe[1], descriptor)
-
-
-@pytest.mark.parametrize("function", [close_descriptors, overwrite_descriptors])
-def test_a_task_that_takes_its_workers_descriptors_is_named(scheduler: Any, cluster: Start, function: Any) -> None:
     agent = cluster("-n", "1")
-    [task] = scheduler.run(function, ())
+    [task] = scheduler.run({"close": close, "overwrite": overwrite}[name], ())
     error = scheduler.error(task, Status.LOST)
     assert isinstance(error, WorkerDiedError)
     assert "ended because a task closed or overwrote its descriptors while it ran the task" in str(error)
