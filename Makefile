@@ -14,7 +14,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help sync fmt lint type test cov bench soak chaos pins wheels demo
+.PHONY: help sync fmt lint type test cov bench soak chaos pins api wheels demo
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -60,6 +60,9 @@ chaos: $(VENV_STAMP) ## the tests that kill processes at random
 
 pins: $(VENV_STAMP) ## take the newest third-party versions into pyproject.toml
 	$(RUN)/python tools/pins.py $(UV)
+
+api: $(VENV_STAMP) ## write docs/api.md from the docstrings
+	$(RUN)/python tools/api.py
 
 wheels: $(UV_STAMP) ## build the eight wheels into dist/
 	@rm -rf dist

@@ -35,8 +35,20 @@ def dask_scheduler(
 ) -> Callable[..., Any]:
     """A scheduler for Dask: for `compute(scheduler=…)` and `dask.config.set(scheduler=…)`.
 
-    The options are those of `Client.get`, for every task. Raises ImportError where there is no Dask, or one that is too
-    old; the scheduler itself raises TypeError for options that it does not know.
+    Args:
+        client: runs the tasks.
+        capabilities: what a worker must offer, by name; -1 for presence, otherwise a quantity.
+        priority: higher is more urgent.
+        retries: how often to run a task again after an exception of its code.
+
+    Raises:
+        ImportError: Dask is not installed, or is older than 2025.1.
+        TypeError: raised by the scheduler itself, for options of Dask that it does not know.
+
+    >>> import dask
+    >>> lazy = dask.delayed(sum)([dask.delayed(abs)(-1), 2])
+    >>> lazy.compute(scheduler=dask_scheduler(client))
+    3
     """
     try:
         from dask._task_spec import Alias, DataNode, convert_legacy_graph

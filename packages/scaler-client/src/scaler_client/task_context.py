@@ -26,7 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CurrentTask:
-    """The task that the calling code is part of; `attempt` counts its runs from 1, `worker` names the process."""
+    """The task that runs the calling code. Made by `current_task`.
+
+    Attributes:
+        id: the id of the task, the `task_id` of its future.
+        attempt: number of the run, from 1; above 1 if the task was run again.
+        worker: the name of the worker process.
+
+    >>> future = client.submit(lambda: current_task().id)
+    >>> future.result() == future.task_id
+    True
+    """
 
     id: int
     attempt: int
@@ -124,8 +134,6 @@ def is_fork() -> bool:
 
 def current_task() -> CurrentTask | None:
     """The task that runs the calling code, or that has forked the calling process; None outside of tasks.
-
-    Its attributes: `id`, `attempt` (runs, from 1), `worker` (the name of the process).
 
     >>> current_task() is None, client.submit(lambda: current_task().attempt).result()
     (True, 1)

@@ -24,6 +24,7 @@ class Serializer(ABC):
     ...     @staticmethod
     ...     def serialize(obj):
     ...         return pickle.dumps(obj)
+    ...
     ...     @staticmethod
     ...     def deserialize(payload):
     ...         return pickle.loads(payload)
@@ -35,12 +36,32 @@ class Serializer(ABC):
     @staticmethod
     @abstractmethod
     def serialize(obj: Any) -> bytes:
-        """The bytes of a function, an argument or a result; what it raises is the error of the call."""
+        """The bytes of a function, an argument or a result; what it raises is the error of the call.
+
+        Args:
+            obj: the function, argument or result.
+
+        >>> import pickle
+        >>> class Pickles(Serializer):
+        ...     serialize, deserialize = staticmethod(pickle.dumps), staticmethod(pickle.loads)
+        >>> type(Pickles.serialize([1, 2]))
+        <class 'bytes'>
+        """
 
     @staticmethod
     @abstractmethod
     def deserialize(payload: bytes) -> Any:
-        """The object from the bytes of `serialize`; what it raises becomes a DeserializeError of the call."""
+        """The object from the bytes of `serialize`; what it raises becomes a DeserializeError of the call.
+
+        Args:
+            payload: what `serialize` returned.
+
+        >>> import pickle
+        >>> class Pickles(Serializer):
+        ...     serialize, deserialize = staticmethod(pickle.dumps), staticmethod(pickle.loads)
+        >>> Pickles.deserialize(Pickles.serialize([1, 2]))
+        [1, 2]
+        """
 
 
 def join_parts(names: Sequence[str], parts: Sequence[bytes]) -> bytes:

@@ -16,7 +16,14 @@ T = TypeVar("T")
 
 
 class ClientExecutor(concurrent.futures.Executor):
-    """Runs calls on the cluster of a client: `map` yields in order as results arrive, `shutdown` keeps the client."""
+    """A client as a `concurrent.futures.Executor`. Made by `Client.executor`.
+
+    `map` yields results in order as they arrive. `shutdown` leaves the client connected.
+
+    >>> with client.executor() as executor:
+    ...     list(executor.map(pow, [2, 3], [3, 2]))
+    [8, 9]
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -25,7 +32,20 @@ class ClientExecutor(concurrent.futures.Executor):
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]:
-        """Submit a call; raises RuntimeError after `shutdown`, and what `Client.submit` raises."""
+        """Submit one call, as `Client.submit`.
+
+        Args:
+            fn: any callable.
+            args, kwargs: its arguments.
+
+        Raises:
+            RuntimeError: the executor is shut down.
+            TypeError: the function does not accept these arguments, or something cannot be serialized.
+            ClientQuitError: the client is disconnected.
+
+        >>> client.executor().submit(pow, 2, 10).result()
+        1024
+        """
         with self._lock:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -34,7 +54,14 @@ class ClientExecutor(concurrent.futures.Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse further calls; wait for unfinished ones, or cancel them."""
+        """Refuse further calls; the client stays connected.
+
+        Args:
+            wait: whether to wait until all calls of this executor are done.
+            cancel_futures: whether to cancel unfinished calls first.
+
+        >>> client.executor().shutdown()
+        """
         with self._lock:
             self._closed = True
             futures = [future for future in self._futures if not future.done()]

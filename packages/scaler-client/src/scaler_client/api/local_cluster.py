@@ -55,9 +55,9 @@ class SchedulerClusterCombo:
         preload: what each worker runs when it starts, `module` or `module:function`.
         memory_limit, segment_directory, spill_directory, spill_limit: bytes of stored objects in memory, where they
             are, and where and how many bytes of them may be moved to disk.
-        worker_io_threads, scheduler_io_threads, load_balance_seconds, load_balance_trigger_times: without effect, like
-            hard_processor_suspend, scaler_policy, worker_manager_id and security_config: only the defaults are
-            accepted, for older programs.
+        worker_io_threads, scheduler_io_threads, load_balance_seconds, load_balance_trigger_times: without effect, for
+            older programs; only the defaults are accepted.
+        hard_processor_suspend, scaler_policy, worker_manager_id, security_config: the same.
 
     Raises:
         AddressError, CapabilityError, ValueError, TypeError: a parameter is invalid; the message names it.

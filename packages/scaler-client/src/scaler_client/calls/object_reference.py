@@ -53,7 +53,7 @@ class ObjectReference(Generic[T]):
     Made by `Client.send_object`. The object is freed with its last reference, or by `release`, once no call needs it.
 
     Attributes:
-        name: what monitors may call it, bytes.
+        name: what monitors may call it.
         size: its serialized size in bytes.
 
     >>> reference = client.send_object([1, 2, 3], name="numbers")

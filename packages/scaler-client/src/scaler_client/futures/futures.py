@@ -58,9 +58,17 @@ _CONSTANTS: Final = pickles.SCALARS
 
 
 class ScalerFuture(Future[T]):
-    """The result of one call, now or later: a `concurrent.futures.Future`.
+    """The result of one call, now or later: a `concurrent.futures.Future`, which can also be awaited.
 
-    It counts as running from the start, queued or not, and can be cancelled until it is done.
+    It counts as running from the start, queued or not, and can be cancelled until it is done. As an argument of another
+    call it stands for its result. Made by `Client.submit`, `Client.submit_verbose` and `Client.get`.
+
+    Attributes:
+        task_id: the id of the task, which monitors show in hexadecimal; 0 for a node of a graph that is data.
+
+    >>> future = client.submit(pow, 2, 10)
+    >>> client.submit(sum, [future, 1]).result()
+    1025
     """
 
     __slots__ = (
@@ -75,6 +83,8 @@ class ScalerFuture(Future[T]):
         "_weight",
         "task_id",
     )
+
+    task_id: int
 
     def __init__(
         self, owner: FutureOwner, task_id: int, group: CallGroup, call: bytes, needs: Sequence[Dependency] = ()
@@ -155,25 +165,61 @@ class ScalerFuture(Future[T]):
     # --- the interface of concurrent.futures ------------------------------------------------------------------------
 
     def cancel(self, timeout: float | None = None) -> bool:
-        """Give the call up, queued or running; False if it is done. Never blocks, so that `timeout` has no effect."""
+        """Cancel the call, queued or running; returns False if it is done. Never blocks.
+
+        The worker that runs the call is replaced.
+
+        Args:
+            timeout: without effect, for older programs.
+
+        >>> import time
+        >>> client.submit(time.sleep, 60).cancel()
+        True
+        """
         return self._end(Status.CANCELLED, None) or self._status == Status.CANCELLED
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
+        """Whether it was cancelled.
+
+        >>> client.submit(abs, -1).cancelled()
+        False
+        """
         return self._status == Status.CANCELLED
 
     def running(self) -> bool:
-        """Whether it is neither done nor cancelled."""
+        """Whether it is neither done nor cancelled.
+
+        >>> import time
+        >>> client.submit(time.sleep, 60).running()
+        True
+        """
         return self._status == _PENDING
 
     def done(self) -> bool:
-        """Whether there is a result, an exception or a cancellation."""
+        """Whether there is a result, an exception or a cancellation.
+
+        >>> import time
+        >>> client.submit(time.sleep, 60).done()
+        False
+        """
         return self._status != _PENDING
 
     def result(self, timeout: float | None = None) -> T:
-        """The result. Raises what the call raised, CancelledError, or TimeoutError after `timeout` seconds.
+        """Wait for the result. Raises what the call raised, or the ScalerError with which the task failed.
 
-        After a StorageLostError, an OSError, or an exception of loading the result, asking again tries again.
+        Args:
+            timeout: seconds to wait, None for no limit. To fetch a result that is ready takes a second more at most.
+
+        Raises:
+            CancelledError: the call was cancelled.
+            TimeoutError: there is no result within `timeout` seconds.
+            DeserializeError: the result cannot be loaded here; the next call tries again.
+            StorageLostError, OSError: the result cannot be fetched; the next call tries again.
+            ValueError: `timeout` is not a number.
+            RuntimeError: the calling thread is one that must not wait, such as a finalizer in a thread of the client.
+
+        >>> client.submit(pow, 2, 10).result(timeout=60)
+        1024
         """
         if self._status < _CANCELLED:
             self._finish(timeout)
@@ -189,7 +235,20 @@ class ScalerFuture(Future[T]):
             self = None  # type: ignore[assignment]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The exception that `result` would raise, None where there is a result."""
+        """Wait for the exception that `result` raises; None if there is a result.
+
+        Args:
+            timeout: seconds to wait, None for no limit.
+
+        Raises:
+            CancelledError: the call was cancelled.
+            TimeoutError: the call is not done within `timeout` seconds.
+            ValueError: `timeout` is not a number.
+            RuntimeError: the calling thread is one that must not wait, such as a finalizer in a thread of the client.
+
+        >>> client.submit(int, "one").exception()
+        ValueError("invalid literal for int() with base 10: 'one'")
+        """
         try:
             if self._status < _CANCELLED:
                 self._finish(timeout)
@@ -208,7 +267,17 @@ class ScalerFuture(Future[T]):
             self = error = None  # type: ignore[assignment]
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call `fn(future)` when it is done: in a thread for callbacks, or here where it is done already."""
+        """Call `fn(future)` when it is done: in the client's callback thread, or at once if it is done already.
+
+        Args:
+            fn: takes the future. Its exceptions are logged.
+
+        >>> import threading
+        >>> done = threading.Event()
+        >>> client.submit(abs, -1).add_done_callback(lambda future: done.set())
+        >>> done.wait(timeout=60)
+        True
+        """
         if self._status == _PENDING:
             watch = self._watching()
             with watch.lock:
@@ -227,22 +296,60 @@ class ScalerFuture(Future[T]):
             due_callbacks.call(self, self._watch.callbacks)
 
     def profiling_info(self) -> ProfilingInfo:
-        """What the run cost; raises ValueError where it has not finished."""
+        """What the run of the call cost.
+
+        Raises:
+            ValueError: the call has not been run to its end.
+
+        >>> future = client.submit(abs, -1)
+        >>> future.result(), future.profiling_info().attempt
+        (1, 1)
+        """
         if self._reports is None:
             raise ValueError(f"{self!r} was not run to its end: there is no profile")
         return profiling_info(self._reports.profile(self.task_id), self._reports.worker)
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Whether it was not cancelled."""
+        """Whether it was not cancelled; for code that runs calls itself, as in `concurrent.futures`.
+
+        >>> client.submit(abs, -1).set_running_or_notify_cancel()
+        True
+        """
         return self._status != _CANCELLED
 
     def set_result(self, result: T) -> None:
-        """End it with a value of one's own; raises InvalidStateError if it had ended."""
+        """End the future with this result; the call is cancelled.
+
+        Args:
+            result: what `result` returns from now on.
+
+        Raises:
+            InvalidStateError: it is done.
+
+        >>> import time
+        >>> future = client.submit(time.sleep, 60)
+        >>> future.set_result("enough")
+        >>> future.result()
+        'enough'
+        """
         if not self._end(_VALUE, result):
             raise InvalidStateError(f"{self!r}")
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """End it with an exception of one's own; raises InvalidStateError if it had ended."""
+        """End the future with this exception; the call is cancelled.
+
+        Args:
+            exception: what `result` raises from now on.
+
+        Raises:
+            InvalidStateError: it is done.
+
+        >>> import time
+        >>> future = client.submit(time.sleep, 60)
+        >>> future.set_exception(KeyError("enough"))
+        >>> future.exception()
+        KeyError('enough')
+        """
         assert exception is not None
         if not self._end(_ERROR, (exception, exception.__traceback__)):
             raise InvalidStateError(f"{self!r}")

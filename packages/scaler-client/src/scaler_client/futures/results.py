@@ -36,7 +36,19 @@ class RemoteTracebackError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProfilingInfo:
-    """What the run cost: seconds and bytes; `worker` names the process, `attempt` counts the runs from 1."""
+    """What the run of a call cost. Made by `ScalerFuture.profiling_info`.
+
+    Attributes:
+        duration_s: wall time in seconds.
+        cpu_time_s: CPU time of all threads of the worker in seconds; of very short runs `duration_s`.
+        memory_peak: the largest resident memory of the worker since it started, in bytes.
+        worker: the name of the worker process.
+        attempt: number of the run, from 1; above 1 if the task was run again.
+
+    >>> future = client.submit(sum, range(1000))
+    >>> future.result(), future.profiling_info().memory_peak > 0
+    (499500, True)
+    """
 
     duration_s: float
     cpu_time_s: float
@@ -46,12 +58,22 @@ class ProfilingInfo:
 
     @property
     def duration_us(self) -> int:
-        """The duration in microseconds."""
+        """Wall time in microseconds.
+
+        >>> future = client.submit(sum, range(1000))
+        >>> future.result(), future.profiling_info().duration_us >= 0
+        (499500, True)
+        """
         return round(self.duration_s * 1e6)
 
     @property
     def peak_memory(self) -> int:
-        """The same as `memory_peak`."""
+        """The same as `memory_peak`.
+
+        >>> future = client.submit(sum, range(1000))
+        >>> future.result(), future.profiling_info().peak_memory > 0
+        (499500, True)
+        """
         return self.memory_peak
 
 
