@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from scaler_client.core.records import CallBlock, CallGroup
 from scaler_client.objects import rebuild
 from scaler_client.objects.handles import StoredObject, StoredPayload, object_bytes
 from scaler_client.objects.rebuild import weak_source
+from scaler_client.objects.store import ClientStorage
 from scaler_client.payloads import pickles
 from scaler_io.objects.segments import Copying, copies
 from scaler_protocol.buffers import Payload
@@ -42,7 +43,7 @@ class Nobody:
 
 
 class FakeStorage:
-    """An ArgumentStorage, and the home of its objects."""
+    """A ClientStorage without a server."""
 
     def __init__(self) -> None:
         self.losses = 0
@@ -83,7 +84,7 @@ def storage() -> FakeStorage:
 
 @pytest.fixture
 def arguments(storage: FakeStorage) -> ArgumentCache:
-    return ArgumentCache(Nobody(), storage)
+    return ArgumentCache(Nobody(), cast(ClientStorage, storage))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import pytest
@@ -20,6 +20,7 @@ from scaler_client.calls.arguments import ArgumentCache
 from scaler_client.calls.encoding import Callees, FailedArgumentError, PartCalls, PickledCalls, is_plain, name_of
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
 from scaler_client.calls.part_encoding import read_parts
+from scaler_client.objects.store import ClientStorage
 from scaler_client.payloads.captures import by_value_modules
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_protocol.buffers import Payload
@@ -47,7 +48,7 @@ class Nowhere:
         return bytes(payload)
 
 
-WRITER = PickledCalls(Nobody(), ArgumentCache(Nobody(), Nowhere()))
+WRITER = PickledCalls(Nobody(), ArgumentCache(Nobody(), cast(ClientStorage, Nowhere())))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import pickle
-import random
-import sys
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler_client.payloads import parallel_copy
-from scaler_client.payloads.parallel_copy import copied
-from scaler_client.payloads.pickles import COPIED_BYTES, dump, load, load_with
+from scaler_client.payloads.pickles import dump, load, load_with
 from scaler_protocol.buffers import ALIGNMENT, MAGIC, BufferedPickle
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.handshake import INLINE_LIMIT
@@ -55,47 +49,6 @@ def test_bytes_and_text_are_copied_once(value: Any) -> None:
         assert any(isinstance(piece, memoryview) and piece.obj is value for piece in payload.pieces)
     copy = load(bytes(payload))
     assert copy == value and type(copy) is type(value)
-
-
-@pytest.mark.parametrize(
-    "size", [COPIED_BYTES - 1, COPIED_BYTES, COPIED_BYTES + mmap.PAGESIZE - 40, 3 * COPIED_BYTES + 1]
-)
-@pytest.mark.parametrize("begin", [0, 1, 64])
-def test_bytes_copied_by_several_threads_are_the_same(size: int, begin: int) -> None:
-    source = (bytes(range(251)) * (size // 251 + 2))[begin : begin + size]
-    made = copied(memoryview(source))
-    assert type(made) is bytes and made == source and hash(made) == hash(source)
-    assert load(bytes(dump(made))) == source and load(bytes(dump([made]))) == [source]
-
-
-def test_bytes_are_copied_where_the_system_gives_no_memory_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_copy, "_MADV_POPULATE_WRITE", 999_999)  # nobody knows that
-    source = random.Random(1).randbytes(COPIED_BYTES + 1)
-    assert copied(memoryview(source)) == source
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="what is in memory is read from /proc")
-@pytest.mark.parametrize("access", [mmap.ACCESS_READ, mmap.ACCESS_COPY])
-def test_what_is_copied_out_of_a_file_does_not_stay_in_memory(access: int, tmp_path: Path) -> None:
-    source = random.Random(1).randbytes(16 * COPIED_BYTES)
-    (tmp_path / "object").write_bytes(source)
-    with (tmp_path / "object").open("rb") as file, mmap.mmap(file.fileno(), 0, access=access) as mapping:
-        if access == mmap.ACCESS_COPY:
-            mapping[100:104] = b"mine"  # what is in no file is not given up
-        with memoryview(mapping)[64:] as view:
-            for _ in range(2):
-                assert copied(view) == source[64:100] + mapping[100:104] + source[104:]
-        in_memory = resident_bytes(str(tmp_path / "object"))
-        # Who reads a byte of a huge page may be given all of it.
-        assert in_memory == len(source) if access == mmap.ACCESS_COPY else in_memory <= len(source) // 4
-        assert mapping[-100:] == source[-100:]
-
-
-def resident_bytes(path: str) -> int:
-    """What this process has in memory of a file that it maps."""
-    lines = iter(Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines())
-    assert any(line.endswith(path) for line in lines)
-    return 1024 * int(next(line for line in lines if line.startswith("Rss:")).split()[1])
 
 
 def test_an_array_is_a_view_of_the_payload() -> None:

@@ -14,8 +14,7 @@ import pytest
 
 from scaler_worker.ipc.frames import OUTPUT, REPLY, RESULT, OutputWritten, ReplyReader, RunsEnded
 from scaler_worker.worker.ordered_replies import OrderedReplies
-from scaler_worker.worker.output import STDERR, STDOUT, CapturedOutput
-from scaler_worker.worker.pump import Pump
+from scaler_worker.worker.output import STDERR, STDOUT, CapturedOutput, Pump
 from scaler_worker.worker.result_pipe import ResultPipe
 from scaler_worker.worker.runner import TEXT_LIMIT
 

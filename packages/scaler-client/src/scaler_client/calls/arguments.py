@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.waiters import FutureOwner
@@ -41,7 +41,7 @@ from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.objects import SHARED_BYTES
 
 if TYPE_CHECKING:
-    from scaler_io.objects.segments import Copying
+    from scaler_client.objects.store import ClientStorage
 
 
 class _MutableEntry(NamedTuple):
@@ -52,23 +52,10 @@ class _MutableEntry(NamedTuple):
     handle: StoredPayload
 
 
-class ArgumentStorage(Protocol):
-    """The object storage in which arguments are put."""
-
-    losses: int
-    """How often objects were found to be lost."""
-
-    def store(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
-        """Put a payload above INLINE_LIMIT and return its handle, or return its bytes; raises ScalerError.
-
-        With `copying` the copies that it makes are stored.
-        """
-
-
 class ArgumentCache:
     """The arguments of one client that are objects. Thread-safe; two threads that race may both put an argument."""
 
-    def __init__(self, owner: FutureOwner, storage: ArgumentStorage) -> None:
+    def __init__(self, owner: FutureOwner, storage: ClientStorage) -> None:
         self._owner, self._storage = owner, storage
         self._losses = storage.losses
         self._mutable: dict[int, _MutableEntry] = {}

@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from scaler_client.payloads.parallel import run_parallel
 from scaler_protocol.buffers import Buffer
 
+Work = Callable[[int, int], object]
+"""Does the bytes from a start to a stop; releases the GIL."""
 PART_BYTES: Final = 2 * 1024 * 1024
 """A thread takes most of a tenth of a millisecond to start, and this much nearly a whole one to copy."""
+_THREADS_LIMIT: Final = 4
 _STEP_BYTES: Final = 1024 * 1024
 """What still lies in a core's own cache when the kernel has cleared it."""
 _HELD_BYTES: Final = 4 * 1024 * 1024
@@ -71,6 +75,31 @@ def copied(view: Buffer) -> bytes:
     made: bytes = _new_bytes(None, size)
     run_parallel(partial(_copy, made, view, _is_of_a_file(view)), size, PART_BYTES)
     return made
+
+
+def run_parallel(work: Work, size: int, least: int) -> None:
+    """`work(start, stop)` for parts of `size`, none smaller than `least` if there are several; raises what it raises.
+
+    Its threads have ended when it returns.
+    """
+    count = max(1, min(size // least, os.cpu_count() or 1, _THREADS_LIMIT))
+    step = -(-size // count)
+    if count == 1:
+        work(0, size)
+        return
+    with ThreadPoolExecutor(count - 1) as pool:
+        ends = [_begun(pool, work, start, min(start + step, size)) for start in range(step, size, step)]
+        work(0, step)
+        for end in ends:
+            end()
+
+
+def _begun(pool: ThreadPoolExecutor, work: Work, start: int, stop: int) -> Callable[[], object]:
+    """Start a part; returns the function that waits for its end."""
+    try:
+        return pool.submit(work, start, stop).result
+    except RuntimeError:  # during interpreter shutdown no thread can be started
+        return lambda: work(start, stop)
 
 
 def _is_of_a_file(view: Buffer) -> bool:

@@ -22,7 +22,7 @@ _WAIT_SECONDS: Final = 1.0
 
 
 class PendingReply:
-    """Implements DeferredReply (scaler_worker.worker.runner)."""
+    """A reply with a reserved position: written when its bytes are known and its result is stored."""
 
     __slots__ = ("_error", "_on_error", "_packed", "_replies", "_stored")
 
@@ -34,19 +34,19 @@ class PendingReply:
         self._stored = OnceEvent()
 
     def complete(self, reply: bytes, on_error: OnError) -> None:
-        """See DeferredReply."""
+        """Set the reply to write once the result is stored; `on_error` makes one if it could not be stored."""
         self._packed, self._on_error = reply, on_error
         self._replies.flush()
 
     def stored(self, error: ScalerError | None) -> None:
-        """See DeferredReply."""
+        """Storage has the result, or failed with `error`; from any thread."""
         self._error = error
         self._stored.set()
         with contextlib.suppress(BrokenPipeError):  # the agent has exited, and this process exits soon
             self._replies.flush()
 
     def wait(self) -> bool:
-        """See DeferredReply."""
+        """Block until storage has answered; returns whether it has the result."""
         while not self._stored.wait(_WAIT_SECONDS):
             pass
         return self._error is None

@@ -9,17 +9,50 @@ from __future__ import annotations
 import codecs
 import io
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, TextIO
 
 from scaler_worker.worker.forks import notify_forks
-from scaler_worker.worker.pump import Pump
 
 STDOUT: Final = 1
 STDERR: Final = 2
 FLUSH_CHARACTERS: Final = 8192
+
+
+class Pump:
+    """Calls `work` once per request or for several at once, never concurrently.
+
+    A finalizer or signal handler may interrupt `work` and request it: `run` then returns at once, and the interrupted
+    caller calls `work` again.
+    """
+
+    __slots__ = ("_asked", "_lock", "_work", "_working")
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self.renew()
+
+    def renew(self) -> None:
+        """Reset in a forked process, where the thread that was working does not exist."""
+        self._lock = threading.RLock()
+        self._asked = self._working = False
+
+    def run(self) -> None:
+        """Have `work` called after this request."""
+        self._asked = True
+        with self._lock:
+            if self._working:
+                return
+            while self._asked:
+                self._working = True
+                try:
+                    self._asked = False
+                    self._work()
+                finally:
+                    self._working = False
 
 
 class _Bytes(io.BufferedIOBase):

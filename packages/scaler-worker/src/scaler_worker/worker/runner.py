@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from scaler_client.task_context import CurrentTask
 from scaler_protocol.buffers import Buffer, Payload
@@ -52,6 +52,9 @@ from scaler_worker.ipc.inputs import split_inputs
 from scaler_worker.worker.function_cache import FunctionCache
 from scaler_worker.worker.invoke import Await, Invoker, failed, load_invoker
 from scaler_worker.worker.output_prefixes import PrefixedLines
+
+if TYPE_CHECKING:
+    from scaler_worker.worker.ordered_replies import OrderedReplies, PendingReply
 
 RUN: Final = 0
 STARTED: Final = 1
@@ -93,29 +96,6 @@ class ObjectStore(Protocol):
         """As `put`, without waiting: `done` is called on another thread when storage has answered."""
 
 
-class DeferredReply(Protocol):
-    """A reply with a reserved position: written when its bytes are known and its result is stored."""
-
-    def complete(self, reply: bytes, on_error: Callable[[ScalerError], bytes]) -> None:
-        """Set the reply to write once the result is stored; `on_error` makes one if it could not be stored."""
-
-    def stored(self, error: ScalerError | None) -> None:
-        """Storage has the result, or failed with `error`; from any thread."""
-
-    def wait(self) -> bool:
-        """Block until storage has answered; returns whether it has the result."""
-
-
-class ReplyPort(Protocol):
-    """Port to the agent."""
-
-    def write(self, reply: bytes) -> None:
-        """Write a reply after all earlier ones."""
-
-    def reserve(self) -> DeferredReply:
-        """Reserve the next position in the order."""
-
-
 class RetiredError(ScalerError):
     """this worker can run no more tasks"""
 
@@ -131,7 +111,7 @@ class Runner:
         number: int,
         pid: int,
         cells: Any,
-        replies: ReplyPort,
+        replies: OrderedReplies,
         capture: Callable[[Callable[[int, str], None]], AbstractContextManager[None]],
         finish: Await,
         clock: Callable[[], int],
@@ -155,7 +135,7 @@ class Runner:
         self._functions = FunctionCache()
         self._previous: dict[int, tuple[bool, bytes]] = {}
         """The result of the previous run, by its task: whether stored, and the payload or its reference."""
-        self._pending_reply: DeferredReply | None = None
+        self._pending_reply: PendingReply | None = None
         """The reply of the previous run, if its result is in transit to storage."""
         self._run, self._task, self._attempt = 0, 0, 0
         self._peak = peak_memory()
@@ -263,7 +243,7 @@ class Runner:
                 reply.complete(packed, partial(_failing, run, profile))
             self._last = run
 
-    def _finish_run(self, status: int, payload: Payload) -> tuple[int, int, Payload, DeferredReply | None]:
+    def _finish_run(self, status: int, payload: Payload) -> tuple[int, int, Payload, PendingReply | None]:
         """As `_store_result`, but look for damage first if the run failed or may have changed process state.
 
         A damaged process runs nothing more. Raises RetiredError if this run failed and an earlier run may have done the
@@ -320,7 +300,7 @@ class Runner:
             definition = replace(definition, serializer_body=self._stored().get(bytes(definition.serializer_body)))
         return definition
 
-    def _store_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, DeferredReply | None]:
+    def _store_result(self, status: int, payload: Payload) -> tuple[int, int, bytes, PendingReply | None]:
         """Put a payload over INLINE_LIMIT into object storage.
 
         Returns kind, status and payload of the reply, and its reserved position while the result is in transit.
