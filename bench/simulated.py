@@ -50,12 +50,12 @@ class SimulatedScheduler:
             client_sessions=(SESSION >> 32,), client_names=("Client|simulated",), client_hosts=("host",),
             client_tasks=(0,),
             agents=agents, agent_names=[f"host{agent}:{agent}" for agent in agents],
-            agent_hosts=[f"host{agent}" for agent in agents], agent_sizes=[WORKERS_PER_AGENT] * len(agents),
+            agent_hosts=[f"host{agent}" for agent in agents], agent_workers=[WORKERS_PER_AGENT] * len(agents),
             agent_queue_sizes=[1000] * len(agents), agent_capabilities=["linux"] * len(agents),
             agent_runtimes=["Python 3.11 with cloudpickle 3.1"] * len(agents), agent_cpus=[draw() for _ in agents],
-            agent_rsses=[40 << 20] * len(agents), agent_frees=[8 << 30] * len(agents),
-            agent_sents=[WORKERS_PER_AGENT] * len(agents), agent_queueds=[0] * len(agents),
-            agent_lags=[0.001 * draw() for _ in agents], agent_silences=[0.5] * len(agents),
+            agent_rsses=[40 << 20] * len(agents), agent_free=[8 << 30] * len(agents),
+            agent_assigned=[WORKERS_PER_AGENT] * len(agents), agent_queued=[0] * len(agents),
+            agent_round_trips=[0.001 * draw() for _ in agents], agent_status_ages=[0.5] * len(agents),
             agent_managers=[""] * len(agents), agent_units=[""] * len(agents),
             agent_draining=[False] * len(agents),
             worker_agents=[1 + worker // WORKERS_PER_AGENT for worker in workers],
@@ -66,8 +66,8 @@ class SimulatedScheduler:
             function_names=[f"package.module:function_{number}" for number in range(FUNCTIONS)],
             function_counts=[self.ended // FUNCTIONS] * FUNCTIONS, function_seconds=[0.01] * FUNCTIONS,
             graphs=range(1, 1 + GRAPHS), graph_sessions=[SESSION >> 32] * GRAPHS, graph_nodes=[1000] * GRAPHS,
-            graph_dones=range(GRAPHS), graph_faileds=[0] * GRAPHS, graph_cancelleds=[0] * GRAPHS,
-            graph_assigneds=[20] * GRAPHS, graph_begins=[time.time() - 60] * GRAPHS, graph_ends=[0.0] * GRAPHS,
+            graph_succeeded=range(GRAPHS), graph_failed=[0] * GRAPHS, graph_cancelled=[0] * GRAPHS,
+            graph_assigned=[20] * GRAPHS, graph_start_times=[time.time() - 60] * GRAPHS, graph_end_times=[0.0] * GRAPHS,
         )  # fmt: skip
 
     def storage(self) -> StorageStatus:

@@ -183,10 +183,10 @@ def test_whatever_takes_a_cancelled_node_is_cancelled_at_once(client: Client, ga
     inside = client.get(
         {"held": futures["a"], "more": (square, "held"), "most": (square, "more")}, ["most"], block=False
     )
-    takers = [futures["b"], client.submit(square, futures["a"]), inside["most"]]
+    consumers = [futures["b"], client.submit(square, futures["a"]), inside["most"]]
     assert futures["a"].cancel()
-    assert wait(takers, SECONDS).not_done == set()
-    assert all(taker.cancelled() for taker in takers) and not futures["c"].done()
+    assert wait(consumers, SECONDS).not_done == set()
+    assert all(consumer.cancelled() for consumer in consumers) and not futures["c"].done()
     arrival.let_go()
     assert futures["c"].result(SECONDS) == 6
 

@@ -33,7 +33,7 @@ def ends_well(far: Far, client: subprocess.Popen[str]) -> None:
 
 def held_on(far: Far) -> list[str]:
     """Second names of files on the workers' host."""
-    return [name for name in far.far.memory if name.split("/")[1] == "held"]
+    return [name for name in far.far.memory if name.split("/")[1] == "replicas"]
 
 
 def objects_on(far: Far) -> list[str]:
@@ -48,22 +48,22 @@ def test_a_result_stays_until_it_is_fetched_elsewhere(far: Far, place: str) -> N
         HELD
         + """
     made = client.submit(give, 8 * MIB)
-    takers = [client.submit(size_of, made) for _ in range(6)]
-    assert {taker.result() for taker in takers} == {8 * MIB}
+    consumers = [client.submit(size_of, made) for _ in range(6)]
+    assert {consumer.result() for consumer in consumers} == {8 * MIB}
     now = figures(STORAGE)
-    size = now.held_bytes
+    size = now.replica_bytes
     assert 8 * MIB < size < 9 * MIB
-    assert (now.hosts, now.objects, now.held, now.bytes, now.brought_ever) == (1, 1, 1, 0, 0), now
+    assert (now.hosts, now.objects, now.replicas, now.bytes, now.fetched_bytes_total) == (1, 1, 1, 0, 0), now
     print("held")
     input()
     assert made.result() == bytes(8 * MIB)
     now = figures(STORAGE)
-    assert (now.held, now.brought_ever) == (0, size), now
+    assert (now.replicas, now.fetched_bytes_total) == (0, size), now
     more = [client.submit(give, 2 * MIB) for _ in range(3)]
     wait(more)
     print("more")
     input()
-    del made, more, takers
+    del made, more, consumers
     wait_until(lambda: not figures(STORAGE).objects, "objects are freed")
     print("freed")
     input()
@@ -126,7 +126,8 @@ def test_memory_asks_for_what_is_held(far: Far) -> None:
     made = [client.submit(give, 6 * MIB) for _ in range(7)]
     wait(made)
     now = figures(STORAGE)
-    assert now.objects == 7 and now.held <= 3 and now.brought_ever and now.bytes + now.held_bytes >= 42 * MIB, now
+    assert now.objects == 7 and now.replicas <= 3 and now.fetched_bytes_total, now
+    assert now.bytes + now.replica_bytes >= 42 * MIB, now
     assert [client.submit(size_of, each).result() for each in made] == [6 * MIB] * 7
     print("full")
     input()
@@ -134,7 +135,7 @@ def test_memory_asks_for_what_is_held(far: Far) -> None:
     """
     )
     far.hear(client, "full")
-    assert sum(size for name, size in far.far.memory.items() if "held" not in name) < 21 * MIB
+    assert sum(size for name, size in far.far.memory.items() if "replicas" not in name) < 21 * MIB
     far.let_go(client)
     ends_well(far, client)
 
@@ -149,7 +150,7 @@ def test_a_storage_that_is_started_again_learns_what_is_held(far: Far) -> None:
     print("held")
     input()
     assert [len(each.result()) for each in made] == [3 * MIB] * 4
-    assert figures(STORAGE).brought_ever >= 12 * MIB
+    assert figures(STORAGE).fetched_bytes_total >= 12 * MIB
     """
     )
     far.hear(client, "held")
@@ -181,7 +182,7 @@ def test_what_a_graph_has_lost_with_a_host_is_made_again(far: Far, tmp_path: Pat
         "again": (same, "made"), "all": (joined, "made", "again", "late", "size"),
     }}
     all = client.get(graph, ["all"], block=False)["all"]
-    wait_until(lambda: figures(STORAGE).held == 2, "results on their host")
+    wait_until(lambda: figures(STORAGE).replicas == 2, "results on their host")
     print("held")
     assert all.result(120) == 12 * MIB + 5
     """,
@@ -205,7 +206,7 @@ def test_an_agent_that_brings_more_than_2_gib_starves_nobody(far: Far) -> None:
     from concurrent.futures import ThreadPoolExecutor
     made = client.submit(give, (2 << 30) + 300)
     wait([made])
-    assert figures(STORAGE).held == 1
+    assert figures(STORAGE).replicas == 1
     with ThreadPoolExecutor() as pool:
         fetched = pool.submit(made.result)
         small = 0

@@ -228,7 +228,7 @@ def test_tracebacks_objects_and_graphs_are_told_of(listening: Listening, user: C
             and model.storage is not None
             and model.storage.objects > 0
             and model.status is not None
-            and any(model.status.graph_ends)
+            and any(model.status.graph_end_times)
         ),
         SECONDS,
     )
@@ -236,7 +236,7 @@ def test_tracebacks_objects_and_graphs_are_told_of(listening: Listening, user: C
     assert model.faults[future.task_id].startswith("Traceback") and "in explode" in model.faults[future.task_id]
     assert model.storage is not None and model.status is not None
     assert list(model.storage.biggest_sizes) == [kept.size]
-    assert (model.status.graph_nodes, model.status.graph_dones, model.status.graph_faileds) == ((2,), (2,), (0,))
+    assert (model.status.graph_nodes, model.status.graph_succeeded, model.status.graph_failed) == ((2,), (2,), (0,))
 
 
 def test_calls_that_are_not_plain_are_heard_of(listening: Listening, user: Client) -> None:
@@ -281,7 +281,7 @@ def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
             if listening.model.tasks.find_run(run) == listening.model.tasks.find(running[1].task_id)
         )  # fmt: skip
         actions.drain(status.agents[0], busy)
-        order_until(lambda model: model.status is not None and model.status.agent_sizes == (1,))
+        order_until(lambda model: model.status is not None and model.status.agent_workers == (1,))
         arrivals["1"].let_go()
         gate.arrive().let_go()
         assert (running[1].result(), waiting[2].result()) == (1, 4)

@@ -226,10 +226,10 @@ def test_a_task_that_changes_its_argument_harms_no_other(client: Client, storage
     value = "5" * BIG if kind is str else kind(b"5" * BIG) if kind is not np.asarray else np.full(BIG, 5)
     assert client.map(spoil, [value] * 20) == [repr(value[:2])] * 20
     made = client.submit(same, value)
-    takers = [client.submit(spoil, made) for _ in range(10)]
-    assert {future.result(SECONDS) for future in takers} == {repr(value[:2])}
+    consumers = [client.submit(spoil, made) for _ in range(10)]
+    assert {future.result(SECONDS) for future in consumers} == {repr(value[:2])}
     assert storage.counts[0] <= 2 and storage.counts[1] == 0  # nothing came to the client
-    del value, made, takers
+    del value, made, consumers
     storage.wait_empty()
 
 
@@ -262,17 +262,17 @@ def test_inputs_never_pass_through_the_client(client: Client, storage: WatchedSt
     assert client.submit(size_of, held).result(SECONDS) == BIG
 
 
-def test_a_result_that_was_fetched_stays_for_its_takers(client: Client, storage: WatchedStorage, gate: Gate) -> None:
+def test_a_result_that_was_fetched_stays_for_its_consumers(client: Client, storage: WatchedStorage, gate: Gate) -> None:
     source = client.submit(give, BIG)
     held = client.submit(wait_at, gate.port, 1)
-    taker = client.submit(total, [source], held)
+    consumer = client.submit(total, [source], held)
     late = client.submit(total, [source], held)
     arrival = gate.arrive()
     assert source.result(SECONDS) == bytes(BIG)
     assert storage.objects == 1
     del source
     arrival.let_go()
-    assert taker.result(SECONDS) == BIG + 1 == late.result(SECONDS)
+    assert consumer.result(SECONDS) == BIG + 1 == late.result(SECONDS)
     storage.wait_empty()
     assert storage.counts[1] == 1
 
@@ -290,15 +290,15 @@ def test_a_chain(client: Client, storage: WatchedStorage) -> None:
 def test_a_big_failure_reaches_everybody(client: Client, storage: WatchedStorage, gate: Gate) -> None:
     held = client.submit(wait_at, gate.port, BIG)
     source = client.submit(explode_big, held)
-    takers = [client.submit(size_of, source) for _ in range(3)]
-    further = client.submit(size_of, takers[0])
+    consumers = [client.submit(size_of, source) for _ in range(3)]
+    further = client.submit(size_of, consumers[0])
     gate.arrive().let_go()
-    futures: list[ScalerFuture[Any]] = [source, *takers, further, client.submit(size_of, source)]
+    futures: list[ScalerFuture[Any]] = [source, *consumers, further, client.submit(size_of, source)]
     for future in futures:
         with pytest.raises(ValueError, match="xxxxx"):
             future.result(SECONDS)
     assert storage.counts[2] == 1
-    del future, futures, source, takers, further
+    del future, futures, source, consumers, further
     storage.wait_empty()
 
 
@@ -413,14 +413,14 @@ def test_a_custom_serializer(services: Services, storage: WatchedStorage) -> Non
 def test_nothing_is_left_after_200_rounds(client: Client, storage: WatchedStorage) -> None:
     for number in range(200):
         future = client.submit(same, bytes([number]) * BIG)
-        taker = client.submit(size_of, future)
+        consumer = client.submit(size_of, future)
         if number % 3 == 0:
             future.result(SECONDS)
         elif number % 3 == 1:
-            taker.cancel()
+            consumer.cancel()
         else:
-            taker.result(SECONDS)
-    del future, taker
+            consumer.result(SECONDS)
+    del future, consumer
     client.map(size_of, [bytes(BIG)] * 20)
     storage.wait_empty()
 
@@ -549,11 +549,11 @@ def test_a_named_storage_comes_before_the_schedulers(services: Services, storage
 
 def test_a_cancelled_input(client: Client, storage: WatchedStorage, gate: Gate) -> None:
     held = client.submit(wait_at, gate.port, bytes(BIG))
-    taker = client.submit(size_of, held)
+    consumer = client.submit(size_of, held)
     gate.arrive()
     held.cancel()
     with pytest.raises(CancelledError):
-        taker.result(SECONDS)
+        consumer.result(SECONDS)
     storage.wait_empty()
 
 

@@ -56,7 +56,7 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
         wait_shown(page, "worker", "It is running: task")
         page.get_by_test_id("drain").click()
         wait_shown(page, "drain-said", "Sent to the scheduler.")
-        listening.wait_for(lambda model: model.status is not None and model.status.agent_sizes == (1,), SECONDS)
+        listening.wait_for(lambda model: model.status is not None and model.status.agent_workers == (1,), SECONDS)
         wait_shown(page, "workers", "draining")
         for arrival in arrivals:
             arrival.let_go()

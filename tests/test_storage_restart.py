@@ -78,7 +78,7 @@ def test_what_is_held_is_put_again_and_what_is_lost_is_named(client: Client, res
         functions = [client.submit(look_up, index) for index in range(256)]
         copies = [client.submit(size_of, bytes([number]) * BIG) for number in range(5)]
         lists = [client.submit(len, [number] * BIG) for number in range(3)]
-        taker = client.submit(size_of, holding[0])
+        consumer = client.submit(size_of, holding[0])
         named = client.submit(size_of, lost)
         wait([client.submit(weigh, np.ones(BIG))], 0)
         restart()
@@ -90,7 +90,7 @@ def test_what_is_held_is_put_again_and_what_is_lost_is_named(client: Client, res
     assert bytes(future.result(SECONDS) for future in functions) == bytes(range(256))
     assert [future.result(SECONDS) for future in copies] == [BIG] * 5
     assert [future.result(SECONDS) for future in lists] == [BIG] * 3
-    assert taker.result(SECONDS) == BIG
+    assert consumer.result(SECONDS) == BIG
     for future, gone in ((named, payload_of(lost)), (unfetched, unfetched._outcome)):
         with pytest.raises(ObjectNotFoundError, match=gone[:16].hex()):
             future.result(SECONDS)

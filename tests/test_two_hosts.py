@@ -54,7 +54,7 @@ def test_a_host_fetches_once(place: Place) -> None:
     """)
     ends_well(client, far)
     fetched = far.wire.carried[far.near.address]
-    assert 56 * MIB < fetched < 60 * MIB  # the array once, a result for the client; its taker found it
+    assert 56 * MIB < fetched < 60 * MIB  # the array once, a result for the client; its consumer found it
     assert sum(far.far.memory.values()) < 70 * MIB
 
 

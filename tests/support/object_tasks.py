@@ -87,7 +87,7 @@ def total(*values: Any, **named: Any) -> int:
 def nested_sizes(client: Client, size: int) -> list[int]:
     """Everything that travels by storage, from within a task."""
     future = client.submit(same, bytes(size))
-    taker = client.submit(size_of, future)
+    consumer = client.submit(size_of, future)
     reference = client.send_object(bytes(size))
     mapped = client.map(doubled, [bytes(size)])
     weight = bytes(size)
@@ -96,7 +96,7 @@ def nested_sizes(client: Client, size: int) -> list[int]:
     except ValueError as error:
         raised = len(str(error))
     return [
-        len(future.result(SECONDS)) if taker.result(SECONDS) == size else 0,
+        len(future.result(SECONDS)) if consumer.result(SECONDS) == size else 0,
         client.submit(size_of, reference).result(SECONDS),
         len(mapped[0]),
         client.submit(lambda: len(weight)).result(SECONDS),

@@ -170,7 +170,7 @@ class ObjectProcess:
         assert files is not None
         held = Replica(Reference(name, len(content)), self._network.random.randrange(1, 2**63), SESSION)
         file = HostCache(files.directory, 1 << 30).write(
-            held.reference, held.edition, [memoryview(content)], lambda excess: False
+            held.reference, held.version, [memoryview(content)], lambda excess: False
         )
         assert file is not None
         with contextlib.closing(file):
@@ -192,7 +192,7 @@ class ObjectProcess:
             mapping = files.map(held)
             if held.reference.object == name and mapping is not None:
                 done = functools.partial(_given, files, held)
-                self._begin(Upload(held.reference, [memoryview(mapping)], SESSION, done, held.edition))
+                self._begin(Upload(held.reference, [memoryview(mapping)], SESSION, done, held.version))
 
     def look_after(self) -> list[tuple[Replica, Download]]:
         """Begin to ask which of what is held here the server knows of."""

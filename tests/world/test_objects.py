@@ -20,7 +20,7 @@ from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, Scal
 from scaler_protocol.handshake import Role
 from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference
-from scaler_protocol.storage import DropObjects, StorageMessage
+from scaler_protocol.storage import DropReplicas, StorageMessage
 from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.engine.processes import GRACE_SECONDS
 from scaler_storage.engine.segments import MemorySegments
@@ -207,7 +207,7 @@ def held_by(world: ObjectWorld, number: int, name: bytes, letter: int) -> Refere
     world.workers[number].hold(name, content(letter, SIZES[-1]))
     world.finish()
     status = world.storage.core.status()
-    assert status.held and not status.bytes and not status.brought_ever
+    assert status.replicas and not status.bytes and not status.fetched_bytes_total
     return Reference(name, SIZES[-1])
 
 
@@ -218,7 +218,7 @@ def test_what_stays_elsewhere_is_brought_to_whoever_wants_it(world: ObjectWorld)
     for download in downloads:
         check(download, 1)
     status = world.storage.core.status()
-    assert (status.held, status.brought_ever) == (0, SIZES[-1]) and not world.files.list()
+    assert (status.replicas, status.fetched_bytes_total) == (0, SIZES[-1]) and not world.files.list()
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -266,7 +266,7 @@ def test_a_new_storage_learns_what_stays_elsewhere(world: ObjectWorld) -> None:
 # --- effects that fail ----------------------------------------------------------------------------------------------
 
 SENT = [kind for kind in get_args(StorageMessage) if kind not in StorageEngine(1, MemorySegments(), 1)._handlers]
-EFFECTS = [*SENT, DropObjects, StorageStatus, *(kind for kind in get_args(Effect) if kind is not Send)]
+EFFECTS = [*SENT, DropReplicas, StorageStatus, *(kind for kind in get_args(Effect) if kind is not Send)]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, kind: type, times: int) -> list[int]:

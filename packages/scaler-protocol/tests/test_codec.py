@@ -26,7 +26,7 @@ from scaler_protocol.messages import (
     Message,
     NeedInputs,
     Output,
-    Resume,
+    Reconcile,
     Run,
     Submit,
 )
@@ -99,7 +99,7 @@ def test_payload_columns_follow_each_other_in_the_order_of_the_schema() -> None:
 
 
 def test_a_report_is_passed_on_as_it_came(wire: Wire) -> None:
-    frames = wire.frames_of(Done((1, 2), (0, 1), Payloads([b"a", b"bc"]), worker="w"))
+    frames = wire.frames_of(Done((1, 2), (0, 1), Payloads([b"a", b"bc"]), agent="w"))
     done = decode(frames)
     assert isinstance(done, Done) and done.encoded is frames
     assert encode(done) is frames
@@ -152,7 +152,7 @@ UNEQUAL: list[Message] = [
     Functions([ID], [], Payloads([b""])),
     NeedInputs([1], []),
     Inputs([1], [2], [], Payloads([b""])),
-    Resume(running=[1], runs=[]),
+    Reconcile(running=[1], runs=[]),
     Output([1], [], Payloads([b""])),
     AgentStatus(names=["a"], pids=[1], states=[1], runs=[], cpus=[0.0], rsses=[1], queues=[1]),
     Hello(1, b"i" * 16, 1, capability_names=["gpu"]),

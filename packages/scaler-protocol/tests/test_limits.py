@@ -86,7 +86,7 @@ CONTRADICTIONS: list[tuple[Message, str]] = [
         replace(SUBMIT, dependents=[0, 1], needs=[6, 5], graph=5, graph_size=2),
         "Submit.needs names task 0x6, which is not before task 0x5",
     ),
-    (replace(SUBMIT, inner=[9]), "Submit.inner names position 9"),
+    (replace(SUBMIT, intermediate=[9]), "Submit.intermediate names position 9"),
     (replace(SUBMIT, bodies_stored=[0]), "Submit.bodies_stored names position 0"),
     (Run(1, [GROUP], [5], Payloads([b""]), task_groups=[1]), "Run.task_groups names position 1"),
     (Run(1, [GROUP], [5], Payloads([b""]), inputs_stored=[0]), "Run.inputs_stored names position 0"),

@@ -152,9 +152,9 @@ def test_messages_are_immutable_values() -> None:
 
 
 def test_a_changed_report_is_written_anew() -> None:
-    done = codec.decode([bytes(f) for f in codec.encode(Done((1,), (0,), Payloads([b"r"]), worker="a"))])
+    done = codec.decode([bytes(f) for f in codec.encode(Done((1,), (0,), Payloads([b"r"]), agent="a"))])
     assert isinstance(done, Done) and done.encoded is not None
-    changed = replace(done, worker="b")
+    changed = replace(done, agent="b")
     assert changed.encoded is None
     again = codec.decode([bytes(f) for f in codec.encode(changed)])
-    assert isinstance(again, Done) and again.worker == "b"
+    assert isinstance(again, Done) and again.agent == "b"

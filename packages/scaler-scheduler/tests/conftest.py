@@ -48,7 +48,7 @@ class TinyMonitor:
             ids = iter(memoryview(written.tasks).cast("Q"))
             for step, _, count, _, _ in PACKED_BATCH.iter_unpack(written.batches):
                 for task in islice(ids, count):
-                    if step in (TaskStep.ENDED, TaskStep.GONE):
+                    if step in (TaskStep.ENDED, TaskStep.CANCELLED):
                         self.steps.pop(task, None)
                     else:
                         self.steps[task] = step
@@ -176,9 +176,7 @@ class SchedulerDriver:
         payloads = Payloads([result] * count) if count else NONE
         self.feed(
             agent,
-            Done(
-                list(runs), [status] * count, payloads, runs=list(runs.values()), profiles=profile * count, worker="w"
-            ),
+            Done(list(runs), [status] * count, payloads, runs=list(runs.values()), profiles=profile * count, agent="w"),
         )
 
     def outcomes(self, client: bytes) -> dict[int, tuple[int, bytes]]:

@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_removed_is_told(
         path.mkdir()  # no file, so it cannot be removed as one, whoever tries
     segments.free(segment)
     segments.forget(1)
-    segments.forget_life("life")
+    segments.forget_lock_file("life")
     assert segments.unlocked(["life"]) == {"life"}
     for path, text in zip(stuck, caplog.messages, strict=True):
         assert text.startswith(f"{path} can not be removed: ")

@@ -31,7 +31,7 @@ from scaler_protocol.errors import (
     ObjectNotFoundError,
     SchedulerLostError,
 )
-from scaler_protocol.messages import Cancel, Resume, Submit
+from scaler_protocol.messages import Cancel, Reconcile, Submit
 from scaler_protocol.serializer import Serializer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -351,7 +351,7 @@ def test_a_new_scheduler_is_told_the_graph_again(client: Client, cluster: Any) -
     futures = client.get(GRAPH, ["e"], block=False)
     cluster.wait_tasks(3)
     cluster.be_replaced()
-    cluster.wait_for(Resume)
+    cluster.wait_for(Reconcile)
     cluster.wait_tasks(3)
     cluster.go_on()
     assert futures["e"].result(10) == 1
@@ -427,7 +427,7 @@ def test_a_new_scheduler_is_given_what_is_still_wanted(client: Client, cluster: 
     futures = [client.submit(add, i) for i in range(10)]
     cluster.wait_tasks(10)
     cluster.be_replaced()
-    (resume,) = cluster.wait_for(Resume)
+    (resume,) = cluster.wait_for(Reconcile)
     assert sorted(resume.wanted) == sorted(future.task_id for future in futures)
     cluster.go_on()
     assert [future.result(10) for future in futures] == [i + 10 for i in range(10)]

@@ -34,8 +34,8 @@ from scaler_protocol.messages import (
     NeedInputs,
     NeedTasks,
     Output,
+    Reconcile,
     Release,
-    Resume,
     Shutdown,
     ShutdownAnswer,
     Status,
@@ -111,7 +111,7 @@ def test_a_function_travels_once_per_scheduler(core: ClientCore) -> None:
     core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
     core.handle(CallsSubmitted([PlannedCall(5, GROUP)]), 0.0)
     resume, submit = sent(core)
-    assert resume == Resume(wanted=[1, 2, 3, 4]) and submit.functions == [b"f"]
+    assert resume == Reconcile(wanted=[1, 2, 3, 4]) and submit.functions == [b"f"]
 
 
 def test_alternating_groups_share_a_message_but_parents_do_not(core: ClientCore) -> None:
@@ -172,7 +172,7 @@ def test_a_scheduler_that_forgot_us_gets_what_it_asks_for(core: ClientCore) -> N
     core.handle(block, 0.0)
     sent(core)
     core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
-    assert sent(core) == [Resume(wanted=[1, 10, 11, 12])]
+    assert sent(core) == [Reconcile(wanted=[1, 10, 11, 12])]
     core.handle(NeedTasks([1, 11, 99]), 0.0)
     (submit,) = sent(core)
     assert (submit.tasks, submit.calls, submit.functions) == ([1, 11], Payloads([b"call", b"b"]), [b"f"])
@@ -223,7 +223,7 @@ def test_without_a_scheduler_everything_fails(core: ClientCore, event: Any, erro
     assert isinstance(later, Deliver) and later.tasks == [3]
     core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
     core.handle(CallsSubmitted([PlannedCall(4, GROUP)]), 0.0)
-    assert [type(message) for message in sent(core)] == [Resume, Submit]
+    assert [type(message) for message in sent(core)] == [Reconcile, Submit]
 
 
 def test_the_first_connection_that_fails_names_the_remedy() -> None:

@@ -11,7 +11,7 @@ from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallGroup, Dependency
 from scaler_io.links.events import LinkDown, LinkUp
 from scaler_protocol.handshake import Welcome
-from scaler_protocol.messages import Cancel, Done, Group, Inputs, Message, NeedInputs, NeedTasks, Resume, Submit
+from scaler_protocol.messages import Cancel, Done, Group, Inputs, Message, NeedInputs, NeedTasks, Reconcile, Submit
 from scaler_protocol.payloads import Payloads
 
 GROUP = CallGroup(Group(b"f"), (), lambda payload: payload, lambda value: b"")
@@ -86,7 +86,7 @@ class Driver:
         """The scheduler is another one: what it is to look for."""
         self.core.handle(LinkDown("it was killed"), 0.0)
         self.connect()
-        (resume,) = (message for message in self.sent() if isinstance(message, Resume))
+        (resume,) = (message for message in self.sent() if isinstance(message, Reconcile))
         return list(resume.wanted)
 
     def nobody_holds(self, *tasks: int) -> list[int]:
@@ -167,6 +167,6 @@ def test_what_was_not_sent_before_finds_what_it_takes() -> None:
     driver.done(12)
     driver.connect()
     resume, submit = driver.sent()
-    assert isinstance(resume, Resume) and list(resume.wanted) == [10]
+    assert isinstance(resume, Reconcile) and list(resume.wanted) == [10]
     assert isinstance(submit, Submit) and list(submit.tasks) == [14, 15, 16, 17]
     assert driver.nobody_holds(10) == [10]

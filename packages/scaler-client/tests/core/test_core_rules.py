@@ -24,8 +24,8 @@ from scaler_protocol.messages import (
     Message,
     NeedFunctions,
     NeedTasks,
+    Reconcile,
     Release,
-    Resume,
     Status,
     Submit,
 )
@@ -184,7 +184,7 @@ class ClientMachine(RuleBasedStateMachine):
         elif isinstance(message, Cancel):
             for task in message.tasks:
                 self.known.pop(task, None)
-        elif isinstance(message, Resume):
+        elif isinstance(message, Reconcile):
             missing = [task for task in message.wanted if task not in self.known]
             if missing:
                 self.core.handle(NeedTasks(missing), self.now)

@@ -194,7 +194,7 @@ class Handler(NamedTuple):
 def test_a_named_tuple_is_data() -> None:
     handler = Handler(len, 1)
     found = plan(
-        {"handler": handler, "call": (repr, handler), "taker": (repr, "handler")}, ["handler", "call", "taker"]
+        {"handler": handler, "call": (repr, handler), "consumer": (repr, "handler")}, ["handler", "call", "consumer"]
     )
     assert found.data["handler"].value is handler
     assert [arguments[0] for arguments in found.arguments if type(arguments[0]) is Handler] == [handler]

@@ -321,7 +321,7 @@ def test_an_object_that_is_lost_is_the_exception(storage: ClientStorage, shelf: 
             future.result()
 
 
-def test_a_taker_keeps_the_object_of_a_result_that_was_loaded(storage: ClientStorage, shelf: Shelf) -> None:
+def test_a_consumer_keeps_the_object_of_a_result_that_was_loaded(storage: ClientStorage, shelf: Shelf) -> None:
     source: ScalerFuture[bytes] = ScalerFuture(DESK, 1, GROUP, b"call")
     with Collector(DESK) as collector:
         pickle.dumps([source, source])

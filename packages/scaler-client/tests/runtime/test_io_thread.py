@@ -36,7 +36,7 @@ from scaler_client.task_context import Transport
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.errors import ClientQuitError, InvalidFieldError, ScalerError
-from scaler_protocol.messages import Cancel, NeedFunctions, Release, Resume, Status, Submit
+from scaler_protocol.messages import Cancel, NeedFunctions, Reconcile, Release, Status, Submit
 
 SECONDS = 10.0
 
@@ -227,7 +227,7 @@ def test_a_resume_that_can_not_be_written_fails_the_calls_it_is_about(client: Cl
     futures = [client.submit(add, number, 1) for number in range(3)]
     cluster.wait_tasks(3)
     wanted = [futures[0].task_id, futures[1].task_id, 2**70]
-    run_in_core(client, lambda core: core._send(Resume(wanted=wanted)))
+    run_in_core(client, lambda core: core._send(Reconcile(wanted=wanted)))
     for future in futures[:2]:
         assert isinstance(future.exception(SECONDS), InvalidFieldError)
     cluster.go_on()

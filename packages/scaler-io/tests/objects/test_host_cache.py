@@ -18,7 +18,7 @@ import pytest
 
 from scaler_io.objects import host_objects
 from scaler_io.objects.connection import ObjectConnection
-from scaler_io.objects.host_cache import HELD, TOKEN, CachedFile, HostCache
+from scaler_io.objects.host_cache import REPLICAS, TOKEN, CachedFile, HostCache
 from scaler_io.objects.operations import Download
 from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.objects.replicas import Replicas
@@ -40,8 +40,8 @@ DEADLINE = 60
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def opened(cache: HostCache, name: bytes, size: int, edition: int = 1) -> CachedFile:
-    file = cache.open(Reference(name * 16, size), edition)
+def opened(cache: HostCache, name: bytes, size: int, version: int = 1) -> CachedFile:
+    file = cache.open(Reference(name * 16, size), version)
     assert file is not None
     return file
 
@@ -92,10 +92,10 @@ def test_who_is_gone_in_the_middle_is_succeeded(tmp_path: Path) -> None:
     second.close()
 
 
-def test_an_edition_is_a_file_of_its_own(tmp_path: Path) -> None:
+def test_a_version_is_a_file_of_its_own(tmp_path: Path) -> None:
     cache = HostCache(tmp_path, 100)
     assert filled(cache, b"a", 6)
-    with contextlib.closing(opened(cache, b"a", 6, edition=2)) as other:
+    with contextlib.closing(opened(cache, b"a", 6, version=2)) as other:
         assert not other.filled
 
 
@@ -206,7 +206,7 @@ def host(
 
 def files(cache: Path) -> list[str]:
     """Of objects."""
-    return [path.name for path in cache.iterdir() if path.name not in (HELD, TOKEN)]
+    return [path.name for path in cache.iterdir() if path.name not in (REPLICAS, TOKEN)]
 
 
 READER = """

@@ -52,8 +52,8 @@ class HostWith:
         self.mapping = mapping
         self.fetched: list[tuple[Reference, int]] = []
 
-    def fetch(self, reference: Reference, edition: int, deadline: float) -> mmap.mmap | None:
-        self.fetched.append((reference, edition))
+    def fetch(self, reference: Reference, version: int, deadline: float) -> mmap.mmap | None:
+        self.fetched.append((reference, version))
         return self.mapping
 
 
@@ -67,14 +67,14 @@ def reader_on(link: AnsweredLink, host: HostWith | None = None) -> ObjectReader:
     return ObjectReader(cast(StorageLink, link), cast(HostObjects | None, host))
 
 
-def arrive(download: Download, edition: int = 1) -> None:
+def arrive(download: Download, version: int = 1) -> None:
     """The whole object comes in one part."""
     size = 0 if download.looking else download.reference.size
     parts = Payloads.cut(bytes(size), [size])
     download.begin("")
     download.asked = download.count
     download.answer(
-        0, ObjectPart(download.reference.object, True, download.reference.size, parts=parts, edition=edition)
+        0, ObjectPart(download.reference.object, True, download.reference.size, parts=parts, version=version)
     )
     download.answered = download.count
     download.finish()
@@ -149,7 +149,7 @@ def test_what_is_forgotten_is_not_found_any_more(mapping: mmap.mmap) -> None:
 def test_a_big_object_is_mapped_from_the_cache_of_the_host(mapping: mmap.mmap) -> None:
     link, host = AnsweredLink(), HostWith(mapping)
     reader = reader_on(link, host)
-    link.answers = [lambda download: arrive(download, edition=7)]
+    link.answers = [lambda download: arrive(download, version=7)]
     for _ in range(2):  # the second one finds the mapping
         assert reader.get(BIG, 1.0).obj is mapping  # type: ignore[union-attr]
     assert host.fetched == [(BIG, 7)] and [download.looking for download in link.begun] == [True]

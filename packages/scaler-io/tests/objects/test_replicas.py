@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from scaler_io.objects.connection import ObjectConnection
-from scaler_io.objects.host_cache import HELD, TOKEN, HostCache
+from scaler_io.objects.host_cache import REPLICAS, TOKEN, HostCache
 from scaler_io.objects.replica_server import AGAIN_SECONDS, SURE_SECONDS, ReplicaServer
 from scaler_io.objects.replicas import Replica, Replicas, new_version
 from scaler_protocol.addresses import Address
@@ -69,7 +69,7 @@ class Host:
 
     @property
     def cached(self) -> list[str]:
-        return [path.name for path in self.directory.iterdir() if path.name not in (HELD, TOKEN)]
+        return [path.name for path in self.directory.iterdir() if path.name not in (REPLICAS, TOKEN)]
 
 
 Place = Callable[..., Host]
@@ -96,13 +96,13 @@ def test_what_a_host_makes_stays_there_until_somebody_elsewhere_wants_it(server:
     reference = writer.put([content[: 3 * MIB], b"", content[3 * MIB :]])
     assert here.worker().get(reference) == content == writer.get(reference)
     status = server.status()
-    assert (status.hosts, status.objects, status.held, status.held_bytes) == (1, 1, 1, len(content))
-    assert (status.bytes, status.writing, status.brought_ever) == (0, 0, 0)
+    assert (status.hosts, status.objects, status.replicas, status.replica_bytes) == (1, 1, 1, len(content))
+    assert (status.bytes, status.writing, status.fetched_bytes_total) == (0, 0, 0)
     with ThreadPoolExecutor(3) as pool:
         readers = [elsewhere.worker() for _ in range(2)] + [elsewhere._connect()]
         assert list(pool.map(lambda each: each.get(reference), readers)) == [content] * 3
     status = server.status()
-    assert (status.held, status.held_bytes, status.brought_ever) == (0, 0, len(content))
+    assert (status.replicas, status.replica_bytes, status.fetched_bytes_total) == (0, 0, len(content))
     wait_until(lambda: not here.held)  # it may go now, as what was fetched may
     assert here.cached == elsewhere.cached and len(here.cached) == 1
     assert not agent.has(Reference(new_object_id(), 5), 1)
@@ -116,7 +116,7 @@ def test_small_objects_and_those_of_hosts_without_agents_are_put(server: Storage
     host.agent()
     references += [writer.put(small), *writer.put_each([big, big])]
     status = server.status()
-    assert (status.objects, status.held) == (5, 0) and not host.held and not host.cached
+    assert (status.objects, status.replicas) == (5, 0) and not host.held and not host.cached
     expected = [small, big, small, big, big]
     assert [host.worker().get(reference) for reference in references] == expected
 
@@ -150,10 +150,10 @@ def test_room_is_made_by_putting_what_was_not_used_for_longest(server: StoragePr
     oldest = here.held[0]
     references.append(writer.put(contents[2]))
     assert len(here.held) == 2 and oldest not in here.held
-    assert server.status().brought_ever == 4 * MIB
+    assert server.status().fetched_bytes_total == 4 * MIB
     references += [writer.put(content) for content in contents[3:]]
     status = server.status()
-    assert (status.objects, status.held, status.brought_ever) == (5, 2, 12 * MIB)
+    assert (status.objects, status.replicas, status.fetched_bytes_total) == (5, 2, 12 * MIB)
     assert sum((here.directory / name).stat().st_size for name in here.cached) <= 10 * MIB
     assert [elsewhere.worker().get(reference) for reference in references] == contents
 
@@ -166,10 +166,10 @@ def test_what_a_server_has_no_room_for_stays(place: Place, tmp_path: Path) -> No
         here.agent()
         writer = here.worker()
         references = [writer.put(pattern(4 * MIB, number)) for number in range(3)]
-        assert full.status().held == 2
+        assert full.status().replicas == 2
         with pytest.raises(StorageFullError):
             writer.put(pattern(4 * MIB, 3))
-        assert full.status().held == 2 and len(here.held) == 2
+        assert full.status().replicas == 2 and len(here.held) == 2
         [first] = [each for each in references if each.object not in here.held]
         with pytest.raises(StorageFullError):
             elsewhere.worker().get(Reference(here.held[0], 4 * MIB))
@@ -189,7 +189,7 @@ def test_a_server_that_is_started_again_is_told_what_is_held(server: StorageProc
     reader.open()
     server.restart()
     assert [reader.get(reference) for reference in references] == contents
-    assert server.status().brought_ever == 8 * MIB
+    assert server.status().fetched_bytes_total == 8 * MIB
     wait_until(lambda: not here.held)
 
 
@@ -240,7 +240,7 @@ def test_a_host_without_agents_is_not_found_until_there_is_one(server: StoragePr
     agent.close()
     with pytest.raises(ObjectNotFoundError, match=reference.object.hex()):
         elsewhere.worker().get(reference)
-    assert server.status().held == 1
+    assert server.status().replicas == 1
     here.agent()
     assert elsewhere.worker().get(reference) == pattern(2 * MIB)
 
@@ -249,7 +249,7 @@ def test_files_that_are_gone_are_objects_that_are_lost(server: StorageProcess, p
     here, elsewhere = place(), place()
     here.agent()
     reference = here.worker().put(pattern(2 * MIB))
-    for path in (*here.directory.glob("*-*"), *here.directory.glob(f"{HELD}/*/*")):
+    for path in (*here.directory.glob("*-*"), *here.directory.glob(f"{REPLICAS}/*/*")):
         path.unlink()
     with pytest.raises(ObjectNotFoundError):
         elsewhere.worker().get(reference)
@@ -288,7 +288,7 @@ def test_an_agent_without_descriptors_loses_nothing(
         got = pool.submit(place().worker().get, reference) if reading == "map" else None
         assert tried.wait(DEADLINE)
         exhausted = False
-        wait_until(lambda: server.status().hosts == 1 and (got is not None or server.status().held == 1))
+        wait_until(lambda: server.status().hosts == 1 and (got is not None or server.status().replicas == 1))
         assert (got.result(DEADLINE) if got is not None else place().worker().get(reference)) == content
     assert [line for line in caplog.messages if "tried again" in line] == [
         "what is held on this host can not be read for now, and is tried again: [Errno 24] Too many open files"
@@ -299,7 +299,7 @@ def test_what_is_not_announced_is_not_dropped(tmp_path: Path, monkeypatch: pytes
     files = Replicas(tmp_path, Address.parse("tcp://127.0.0.1:1"))
     held = Replica(Reference(new_object_id(), SHARED_BYTES), new_version(), 1)
     content = [memoryview(bytes(SHARED_BYTES))]
-    file = HostCache(tmp_path, 1 << 30).write(held.reference, held.edition, content, lambda excess: False)
+    file = HostCache(tmp_path, 1 << 30).write(held.reference, held.version, content, lambda excess: False)
     assert file is not None
     with contextlib.closing(file):
         files.add(file, held)
@@ -330,7 +330,7 @@ def test_what_nobody_could_say_is_not_needed_is_found_out(server: StorageProcess
     agent, writer = host.agent(), host.worker()
     kept = writer.put(pattern(MIB))
     half = Replica(Reference(new_object_id(), MIB), new_version(), 1)  # of a worker that was killed before it told
-    file = host.cache.write(half.reference, half.edition, [memoryview(pattern(MIB))], lambda excess: False)
+    file = host.cache.write(half.reference, half.version, [memoryview(pattern(MIB))], lambda excess: False)
     assert file is not None
     host.files.add(file, half)
     file.close()
@@ -341,7 +341,7 @@ def test_what_nobody_could_say_is_not_needed_is_found_out(server: StorageProcess
 
     def needed(held: Replica) -> bool:
         asked.append(held.reference.object)
-        return agent.has(held.reference, held.edition)
+        return agent.has(held.reference, held.version)
 
     replica_server.drop_unneeded(60.0, needed)
     assert len(host.held) == 2 and not asked

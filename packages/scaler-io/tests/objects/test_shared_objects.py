@@ -501,12 +501,12 @@ def test_pins_are_given_back_once_per_mapping(tmp_path: Path) -> None:
     assert second is first and mappings.find(b"n", 10) is first and mappings.find(b"n", 9) is None
     gc.collect()
     returned = mappings.returned()
-    assert returned is not None and (returned.pins, returned.lent) == ([8], [])
-    mappings.lend()
+    assert returned is not None and (returned.pins, returned.inherited) == ([8], [])
+    mappings.mark_inherited()
     part = memoryview(first)[3:]
     del first, second
     assert mappings.returned() is None and part == b"x" * 7
     del part
     returned = mappings.returned()
-    assert returned is not None and (returned.pins, returned.lent) == ([], [7])
+    assert returned is not None and (returned.pins, returned.inherited) == ([], [7])
     assert mappings.find(b"n", 10) is None and woken == [1, 1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 INLINE_LIMIT = 16 * 1024
 """Bytes of one payload that may travel inside a message; a bigger one goes by object storage."""
 SESSION_CREDIT = 32 * 1024 * 1024

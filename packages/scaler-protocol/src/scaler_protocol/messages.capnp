@@ -71,8 +71,8 @@ struct Submit {
   names @9 :List(Text);
   bodiesLengths @10 :List(UInt32);
   bodiesStored @11 :List(UInt32);
-  takers @12 :List(UInt32);
-  inner @13 :List(UInt32);
+  consumers @12 :List(UInt32);
+  intermediate @13 :List(UInt32);
   watched @14 :Bool;
   graph @15 :UInt64;
   graphSize @16 :UInt64;
@@ -102,7 +102,7 @@ struct Done {
   resultsLengths @3 :List(UInt32);
   stored @4 :List(UInt32);
   profiles @5 :Data;
-  worker @6 :Text;
+  agent @6 :Text;
 }
 struct Cancel { tasks @0 :List(UInt64); }
 struct Release { tasks @0 :List(UInt64); }
@@ -125,7 +125,7 @@ struct Inputs {
   resultsLengths @3 :List(UInt32);
   stored @4 :List(UInt32);
 }
-struct Resume {
+struct Reconcile {
   running @0 :List(UInt64);
   runs @1 :List(UInt64);
   wanted @2 :List(UInt64);
@@ -195,11 +195,11 @@ struct PutObject {
   size @3 :UInt64;
   offset @4 :UInt64;
   partsLengths @5 :List(UInt32);
-  edition @6 :UInt64;
+  version @6 :UInt64;
 }
 struct GetObject { request @0 :UInt64; object @1 :Data; offset @2 :UInt64; limit @3 :UInt32; }
 struct DeleteObjects { objects @0 :List(Data); session @1 :UInt32; }
-struct ObjectStored { request @0 :UInt64; object @1 :Data; error @2 :Text; edition @3 :UInt64; }
+struct ObjectStored { request @0 :UInt64; object @1 :Data; error @2 :Text; version @3 :UInt64; }
 struct ListObjects { request @0 :UInt64; }
 struct ObjectList { request @0 :UInt64; objects @1 :List(Data); }
 struct ObjectPart {
@@ -210,9 +210,9 @@ struct ObjectPart {
   offset @4 :UInt64;
   partsLengths @5 :List(UInt32);
   error @6 :Text;
-  edition @7 :UInt64;
+  version @7 :UInt64;
 }
-struct HostProof { token @0 :Data; life @1 :Text; }
+struct HostProof { token @0 :Data; lockFile @1 :Text; }
 struct AllocateObject { request @0 :UInt64; object @1 :Data; session @2 :UInt32; size @3 :UInt64; }
 struct ObjectAllocated { request @0 :UInt64; object @1 :Data; segment @2 :Text; error @3 :Text; }
 struct SealObject { request @0 :UInt64; object @1 :Data; segment @2 :Text; }
@@ -225,22 +225,22 @@ struct ObjectMapped {
   pin @4 :UInt64;
   error @5 :Text;
 }
-struct UnpinObjects { pins @0 :List(UInt64); lent @1 :List(UInt64); }
-struct SpeakForHost { host @0 :Data; }
-struct HoldObject {
+struct UnpinObjects { pins @0 :List(UInt64); inherited @1 :List(UInt64); }
+struct RegisterReplicaServer { host @0 :Data; }
+struct RegisterReplica {
   request @0 :UInt64;
   object @1 :Data;
   session @2 :UInt32;
   size @3 :UInt64;
-  edition @4 :UInt64;
+  version @4 :UInt64;
   host @5 :Data;
 }
-struct BringObject { object @0 :Data; session @1 :UInt32; size @2 :UInt64; edition @3 :UInt64; }
-struct DropObjects {
+struct FetchReplica { object @0 :Data; session @1 :UInt32; size @2 :UInt64; version @3 :UInt64; }
+struct DropReplicas {
   objects @0 :List(Data);
   sessions @1 :List(UInt32);
   sizes @2 :List(UInt64);
-  editions @3 :List(UInt64);
+  versions @3 :List(UInt64);
 }
 
 # Published for monitors, see docs/protocol.md.
@@ -272,17 +272,17 @@ struct MonitorStatus {
   agents @24 :List(UInt64);
   agentNames @25 :List(Text);
   agentHosts @26 :List(Text);
-  agentSizes @27 :List(UInt32);
+  agentWorkers @27 :List(UInt32);
   agentQueueSizes @28 :List(UInt32);
   agentCapabilities @29 :List(Text);
   agentRuntimes @30 :List(Text);
   agentCpus @31 :List(Float64);
   agentRsses @32 :List(UInt64);
-  agentFrees @33 :List(UInt64);
-  agentSents @34 :List(UInt64);
-  agentQueueds @35 :List(UInt32);
-  agentLags @36 :List(Float64);
-  agentSilences @37 :List(Float64);
+  agentFree @33 :List(UInt64);
+  agentAssigned @34 :List(UInt64);
+  agentQueued @35 :List(UInt32);
+  agentRoundTrips @36 :List(Float64);
+  agentStatusAges @37 :List(Float64);
   workerAgents @38 :List(UInt64);
   workerNames @39 :List(Text);
   workerPids @40 :List(UInt32);
@@ -297,12 +297,12 @@ struct MonitorStatus {
   graphs @49 :List(UInt64);
   graphSessions @50 :List(UInt32);
   graphNodes @51 :List(UInt64);
-  graphDones @52 :List(UInt64);
-  graphFaileds @53 :List(UInt64);
-  graphCancelleds @54 :List(UInt64);
-  graphAssigneds @55 :List(UInt64);
-  graphBegins @56 :List(Float64);
-  graphEnds @57 :List(Float64);
+  graphSucceeded @52 :List(UInt64);
+  graphFailed @53 :List(UInt64);
+  graphCancelled @54 :List(UInt64);
+  graphAssigned @55 :List(UInt64);
+  graphStartTimes @56 :List(Float64);
+  graphEndTimes @57 :List(Float64);
   graphsEnded @58 :UInt64;
   agentManagers @59 :List(Text);
   agentUnits @60 :List(Text);
@@ -324,7 +324,7 @@ struct TaskEvents {
   groupFunctions @1 :List(Text);
   groupSessions @2 :List(UInt32);
   groupPriorities @3 :List(Int32);
-  groupNeeds @4 :List(Text);
+  groupCapabilities @4 :List(Text);
   groupRuntimes @5 :List(Text);
   since @6 :Float64;
   batches @7 :Data;
@@ -350,8 +350,8 @@ struct StorageStatus {
   recyclableBytes @9 :UInt64;
   spilled @10 :UInt64;
   spilledBytes @11 :UInt64;
-  spilledEver @12 :UInt64;
-  loadedEver @13 :UInt64;
+  spilledBytesTotal @12 :UInt64;
+  loadedBytesTotal @13 :UInt64;
   hits @14 :UInt64;
   misses @15 :UInt64;
   unknown @16 :UInt64;
@@ -361,10 +361,10 @@ struct StorageStatus {
   biggestSizes @20 :List(UInt64);
   biggestInMemory @21 :List(Bool);
   hosts @22 :UInt64;
-  held @23 :UInt64;
-  heldBytes @24 :UInt64;
-  broughtEver @25 :UInt64;
-  biggestHeld @26 :List(Bool);
+  replicas @23 :UInt64;
+  replicaBytes @24 :UInt64;
+  fetchedBytesTotal @25 :UInt64;
+  biggestRemote @26 :List(Bool);
 }
 
 struct Message {
@@ -389,7 +389,7 @@ struct Message {
     functions @17 :Functions;
     needInputs @18 :NeedInputs;
     inputs @19 :Inputs;
-    resume @20 :Resume;
+    reconcile @20 :Reconcile;
     needTasks @21 :NeedTasks;
     resend @22 :Resend;
     output @23 :Output;
@@ -417,10 +417,10 @@ struct Message {
     resized @45 :Resized;
     listObjects @46 :ListObjects;
     objectList @47 :ObjectList;
-    speakForHost @48 :SpeakForHost;
-    holdObject @49 :HoldObject;
-    bringObject @50 :BringObject;
-    dropObjects @51 :DropObjects;
+    registerReplicaServer @48 :RegisterReplicaServer;
+    registerReplica @49 :RegisterReplica;
+    fetchReplica @50 :FetchReplica;
+    dropReplicas @51 :DropReplicas;
     managerStatus @52 :ManagerStatus;
     desiredWorkers @53 :DesiredWorkers;
     listWorkers @54 :ListWorkers;

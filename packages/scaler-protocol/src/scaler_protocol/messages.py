@@ -88,17 +88,17 @@ class Group:
 class Submit:
     """New tasks. `dependents` (positions) and `needs` (task ids) are sparse pairs: this task waits for that one.
 
-    A graph is named by its first task and has `graph_size` tasks. `takers` counts the tasks that consume the result of
-    each, those of later messages included. `inner` tasks (sparse) are intermediate: the session receives their
-    outcomes only if they fail.
+    A graph is named by its first task and has `graph_size` tasks. `consumers` holds for each task how many tasks need
+    its result, those of later messages included. The session receives the outcomes of `intermediate` tasks (sparse)
+    only if they fail.
     """
 
     COLUMNS: ClassVar = (
-        ("tasks", "task_groups", "calls", "takers"),
+        ("tasks", "task_groups", "calls", "consumers"),
         ("dependents", "needs"),
         ("functions", "names", "bodies"),
     )
-    OPTIONAL: ClassVar = frozenset({"task_groups", "takers"})
+    OPTIONAL: ClassVar = frozenset({"task_groups", "consumers"})
 
     groups: Sequence[Group]
     tasks: Ints
@@ -112,8 +112,8 @@ class Submit:
     bodies: Payloads = NONE
     parent: int = 0
     bodies_stored: Ints = ()
-    takers: Ints = ()
-    inner: Ints = ()
+    consumers: Ints = ()
+    intermediate: Ints = ()
     watched: bool = False
     graph: int = 0
     graph_size: int = 0
@@ -153,7 +153,7 @@ class Run:
 class Done:
     """Outcomes, from the agent to the scheduler and, unchanged where possible, to the session's own process.
 
-    `profiles` holds one PROFILE record per task (see `scaler_protocol.profiles`); `worker` names the agent.
+    `profiles` holds one PROFILE record per task (see `scaler_protocol.profiles`); `agent` is a name.
     """
 
     COLUMNS: ClassVar = (("tasks", "runs", "statuses", "results"),)
@@ -165,7 +165,7 @@ class Done:
     runs: Ints = ()
     stored: Ints = ()
     profiles: bytes = b""
-    worker: str = ""
+    agent: str = ""
     encoded: Sequence[bytes] | None = field(default=None, init=False, compare=False, repr=False)
     """The frames it came in, set by the codec alone: a message that is only passed on is not written again."""
 
@@ -259,7 +259,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class Reconcile:
     """Sent after a Welcome without `resumed`: the tasks that the sender has, and those whose outcomes it needs."""
 
     COLUMNS: ClassVar = (("running", "runs"),)
@@ -341,7 +341,7 @@ class ShutdownAnswer:
 Message = (
     LinkMessage
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
-    | NeedFunctions | Functions | NeedInputs | Inputs | Resume | NeedTasks | Resend | Output | AgentStatus
+    | NeedFunctions | Functions | NeedInputs | Inputs | Reconcile | NeedTasks | Resend | Output | AgentStatus
     | Ended | Shutdown | ShutdownAnswer
     | OperatorMessage | CapacityMessage | StorageMessage | NeedStorageStatus | MonitorMessage
 )  # fmt: skip

@@ -24,8 +24,8 @@ class TaskStep:
     """Assigned to an agent, the subject; run ids count on from the first."""
     ENDED: Final = 3
     """Ended; the subject is the agent, or 0. Statuses and profiles follow."""
-    GONE: Final = 4
-    """Cancelled."""
+    CANCELLED: Final = 4
+    """Cancelled; the subject is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class MonitorStatus:
         ("received_names", "received_counts"),
         ("client_sessions", "client_names", "client_hosts", "client_tasks"),
         (
-            "agents", "agent_names", "agent_hosts", "agent_sizes", "agent_queue_sizes", "agent_capabilities",
-            "agent_runtimes", "agent_cpus", "agent_rsses", "agent_frees", "agent_sents", "agent_queueds", "agent_lags",
-            "agent_silences", "agent_managers", "agent_units", "agent_draining",
+            "agents", "agent_names", "agent_hosts", "agent_workers", "agent_queue_sizes", "agent_capabilities",
+            "agent_runtimes", "agent_cpus", "agent_rsses", "agent_free", "agent_assigned", "agent_queued",
+            "agent_round_trips", "agent_status_ages", "agent_managers", "agent_units", "agent_draining",
         ),
         (
             "worker_agents", "worker_names", "worker_pids", "worker_states", "worker_runs", "worker_cpus",
@@ -51,8 +51,8 @@ class MonitorStatus:
         ),
         ("function_names", "function_counts", "function_seconds"),
         (
-            "graphs", "graph_sessions", "graph_nodes", "graph_dones", "graph_faileds", "graph_cancelleds",
-            "graph_assigneds", "graph_begins", "graph_ends",
+            "graphs", "graph_sessions", "graph_nodes", "graph_succeeded", "graph_failed", "graph_cancelled",
+            "graph_assigned", "graph_start_times", "graph_end_times",
         ),
         (
             "managers", "manager_kinds", "manager_hosts", "manager_maximums", "manager_desired", "manager_joined",
@@ -87,17 +87,17 @@ class MonitorStatus:
     agents: Sequence[int] = ()
     agent_names: Sequence[str] = ()
     agent_hosts: Sequence[str] = ()
-    agent_sizes: Sequence[int] = ()
+    agent_workers: Sequence[int] = ()
     agent_queue_sizes: Sequence[int] = ()
     agent_capabilities: Sequence[str] = ()
     agent_runtimes: Sequence[str] = ()
     agent_cpus: Sequence[float] = ()
     agent_rsses: Sequence[int] = ()
-    agent_frees: Sequence[int] = ()
-    agent_sents: Sequence[int] = ()
-    agent_queueds: Sequence[int] = ()
-    agent_lags: Sequence[float] = ()
-    agent_silences: Sequence[float] = ()
+    agent_free: Sequence[int] = ()
+    agent_assigned: Sequence[int] = ()
+    agent_queued: Sequence[int] = ()
+    agent_round_trips: Sequence[float] = ()
+    agent_status_ages: Sequence[float] = ()
     worker_agents: Sequence[int] = ()
     worker_names: Sequence[str] = ()
     worker_pids: Sequence[int] = ()
@@ -112,12 +112,12 @@ class MonitorStatus:
     graphs: Sequence[int] = ()
     graph_sessions: Sequence[int] = ()
     graph_nodes: Sequence[int] = ()
-    graph_dones: Sequence[int] = ()
-    graph_faileds: Sequence[int] = ()
-    graph_cancelleds: Sequence[int] = ()
-    graph_assigneds: Sequence[int] = ()
-    graph_begins: Sequence[float] = ()
-    graph_ends: Sequence[float] = ()
+    graph_succeeded: Sequence[int] = ()
+    graph_failed: Sequence[int] = ()
+    graph_cancelled: Sequence[int] = ()
+    graph_assigned: Sequence[int] = ()
+    graph_start_times: Sequence[float] = ()
+    graph_end_times: Sequence[float] = ()
     graphs_ended: int = 0
     agent_managers: Sequence[str] = ()
     agent_units: Sequence[str] = ()
@@ -145,7 +145,14 @@ class TaskEvents:
     """
 
     COLUMNS: ClassVar = (
-        ("group_numbers", "group_functions", "group_sessions", "group_priorities", "group_needs", "group_runtimes"),
+        (
+            "group_numbers",
+            "group_functions",
+            "group_sessions",
+            "group_priorities",
+            "group_capabilities",
+            "group_runtimes",
+        ),
         ("text_times", "text_levels", "text_tasks", "texts"),
     )
 
@@ -153,7 +160,7 @@ class TaskEvents:
     group_functions: Sequence[str] = ()
     group_sessions: Sequence[int] = ()
     group_priorities: Sequence[int] = ()
-    group_needs: Sequence[str] = ()
+    group_capabilities: Sequence[str] = ()
     group_runtimes: Sequence[str] = ()
     since: float = 0.0
     batches: bytes = b""
@@ -176,13 +183,13 @@ class StorageStatus:
     """Totals of an object storage server, sizes in bytes; the scheduler publishes it as it came.
 
     `bytes` is what the memory limit counts: complete objects in memory, objects being written, deleted ones that are
-    still mapped. `recyclable_bytes` is memory that waits for the next object. `hits` and `misses` are reads of objects
-    in memory and on disk, `unknown` those of objects that are not there. `held` are objects that only other `hosts`
-    have, `brought_ever` bytes of such that were brought from there. The biggest are those among the 20,000 newest;
-    `biggest_names` are hashes of ids, which only those may know who may read the objects.
+    still mapped. `recyclable_bytes` is memory kept for the next object. `hits` and `misses` are reads of objects in
+    memory and on disk, `unknown` reads of objects that do not exist. `replicas` counts the objects that only other
+    `hosts` have, `fetched_bytes_total` the bytes that were fetched from them. The `biggest_…` columns describe the
+    biggest of the 20,000 newest objects, each named by a hash of its id, because the id grants read access.
     """
 
-    COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory", "biggest_held"),)
+    COLUMNS: ClassVar = (("biggest_names", "biggest_sessions", "biggest_sizes", "biggest_in_memory", "biggest_remote"),)
 
     objects: int
     writing: int
@@ -196,8 +203,8 @@ class StorageStatus:
     recyclable_bytes: int
     spilled: int
     spilled_bytes: int
-    spilled_ever: int
-    loaded_ever: int
+    spilled_bytes_total: int
+    loaded_bytes_total: int
     hits: int
     misses: int
     unknown: int
@@ -206,11 +213,11 @@ class StorageStatus:
     biggest_sessions: Sequence[int] = ()
     biggest_sizes: Sequence[int] = ()
     biggest_in_memory: Sequence[bool] = ()
-    biggest_held: Sequence[bool] = ()
+    biggest_remote: Sequence[bool] = ()
     hosts: int = 0
-    held: int = 0
-    held_bytes: int = 0
-    brought_ever: int = 0
+    replicas: int = 0
+    replica_bytes: int = 0
+    fetched_bytes_total: int = 0
 
 
 MonitorMessage = MonitorStatus | TaskEvents | StorageStatus

@@ -20,7 +20,7 @@ from scaler_protocol.payloads import NONE, Payloads
 class PutObject:
     """One part (see `scaler_protocol.objects`) of an object of `size` bytes, at `offset`; answered by ObjectStored.
 
-    A part of an object that the sender's host holds has its `edition`; the server refuses an unknown one.
+    A part of an object that the sender's host holds has its `version`; the server refuses an unknown one.
     """
 
     object: bytes
@@ -29,7 +29,7 @@ class PutObject:
     offset: int = 0
     session: int = 0
     request: int = 0
-    edition: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ObjectStored:
     object: bytes
     request: int = 0
     error: str = ""
-    edition: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ObjectPart:
     parts: Payloads = NONE
     request: int = 0
     error: str = ""
-    edition: int = 0
+    version: int = 0
 
 
 # --- segments -------------------------------------------------------------------------------------------------------
@@ -84,11 +84,11 @@ class ObjectPart:
 class HostProof:
     """The content of the file `token` in the storage's segment directory: the sender is on its host.
 
-    `life` is a file in `peers` there, if any, that the sender keeps locked (flock) as long as it lives.
+    `lock_file` is a file in `peers` there, if any, that the sender keeps locked (flock) as long as it lives.
     """
 
     token: bytes
-    life: str = ""
+    lock_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,54 +143,54 @@ class ObjectMapped:
 
 @dataclass(frozen=True, slots=True)
 class UnpinObjects:
-    """Pins that are given back; of those in `lent` a process that the storage does not know may have the mapping."""
+    """Releases pins; unknown processes may have inherited the mappings of the `inherited` ones."""
 
     pins: Sequence[int] = ()
-    lent: Sequence[int] = ()
+    inherited: Sequence[int] = ()
 
 
 # --- hosts ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class SpeakForHost:
+class RegisterReplicaServer:
     """The sender serves the objects that its host holds; `host` is a secret from a file there."""
 
     host: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class HoldObject:
-    """The only copy of an object is on `host`, with the writer's `edition`; answered by ObjectStored."""
+class RegisterReplica:
+    """The only copy of an object is on `host`, with the writer's `version`; answered by ObjectStored."""
 
     object: bytes
     size: int
     session: int
-    edition: int
+    version: int
     host: bytes
     request: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class BringObject:
-    """Another host reads an object that the receiver's host holds: the receiver puts it, with its edition."""
+class FetchReplica:
+    """Another host reads an object that the receiver's host holds: the receiver puts it, with its version."""
 
     object: bytes
     size: int
     session: int
-    edition: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
-class DropObjects:
-    """To a host: it may delete these editions. From a host: it no longer has them."""
+class DropReplicas:
+    """To a host: it may delete these versions. From a host: it no longer has them."""
 
-    COLUMNS: ClassVar = (("objects", "sizes", "sessions", "editions"),)
+    COLUMNS: ClassVar = (("objects", "sizes", "sessions", "versions"),)
 
     objects: Sequence[bytes]
     sizes: Sequence[int]
     sessions: Sequence[int]
-    editions: Sequence[int]
+    versions: Sequence[int]
 
 
 # --- stock ----------------------------------------------------------------------------------------------------------
@@ -214,5 +214,5 @@ class ObjectList:
 StorageMessage = (
     PutObject | GetObject | DeleteObjects | ObjectStored | ObjectPart
     | HostProof | AllocateObject | ObjectAllocated | SealObject | MapObject | ObjectMapped | UnpinObjects
-    | ListObjects | ObjectList | SpeakForHost | HoldObject | BringObject | DropObjects
+    | ListObjects | ObjectList | RegisterReplicaServer | RegisterReplica | FetchReplica | DropReplicas
 )  # fmt: skip

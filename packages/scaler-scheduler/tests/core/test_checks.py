@@ -38,7 +38,7 @@ WRONG = b"w" * 16
 
 
 def done(task: int, run: int, status: int = Status.VALUE, result: bytes = b"forged") -> Done:
-    return Done((task,), (status,), Payloads([result]), runs=(run,), profiles=bytes(PROFILE.size), worker="w")
+    return Done((task,), (status,), Payloads([result]), runs=(run,), profiles=bytes(PROFILE.size), agent="w")
 
 
 def submit(*tasks: int, needs: dict[int, int] | None = None, body: bytes = b"body") -> Submit:
@@ -127,7 +127,7 @@ def test_an_agent_takes_up_only_runs_that_it_was_given(driver: SchedulerDriver) 
     client = driver.client()
     (task,) = driver.submit(client)
     thief = driver.agent(b"thief", peer_incarnation=driver.incarnation)
-    driver.feed(thief, messages.Resume(running=(task,), runs=(driver.core.state.next_run,)))
+    driver.feed(thief, messages.Reconcile(running=(task,), runs=(driver.core.state.next_run,)))
     assert [len(withdraw.runs) for withdraw in driver.take(thief, messages.Withdraw)] == [1]
     agent = driver.agent()
     runs = driver.runs(agent) | driver.runs(thief)

@@ -41,7 +41,7 @@ def test_a_plain_report_is_passed_on_as_it_came(driver: SchedulerDriver) -> None
     driver.submit(client)
     driver.done(agent, driver.runs(agent))
     (done,) = driver.take(client, messages.Done)
-    assert done.worker == "w" and done.runs and len(done.profiles) == len(NO_PROFILE)
+    assert done.agent == "w" and done.runs and len(done.profiles) == len(NO_PROFILE)
 
 
 def test_the_function_travels_to_an_agent_once(driver: SchedulerDriver) -> None:
@@ -461,8 +461,8 @@ def test_after_a_restart_running_and_finished_work_is_not_repeated(driver: Sched
     running, finished, unheard = ((99 << 32) + number for number in (1, 2, 3))
     client = driver.client(b"c", peer_incarnation=3)
     agent = driver.agent(peer_incarnation=3, workers=2)
-    driver.feed(client, messages.Resume(wanted=(running, finished, unheard)))
-    driver.feed(agent, messages.Resume(running=(running,), runs=(55,), finished=(finished,)))
+    driver.feed(client, messages.Reconcile(wanted=(running, finished, unheard)))
+    driver.feed(agent, messages.Reconcile(running=(running,), runs=(55,), finished=(finished,)))
     assert [tuple(resend.tasks) for resend in driver.take(agent, messages.Resend)] == [(finished,)]
     driver.done(agent, {running: 55}, result=b"one")
     driver.feed(agent, _kept(finished, 44, b"two"))
@@ -474,9 +474,9 @@ def test_after_a_restart_running_and_finished_work_is_not_repeated(driver: Sched
 def test_an_adopted_task_whose_agent_dies_is_submitted_again(driver: SchedulerDriver) -> None:
     task = (99 << 32) + 1
     agent = driver.agent(b"one", peer_incarnation=3)
-    driver.feed(agent, messages.Resume(running=(task,), runs=(55,)))
+    driver.feed(agent, messages.Reconcile(running=(task,), runs=(55,)))
     client = driver.client(b"c", peer_incarnation=3)
-    driver.feed(client, messages.Resume(wanted=(task,)))
+    driver.feed(client, messages.Reconcile(wanted=(task,)))
     driver.feed(agent, PeerLost("killed"))
     assert driver.take(client, messages.NeedTasks)
     driver.feed(
@@ -544,4 +544,4 @@ def _dependent(task: int, need: int) -> Submit:
 
 
 def _kept(task: int, run: int, result: bytes) -> messages.Done:
-    return messages.Done((task,), (0,), Payloads([result]), runs=(run,), profiles=NO_PROFILE, worker="w")
+    return messages.Done((task,), (0,), Payloads([result]), runs=(run,), profiles=NO_PROFILE, agent="w")

@@ -41,7 +41,9 @@ CODES = [
 STRANGERS = (b"s" * 16, b"t" * 16, b"u" * 16)
 SESSIONS = (120, 120, 120, 121, 200, 0, ord("h"))
 MESSAGES = [kind for kind in get_args(messages.Message) if kind not in get_args(LinkMessage)]
-OFTEN = [messages.Submit, messages.Done, messages.Inputs, messages.Resume, messages.Cancel, messages.Release] * 10 + [
+OFTEN = [
+    messages.Submit, messages.Done, messages.Inputs, messages.Reconcile, messages.Cancel, messages.Release,
+] * 10 + [
     messages.Returned, messages.Blocked, messages.NeedFunctions, messages.Functions, messages.AgentStatus, Resized,
 ] * 4  # fmt: skip
 
@@ -64,7 +66,7 @@ groups = st.builds(
 TASK_COLUMNS = ("tasks", "needs", "running", "wanted", "finished")
 ELEMENTS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(["runs", "first_run"], run_ids),
-    **dict.fromkeys(["task_groups", "stored", "dependents", "inner", "bodies_stored"], positions),
+    **dict.fromkeys(["task_groups", "stored", "dependents", "intermediate", "bodies_stored"], positions),
     **dict.fromkeys(["calls", "results", "texts", "inputs"], payloads),
     "bodies": st.sampled_from([b"body", b""]),
     **dict.fromkeys(["functions", "objects"], function_ids),

@@ -25,7 +25,7 @@ FIRST = (ord("c") << 32) + 1
 
 
 def piece(
-    count: int, needs: Sequence[tuple[int, int]], takers: Sequence[int], asked: Sequence[int], at: int = 0
+    count: int, needs: Sequence[tuple[int, int]], consumers: Sequence[int], asked: Sequence[int], at: int = 0
 ) -> Submit:
     """Nodes `at` and following of a graph; `needs` are pairs of places in the whole graph."""
     return Submit(
@@ -37,12 +37,12 @@ def piece(
         functions=(FUNCTION,),
         names=("m:f",),
         bodies=Payloads([b"body"]),
-        takers=takers,
-        inner=[i for i in range(count) if at + i not in asked],
+        consumers=consumers,
+        intermediate=[i for i in range(count) if at + i not in asked],
     )
 
 
-def test_an_inner_value_goes_to_its_takers_only_and_is_forgotten_after_the_last(driver: SchedulerDriver) -> None:
+def test_an_inner_value_goes_to_its_consumers_only_and_is_forgotten_after_the_last(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent(workers=4)
     driver.feed(client, piece(3, [(1, 0), (2, 0)], [2, 0, 0], [1, 2]))
     driver.done(agent, driver.runs(agent), result=b"42")
@@ -58,7 +58,7 @@ def test_an_inner_value_goes_to_its_takers_only_and_is_forgotten_after_the_last(
     assert [tuple(release.tasks) for release in driver.take(agent, messages.Release)] == [(FIRST,)]
 
 
-def test_takers_may_come_later_and_a_requested_node_may_have_some(driver: SchedulerDriver) -> None:
+def test_consumers_may_come_later_and_a_requested_node_may_have_some(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent(workers=4)
     driver.feed(client, piece(1, [], [1], [0, 1]))
     driver.done(agent, driver.runs(agent), result=b"42")
@@ -71,7 +71,7 @@ def test_takers_may_come_later_and_a_requested_node_may_have_some(driver: Schedu
     assert set(driver.outcomes(client)) == {FIRST, FIRST + 1}
 
 
-def test_an_object_of_an_inner_node_is_freed_with_its_last_taker(driver: SchedulerDriver) -> None:
+def test_an_object_of_an_inner_node_is_freed_with_its_last_consumer(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent()
     driver.feed(client, piece(2, [(1, 0)], [1, 0], [1]))
     ((task, run),) = driver.runs(agent).items()
@@ -89,8 +89,8 @@ def test_a_failure_is_shared_down_a_long_chain_and_what_only_it_needed_is_stoppe
     client, agent = driver.client(), driver.agent(workers=2)
     size = 5_000
     needs = [(2, 0), (2, 1), *((i, i - 1) for i in range(3, size))]
-    takers = [1] * (size - 1) + [0]
-    driver.feed(client, piece(size, needs, takers, [size - 1]))
+    consumers = [1] * (size - 1) + [0]
+    driver.feed(client, piece(size, needs, consumers, [size - 1]))
     runs = driver.runs(agent)
     driver.done(agent, {FIRST: runs[FIRST]}, Status.RAISED, b"error")
     assert driver.outcomes(client) == {FIRST: (Status.RAISED, b"error"), FIRST + size - 1: (Status.RAISED, b"error")}
@@ -141,8 +141,8 @@ def test_ready_nodes_go_before_others_that_wait(driver: SchedulerDriver) -> None
 
 def test_an_inner_position_that_is_not_there_is_refused(driver: SchedulerDriver) -> None:
     client = driver.client()
-    with pytest.raises(ProtocolError, match="inner names position"):
-        driver.feed(client, Submit((Group(FUNCTION),), (FIRST,), Payloads((b"c",)), takers=(0,), inner=(1,)))
+    with pytest.raises(ProtocolError, match="intermediate names position"):
+        driver.feed(client, Submit((Group(FUNCTION),), (FIRST,), Payloads((b"c",)), consumers=(0,), intermediate=(1,)))
 
 
 def test_a_session_that_watches_hears_of_inner_nodes(driver: SchedulerDriver) -> None:

@@ -33,8 +33,8 @@ def graph(earlier: int) -> Submit:
         bodies=Payloads([b"body"]),
         graph=FIRST,
         graph_size=6,
-        takers=[1, 1, 0, 0, 0, 0],
-        inner=[0, 1],
+        consumers=[1, 1, 0, 0, 0, 0],
+        intermediate=[0, 1],
     )
 
 
@@ -82,7 +82,7 @@ def test_a_submit_that_can_not_be_taken_fails_as_a_whole(
         driver.feed(client, graph(earlier))
     driver.settle()  # and its check
     told = driver.outcomes(client)
-    assert {*told, TASKS[1]} == set(TASKS)  # of an inner node that shares a fate nobody need be told
+    assert {*told, TASKS[1]} == set(TASKS)  # of an intermediate node that shares a fate nobody need be told
     for status, payload in told.values():
         assert status == Status.FAILED and "could not take this task: OnceError" in str(restore(payload))
     assert not driver.runs(agent) and not driver.core.state.waiting.count

@@ -52,7 +52,7 @@ def finish(driver: SchedulerDriver, agent: bytes, runs: dict[int, int], size: in
     )  # fmt: skip
 
 
-def test_takers_change_places_until_each_is_where_its_input_is(driver: SchedulerDriver) -> None:
+def test_consumers_change_places_until_each_is_where_its_input_is(driver: SchedulerDriver) -> None:
     client, agents = driver.client(), [driver.agent(name, workers=2) for name in (b"x", b"y")]
     sources = submit(driver, client, 1, [[]] * 4)
     ran = {agent: driver.runs(agent) for agent in agents}
@@ -102,8 +102,8 @@ def graph(driver: SchedulerDriver, client: bytes, needs: list[list[int]], asked:
         functions=[FUNCTION],
         names=["f"],
         bodies=Payloads([b"body"]),
-        takers=[places.count(place) for place in range(len(needs))],
-        inner=[place for place in range(len(needs)) if place not in asked],
+        consumers=[places.count(place) for place in range(len(needs))],
+        intermediate=[place for place in range(len(needs)) if place not in asked],
         graph=first,
         graph_size=len(needs),
     )
@@ -170,10 +170,10 @@ def test_where_an_input_was_needed_it_is_from_then_on(driver: SchedulerDriver) -
     [busy] = submit(driver, client, 50, [[]])
     held = {agent: driver.runs(agent) for agent in (x, y)}
     one, other = (x, y) if busy in held[x] else (y, x)
-    [taker] = submit(driver, client, 101, [[source]])
-    driver.feed(client, _input(taker, source))
+    [consumer] = submit(driver, client, 101, [[source]])
+    driver.feed(client, _input(consumer, source))
     taken = driver.runs(other)
-    assert taker in taken  # the other one is busy
+    assert consumer in taken  # the other one is busy
     driver.done(other, taken)
     driver.done(one, held[one])
     [busy] = submit(driver, client, 51, [[]])
@@ -193,9 +193,9 @@ def test_nothing_moves(driver: SchedulerDriver, reason: str) -> None:
     y = driver.agent(b"y", workers=4, capabilities=offered, host="same" if reason == "one host" else "y")
     submit(driver, client, 50, [[]] * 3)
     before = len(driver.runs(x)), len(driver.runs(y))
-    [taker] = submit(driver, client, 101, [[source]], capability_names=("a",), capability_values=(-1,))
+    [consumer] = submit(driver, client, 101, [[source]], capability_names=("a",), capability_values=(-1,))
     finish(driver, x, runs, LOCAL_BYTES - 1 if reason == "small" else LOCAL_BYTES)
-    assert taker in {**driver.runs(x), **driver.runs(y)} and sum(before) == 3
+    assert consumer in {**driver.runs(x), **driver.runs(y)} and sum(before) == 3
 
 
 def test_tasks_without_inputs_are_not_looked_at(driver: SchedulerDriver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_no_task_is_lost_and_no_worker_idle(make_driver: type[SchedulerDriver], 
     count = data.draw(st.integers(1, 12))
     sources = submit(driver, client, 1, [[]] * count)
     needs = st.lists(st.sampled_from(sources), max_size=3, unique=True)
-    takers = submit(driver, client, 1001, data.draw(st.lists(needs, min_size=1, max_size=12)))
+    consumers = submit(driver, client, 1001, data.draw(st.lists(needs, min_size=1, max_size=12)))
     ended: set[int] = set()
     for _ in range(200):
         for agent in agents:
@@ -234,7 +234,7 @@ def test_no_task_is_lost_and_no_worker_idle(make_driver: type[SchedulerDriver], 
         waiting = driver.core.state.waiting.count
         idle = sum(max(0, agent.workers - agent.active) for agent in driver.core.state.agents.values())
         assert not (waiting and idle)
-        if len(ended) == count + len(takers):
+        if len(ended) == count + len(consumers):
             return
     raise AssertionError("some task was never run")
 

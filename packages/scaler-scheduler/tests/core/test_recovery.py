@@ -43,10 +43,10 @@ def close_window(driver: SchedulerDriver) -> None:
 
 def test_a_parent_finds_its_children_again(driver: SchedulerDriver) -> None:
     agent = driver.agent(peer_incarnation=OLDER)
-    driver.feed(agent, messages.Resume(running=(PARENT, CHILD), runs=(55, 56)), messages.Blocked((55,), (True,)))
-    driver.feed(agent, messages.Resume(wanted=(CHILD, SIBLING)))
+    driver.feed(agent, messages.Reconcile(running=(PARENT, CHILD), runs=(55, 56)), messages.Blocked((55,), (True,)))
+    driver.feed(agent, messages.Reconcile(wanted=(CHILD, SIBLING)))
     client = driver.client(b"c", peer_incarnation=OLDER)
-    driver.feed(client, messages.Resume(wanted=(PARENT,)))
+    driver.feed(client, messages.Reconcile(wanted=(PARENT,)))
     assert driver.core.state.agents[agent].active == 1, "the parent is blocked as it was"
     driver.done(agent, {CHILD: 56}, result=b"one")
     assert driver.outcomes(agent) == {CHILD: (Status.VALUE, b"one")}
@@ -61,7 +61,7 @@ def test_a_parent_finds_its_children_again(driver: SchedulerDriver) -> None:
 
 def test_a_child_whose_parent_is_over_is_dropped(driver: SchedulerDriver) -> None:
     agent = driver.agent(peer_incarnation=OLDER)
-    driver.feed(agent, messages.Resume(running=(CHILD,), runs=(56,)), messages.Resume(wanted=(CHILD,)))
+    driver.feed(agent, messages.Reconcile(running=(CHILD,), runs=(56,)), messages.Reconcile(wanted=(CHILD,)))
     close_window(driver)
     driver.feed(agent, submit(CHILD, parent=55))
     assert driver.outcomes(agent) == {CHILD: (Status.CANCELLED, b"")}
@@ -71,24 +71,24 @@ def test_a_child_whose_parent_is_over_is_dropped(driver: SchedulerDriver) -> Non
 
 def test_an_agent_that_was_to_send_an_outcome_again_dies(driver: SchedulerDriver) -> None:
     client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
-    driver.feed(client, messages.Resume(wanted=(PARENT,)))
-    driver.feed(agent, messages.Resume(finished=(PARENT,)))
+    driver.feed(client, messages.Reconcile(wanted=(PARENT,)))
+    driver.feed(agent, messages.Reconcile(finished=(PARENT,)))
     driver.feed(agent, PeerLost("killed"))
     assert driver.take(client, messages.NeedTasks)
 
 
 def test_an_agent_that_was_to_send_an_outcome_again_has_dropped_it(driver: SchedulerDriver) -> None:
     client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
-    driver.feed(client, messages.Resume(wanted=(PARENT,)))
-    driver.feed(agent, messages.Resume(finished=(PARENT,)))
+    driver.feed(client, messages.Reconcile(wanted=(PARENT,)))
+    driver.feed(agent, messages.Reconcile(finished=(PARENT,)))
     close_window(driver)
     assert driver.take(client, messages.NeedTasks)
 
 
 def test_a_kept_failure_counts(driver: SchedulerDriver) -> None:
     client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
-    driver.feed(client, messages.Resume(wanted=(PARENT,)))
-    driver.feed(agent, messages.Resume(finished=(PARENT,)))
+    driver.feed(client, messages.Reconcile(wanted=(PARENT,)))
+    driver.feed(agent, messages.Reconcile(finished=(PARENT,)))
     driver.done(agent, {PARENT: 44}, Status.FAILED, describe(TaskTimeoutError("too slow")))
     status, payload = driver.outcomes(client)[PARENT]
     assert status == Status.FAILED and isinstance(restore(payload), TaskTimeoutError)
@@ -96,15 +96,15 @@ def test_a_kept_failure_counts(driver: SchedulerDriver) -> None:
 
 def test_outcomes_that_nobody_wants_are_forgotten(driver: SchedulerDriver) -> None:
     agent = driver.agent(peer_incarnation=OLDER)
-    driver.feed(agent, messages.Resume(finished=(PARENT, OTHER)))
+    driver.feed(agent, messages.Reconcile(finished=(PARENT, OTHER)))
     close_window(driver)
     assert [list(release.tasks) for release in driver.take(agent, messages.Release)] == [[PARENT, OTHER]]
 
 
 def test_what_is_cancelled_in_the_window_is_not_adopted(driver: SchedulerDriver) -> None:
     client, agent = driver.client(b"c", peer_incarnation=OLDER), driver.agent(peer_incarnation=OLDER)
-    driver.feed(client, messages.Resume(wanted=(PARENT,)), messages.Cancel((PARENT,)))
-    driver.feed(agent, messages.Resume(running=(PARENT,), runs=(55,)))
+    driver.feed(client, messages.Reconcile(wanted=(PARENT,)), messages.Cancel((PARENT,)))
+    driver.feed(agent, messages.Reconcile(running=(PARENT,), runs=(55,)))
     close_window(driver)
     assert [list(withdraw.runs) for withdraw in driver.take(agent, messages.Withdraw)] == [[55]]
 
@@ -114,7 +114,7 @@ def test_of_two_agents_that_keep_an_outcome_one_is_told_at_once(driver: Schedule
     (task,) = driver.submit(client)
     driver.done(agent, driver.runs(agent))
     other = driver.agent(b"other")
-    driver.feed(other, messages.Resume(finished=(task,)))
+    driver.feed(other, messages.Reconcile(finished=(task,)))
     assert [list(release.tasks) for release in driver.take(other, messages.Release)] == [[task]]
     driver.feed(client, messages.Release((task,)))
     driver.later(1.0)
@@ -132,7 +132,7 @@ def test_a_run_that_comes_back_with_its_agent_was_not_lost(driver: SchedulerDriv
         hello = Hello(Role.AGENT, agent, 1, epoch=epoch, peer_incarnation=driver.incarnation, workers=1, queue_size=10)
         driver.feed(agent, PeerJoined(hello, False))
         assert not driver.runs(agent), "it is still to say what it runs"
-        driver.feed(agent, messages.Resume(running=(task,), runs=(run,)))
+        driver.feed(agent, messages.Reconcile(running=(task,), runs=(run,)))
     driver.done(agent, {task: run})
     assert driver.outcomes(client) == {task: (Status.VALUE, b"r")}
 
@@ -169,7 +169,7 @@ def test_a_run_that_comes_back_and_is_lost_again_runs_once(driver: SchedulerDriv
     others = driver.submit(client, behind) if behind else []
     driver.feed(agent, PeerLost("gone", farewell=True))
     driver.agent(b"back", peer_incarnation=driver.incarnation)
-    driver.feed(agent, messages.Resume(running=(task,), runs=(run,)))
+    driver.feed(agent, messages.Reconcile(running=(task,), runs=(run,)))
     driver.feed(agent, PeerLost("gone", farewell=True))
     other = driver.agent(b"other", workers=4)
     given = [task for message in driver.take(other, messages.Run) for task in message.tasks]
@@ -201,4 +201,4 @@ def test_the_session_of_a_task_on_another_agent_is_not_the_senders(driver: Sched
     driver.client(b"c")
     agent = driver.agent()
     with pytest.raises(ProtocolError):
-        driver.feed(agent, messages.Resume(wanted=(PARENT,)))
+        driver.feed(agent, messages.Reconcile(wanted=(PARENT,)))

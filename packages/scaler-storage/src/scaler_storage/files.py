@@ -154,13 +154,13 @@ class FileSegments:
             os.read(self._woken, 4096)
         return [self._moved.popleft() for _ in range(len(self._moved))]
 
-    def unlocked(self, lives: Iterable[str]) -> set[str]:
-        """Return the `lives` whose locks are free: their processes are dead. A missing file proves nothing."""
-        return {life for life in lives if is_unlocked(self._memory / PEERS / life)}
+    def unlocked(self, lock_files: Iterable[str]) -> set[str]:
+        """Return the `lock_files` whose locks are free: their processes are dead. A missing file proves nothing."""
+        return {lock_file for lock_file in lock_files if is_unlocked(self._memory / PEERS / lock_file)}
 
-    def forget_life(self, life: str) -> None:
+    def forget_lock_file(self, lock_file: str) -> None:
         """Remove the lock file of a dead process."""
-        _remove(self._memory / PEERS / life)
+        _remove(self._memory / PEERS / lock_file)
 
     def close(self) -> None:
         """Stop the thread, even in the middle of an object."""

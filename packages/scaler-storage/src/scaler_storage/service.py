@@ -118,7 +118,7 @@ def _summary(status: StorageStatus) -> str:
     return (
         f"{status.objects} objects left, {status.bytes:,} bytes in memory and {status.spilled_bytes:,} on disk; "
         f"{status.hits} reads from memory, {status.misses} from disk, {status.unknown} of unknown objects; "
-        f"{status.spilled_ever:,} bytes spilled, {status.loaded_ever:,} loaded back"
+        f"{status.spilled_bytes_total:,} bytes spilled, {status.loaded_bytes_total:,} loaded back"
     )
 
 

@@ -138,10 +138,10 @@ def test_who_only_looks_gets_no_bytes_and_the_edition() -> None:
     server.put(ALICE, NAME, b"abcde")
     looked, first, last = (server.part(BOB, NAME, *where) for where in [(0, 0), (0, PART), (PART, PART)])
     assert (looked.found, looked.size, looked.parts.frame) == (True, 5, b"")
-    assert looked.edition == first.edition == last.edition > 99 << 40
+    assert looked.version == first.version == last.version > 99 << 40
     server.says(ALICE, DeleteObjects([NAME]))
     server.put(ALICE, NAME, b"12345")
-    assert server.part(BOB, NAME).edition != looked.edition
+    assert server.part(BOB, NAME).version != looked.version
 
 
 @pytest.mark.parametrize("content", [b"", b"a", b"abcd", b"abcde", b"abcdefgh"])

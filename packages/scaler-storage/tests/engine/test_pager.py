@@ -58,19 +58,19 @@ class SharingServer(EngineDriver):
         self.living = living
         self.answers: dict[int, Message] = {}
         self.requests = 0
-        self.lives: dict[bytes, str] = {}
+        self.lock_files: dict[bytes, str] = {}
         for peer in (ALICE, BOB, FAR):
             self.join(peer)
 
     def join(self, peer: bytes) -> None:
         self.admit(Hello(Role.CLIENT, peer, 1, session=1))
         if peer != FAR:
-            self.lives[peer] = f"life{self.number()}" if self.living else ""
-            self.tell(peer, HostProof(self.segments.token, self.lives[peer]))
+            self.lock_files[peer] = f"life{self.number()}" if self.living else ""
+            self.tell(peer, HostProof(self.segments.token, self.lock_files[peer]))
 
     def die(self, peer: bytes) -> None:
         """Its process ends, and its connection does not break."""
-        self.segments.dead.add(self.lives[peer])
+        self.segments.dead.add(self.lock_files[peer])
         for _ in range(2):
             self.later(LOOK_SECONDS)
 
@@ -215,10 +215,10 @@ def test_another_owner_keeps_the_session_of_a_dead_process() -> None:
 
 def test_a_process_lives_on_without_its_connection() -> None:
     server = SharingServer(living=True)
-    life = server.lives[BOB]
+    lock_file = server.lock_files[BOB]
     server.tell(BOB, PeerLost("gone"))
     server.join(BOB)
-    server.tell(BOB, HostProof(server.segments.token, life))
+    server.tell(BOB, HostProof(server.segments.token, lock_file))
     server.now += 10 * LOOK_SECONDS
     server.settle()
     server.put(NAMES[0])
@@ -298,7 +298,7 @@ def test_a_freed_segment_is_used_again_unless_somebody_may_still_use_it() -> Non
     assert server.core.status().recyclable_bytes == 4 * KIB
 
 
-@pytest.mark.parametrize("how", ["lost", "again", "lent", "half written", "deleted while written"])
+@pytest.mark.parametrize("how", ["lost", "again", "inherited", "half written", "deleted while written"])
 def test_a_segment_that_somebody_may_still_use_is_never_used_again(how: str) -> None:
     server = SharingServer()
     if how in ("half written", "deleted while written"):
@@ -378,7 +378,12 @@ def test_what_was_not_used_for_longest_goes_to_disk_and_comes_back(full: Sharing
     full.work()
     assert full.bytes_of(request) == {b"1"} and full.answers[other].parts.frame == b"1" * 10  # type: ignore[union-attr]
     status = full.core.status()
-    assert (status.hits, status.misses, status.spilled_ever, status.loaded_ever) == (1, 2, 2 * SHARED, SHARED)
+    assert (status.hits, status.misses, status.spilled_bytes_total, status.loaded_bytes_total) == (
+        1,
+        2,
+        2 * SHARED,
+        SHARED,
+    )
     assert (status.spilled, status.spilled_bytes) == (1, SHARED)
     full.tell(ALICE, DeleteObjects())
     assert not full.segments.disk and full.core.status().spilled_bytes == 0
@@ -635,12 +640,12 @@ class SegmentModel(RuleBasedStateMachine):
         self.fetching_from.add(self.server.get(name))
 
     @precondition(lambda self: self.views)
-    @rule(data=st.data(), lent=st.booleans())
-    def unpin(self, data: st.DataObject, lent: bool) -> None:
+    @rule(data=st.data(), inherited=st.booleans())
+    def unpin(self, data: st.DataObject, inherited: bool) -> None:
         request = data.draw(st.sampled_from(sorted(self.views)))
         peer, _ = self.views.pop(request)
         pin = self.server.mapped(request).pin
-        self.server.tell(peer, UnpinObjects([] if lent else [pin], [pin] if lent else []))
+        self.server.tell(peer, UnpinObjects([] if inherited else [pin], [pin] if inherited else []))
 
     @rule(peer=peers, chosen=st.lists(names, max_size=2))
     def delete(self, peer: bytes, chosen: list[bytes]) -> None:
@@ -651,7 +656,7 @@ class SegmentModel(RuleBasedStateMachine):
 
     @rule(peer=peers, dead=st.booleans())
     def lose(self, peer: bytes, dead: bool) -> None:
-        if dead and peer in self.server.lives:
+        if dead and peer in self.server.lock_files:
             self.server.die(peer)
         self.server.tell(peer, PeerLost("gone"))
         self.forget(peer)

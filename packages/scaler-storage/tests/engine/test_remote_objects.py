@@ -18,18 +18,18 @@ from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import (
-    BringObject,
     DeleteObjects,
-    DropObjects,
+    DropReplicas,
+    FetchReplica,
     GetObject,
-    HoldObject,
     HostProof,
     MapObject,
     ObjectMapped,
     ObjectPart,
     ObjectStored,
     PutObject,
-    SpeakForHost,
+    RegisterReplica,
+    RegisterReplicaServer,
 )
 from scaler_storage.engine.engine import RETURN_SECONDS
 from scaler_storage.engine.pool import OVERHEAD_BYTES
@@ -61,47 +61,47 @@ class HoldingServer(EngineDriver):
         role, session = (Role.CLIENT, 1) if peer == CLIENT else (Role.AGENT, 0)
         self.admit(Hello(role, peer, 1, session=session))
         if peer in VOICES:
-            assert not self.tell(peer, SpeakForHost(VOICES[peer]))
+            assert not self.tell(peer, RegisterReplicaServer(VOICES[peer]))
 
     def hold(self, name: bytes, edition: int, host: bytes = HOSTS[0], session: int = 1) -> ObjectStored:
         [(peer, answer)] = self.tell(WORKER, HoldObject(name, SIZE, session, edition, host, 5))
         assert peer == WORKER and isinstance(answer, ObjectStored) and answer.request == 5
         return answer
 
-    def put(self, peer: bytes, name: bytes, content: bytes, edition: int = 0) -> list[tuple[bytes, Message]]:
+    def put(self, peer: bytes, name: bytes, content: bytes, version: int = 0) -> list[tuple[bytes, Message]]:
         said = []
         for offset in range(0, len(content), PART):
             part = Payloads([content[offset : offset + PART]])
-            said += self.tell(peer, PutObject(name, len(content), part, offset, 1, 6, edition))
+            said += self.tell(peer, PutObject(name, len(content), part, offset, 1, 6, version))
         return said
 
 
 def refusal(answer: Message) -> Exception:
-    assert isinstance(answer, ObjectStored) and answer.error and not answer.edition
+    assert isinstance(answer, ObjectStored) and answer.error and not answer.version
     return restore(answer.error.encode())
 
 
 def test_what_is_held_takes_no_memory_and_is_brought_when_somebody_wants_it() -> None:
     server, voice = HoldingServer(), b"1" * 16
     server.join(voice)
-    assert server.hold(NAMES[0], 77).edition == 77
+    assert server.hold(NAMES[0], 77).version == 77
     status = server.core.status()
-    assert (status.hosts, status.objects, status.held, status.held_bytes, status.bytes) == (1, 1, 1, SIZE, 0)
+    assert (status.hosts, status.objects, status.replicas, status.replica_bytes, status.bytes) == (1, 1, 1, SIZE, 0)
     assert server.tell(CLIENT, GetObject(NAMES[0], 0, 0)) == [
-        (CLIENT, ObjectPart(NAMES[0], True, SIZE, 0, Payloads.cut(b"", [0]), edition=77))
+        (CLIENT, ObjectPart(NAMES[0], True, SIZE, 0, Payloads.cut(b"", [0]), version=77))
     ]
-    wanted = BringObject(NAMES[0], SIZE, 1, 77)
+    wanted = FetchReplica(NAMES[0], SIZE, 1, 77)
     assert server.tell(CLIENT, GetObject(NAMES[0], PART, PART)) == [(voice, wanted)]
     assert server.tell(WORKER, GetObject(NAMES[0], 0, PART)) == []
     server.tell(WORKER, HostProof(b"token"))
     assert server.tell(WORKER, MapObject(NAMES[0], SIZE)) == []
     said = server.put(voice, NAMES[0], b"abcdefg", 77)
-    parts = [(peer, bytes(each.parts.frame), each.edition) for peer, each in said if isinstance(each, ObjectPart)]
+    parts = [(peer, bytes(each.parts.frame), each.version) for peer, each in said if isinstance(each, ObjectPart)]
     assert parts == [(CLIENT, b"efg", 77), (WORKER, b"abcd", 77)]
     assert [peer for peer, each in said if isinstance(each, ObjectMapped) and each.segment] == [WORKER]
-    assert [each.edition for _, each in said if isinstance(each, ObjectStored)] == [0, 77]
+    assert [each.version for _, each in said if isinstance(each, ObjectStored)] == [0, 77]
     status = server.core.status()
-    assert (status.held, status.held_bytes, status.brought_ever) == (0, 0, SIZE)
+    assert (status.replicas, status.replica_bytes, status.fetched_bytes_total) == (0, 0, SIZE)
     assert server.tell(CLIENT, DeleteObjects([NAMES[0]])) == []  # the host was told when it was brought
 
 
@@ -120,7 +120,7 @@ def test_what_one_agent_does_not_bring_another_one_of_its_host_does() -> None:
     [(_, missing)] = server.tell(CLIENT, GetObject(NAMES[0], 0, 0))
     assert isinstance(missing, ObjectPart) and not missing.found
     server.join(other)
-    assert server.hold(NAMES[0], 77).edition == 77  # it says so again
+    assert server.hold(NAMES[0], 77).version == 77  # it says so again
     assert server.tell(CLIENT, GetObject(NAMES[0], 0, PART)) == [(other, wanted)]
 
 
@@ -154,8 +154,8 @@ def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again
     server.tell(late, GetObject(NAMES[2], 0, PART))
     server.tell(late, PeerLost("killed"))
     server.join(voice)
-    said = server.tell(voice, HoldObject(NAMES[0], SIZE, 1, 77, HOSTS[0], 5))
-    assert [type(message) for _, message in said] == [ObjectPart, BringObject, ObjectStored]
+    said = server.tell(voice, RegisterReplica(NAMES[0], SIZE, 1, 77, HOSTS[0], 5))
+    assert [type(message) for _, message in said] == [ObjectPart, FetchReplica, ObjectStored]
     said = server.put(WORKER, NAMES[1], b"abcdefg")
     assert [each.found for peer, each in said if isinstance(each, ObjectPart)] == [True, True]
     assert server.core.due() == FETCH_START_SECONDS == RETURN_SECONDS
@@ -172,13 +172,13 @@ def test_hosts_are_told_once_in_a_turn_what_is_deleted() -> None:
     for number, name in enumerate(NAMES, 1):
         server.hold(name, number)
     [(_, dropped)] = server.tell(CLIENT, DeleteObjects(NAMES[:2]))
-    assert isinstance(dropped, DropObjects) and set(zip(dropped.objects, dropped.editions, strict=True)) == {
+    assert isinstance(dropped, DropReplicas) and set(zip(dropped.objects, dropped.versions, strict=True)) == {
         (NAMES[0], 1),
         (NAMES[1], 2),
     }
     assert set(dropped.sessions) == {1} and set(dropped.sizes) == {SIZE}
     [(_, dropped)] = server.tell(CLIENT, PeerLost("gone"))
-    assert isinstance(dropped, DropObjects) and list(dropped.objects) == NAMES[2:]
+    assert isinstance(dropped, DropReplicas) and list(dropped.objects) == NAMES[2:]
     assert "session 1 has ended" in str(refusal(server.hold(NAMES[0], 4)))
     [(_, late)] = server.put(voice, NAMES[2], b"abcdefg", 3)[:1]
     assert "has another version" in str(refusal(late)) or "has ended" in str(refusal(late))
@@ -194,11 +194,11 @@ def test_what_is_deleted_while_its_host_is_out_of_reach_is_not_held_when_that_co
     assert server.tell(CLIENT, DeleteObjects(NAMES[:1])) == []
     server.put(WORKER, NAMES[1], b"abcdefg")
     server.join(voice)
-    assert [server.hold(name, number).edition for number, name in enumerate(NAMES, 1)] == [0, 0, 3]
-    assert server.hold(NAMES[0], 1).edition == 0, "however often it says so"
+    assert [server.hold(name, number).version for number, name in enumerate(NAMES, 1)] == [0, 0, 3]
+    assert server.hold(NAMES[0], 1).version == 0, "however often it says so"
     status = server.core.status()
-    assert (status.objects, status.held) == (2, 1)
-    assert server.hold(NAMES[0], 9).edition == 9, "but it may be made anew"
+    assert (status.objects, status.replicas) == (2, 1)
+    assert server.hold(NAMES[0], 9).version == 9, "but it may be made anew"
     server.tell(voice, PeerLost("the network is down"))
     server.tell(CLIENT, PeerLost("gone"))
     assert not server.core._state.undelivered_drops
@@ -215,22 +215,22 @@ def test_no_room_for_what_is_wanted_fails_who_wants_it_and_nothing_else() -> Non
     missing = said[CLIENT]
     assert isinstance(missing, ObjectPart) and isinstance(restore(missing.error.encode()), StorageFullError)
     assert isinstance(refusal(said[voice]), StorageFullError)
-    assert server.core.status().held == 1
-    assert server.tell(CLIENT, GetObject(NAMES[0], 0, PART)) == [(voice, BringObject(NAMES[0], SIZE, 1, 77))]
+    assert server.core.status().replicas == 1
+    assert server.tell(CLIENT, GetObject(NAMES[0], 0, PART)) == [(voice, FetchReplica(NAMES[0], SIZE, 1, 77))]
 
 
 def test_only_agents_speak_for_hosts_and_only_hosts_with_agents_hold() -> None:
     server = HoldingServer()
     for peer, host in ((CLIENT, HOSTS[0]), (WORKER, b"short")):
         with pytest.raises(ProtocolError, match="can not serve a host"):
-            server.tell(peer, SpeakForHost(host))
+            server.tell(peer, RegisterReplicaServer(host))
     assert isinstance(refusal(server.hold(NAMES[0], 77)), ObjectRefusedError)
     server.join(b"1" * 16)
     assert "no replica server" in str(refusal(server.hold(NAMES[0], 77, HOSTS[1])))
     with pytest.raises(ProtocolError, match="can not serve a host"):
-        server.tell(b"1" * 16, SpeakForHost(HOSTS[1]))
+        server.tell(b"1" * 16, RegisterReplicaServer(HOSTS[1]))
     assert "another" not in server.hold(NAMES[0], 77).error
-    [(_, answer)] = server.tell(CLIENT, HoldObject(NAMES[1], SIZE, 2, 5, HOSTS[0]))
+    [(_, answer)] = server.tell(CLIENT, RegisterReplica(NAMES[1], SIZE, 2, 5, HOSTS[0]))
     assert "session 2 is another client's" in str(refusal(answer))
 
 
@@ -240,12 +240,12 @@ def test_what_others_say_they_hold_can_be_told_of() -> None:
     server.join(voice)
     server.tell(operator, PeerJoined(Hello(Role.OPERATOR, operator, 1), False))
     for name in NAMES:
-        [(_, answer)] = server.tell(voice, HoldObject(name, SIZE_MOST, 1, 5, HOSTS[0]))
-        assert isinstance(answer, ObjectStored) and answer.edition == 5
+        [(_, answer)] = server.tell(voice, RegisterReplica(name, SIZE_MOST, 1, 5, HOSTS[0]))
+        assert isinstance(answer, ObjectStored) and answer.version == 5
     [(_, status)] = server.tell(operator, NeedStorageStatus())
-    assert isinstance(status, StorageStatus) and status.held == 3
+    assert isinstance(status, StorageStatus) and status.replicas == 3
     told = decode([bytes(frame) for frame in encode(status)])
-    assert isinstance(told, StorageStatus) and told.held_bytes == 2**64 - 1
+    assert isinstance(told, StorageStatus) and told.replica_bytes == 2**64 - 1
     assert server.tell(operator, SendFailed(status, "no memory")) == []
 
 
@@ -257,12 +257,12 @@ class Thing:
     """An object: on a host, as long as that is named, or here."""
 
     content: bytes
-    edition: int
+    version: int
     host: bytes
 
 
 class HoldingModel(RuleBasedStateMachine):
-    """Objects of one session; bytes are told from others by the number of their edition, or of who put them."""
+    """Objects of one session; bytes are told from others by the number of their version, or of who put them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ class HoldingModel(RuleBasedStateMachine):
         """How many wait for each."""
         self.fetching_from: dict[bytes, bytes] = {}
         """Who is to bring each of those."""
-        self.editions = 0
+        self.versions = 0
         self.missed: set[tuple[bytes, int]] = set()
         """What ended while nobody spoke for its host."""
 
@@ -295,34 +295,34 @@ class HoldingModel(RuleBasedStateMachine):
                 here = thing is not None and not thing.host
                 assert peer == CLIENT and message.found == here and not message.error
                 if thing is not None and here:
-                    assert message.parts.frame == thing.content[:PART] and message.edition == thing.edition
+                    assert message.parts.frame == thing.content[:PART] and message.version == thing.version
                 self.readers[message.object] -= 1
-            elif isinstance(message, BringObject):
+            elif isinstance(message, FetchReplica):
                 thing = self.things[message.object]
-                assert peer in self.spoken(thing.host) and message.edition == thing.edition
+                assert peer in self.spoken(thing.host) and message.version == thing.version
                 self.fetching_from[message.object] = peer
-            elif isinstance(message, DropObjects):
+            elif isinstance(message, DropReplicas):
                 assert peer in self.replica_servers
-                dropped.update(zip(message.objects, message.editions, strict=True))
+                dropped.update(zip(message.objects, message.versions, strict=True))
             else:
                 answers.append(message)
         ended = {
-            (name, old.edition)
+            (name, old.version)
             for name, old in before.items()
-            if self.spoken(old.host) and (name not in self.things or self.things[name].edition != old.edition)
+            if self.spoken(old.host) and (name not in self.things or self.things[name].version != old.version)
         }
         assert dropped == ended
         self.missed |= {
-            (name, old.edition)
+            (name, old.version)
             for name, old in before.items()
             if old.host
             and not self.spoken(old.host)
-            and (name not in self.things or self.things[name].edition != old.edition)
+            and (name not in self.things or self.things[name].version != old.version)
         }
         return answers
 
     def snapshot(self) -> dict[bytes, Thing]:
-        return {name: Thing(thing.content, thing.edition, thing.host) for name, thing in self.things.items()}
+        return {name: Thing(thing.content, thing.version, thing.host) for name, thing in self.things.items()}
 
     @rule(voice=st.sampled_from(sorted(VOICES)))
     def speak(self, voice: bytes) -> None:
@@ -340,25 +340,25 @@ class HoldingModel(RuleBasedStateMachine):
     @precondition(lambda self: self.missed)
     @rule(data=st.data(), host=st.sampled_from(HOSTS))
     def hold_what_has_ended(self, data: st.DataObject, host: bytes) -> None:
-        name, edition = data.draw(st.sampled_from(sorted(self.missed)))
-        [answer] = self.see(self.server.tell(WORKER, HoldObject(name, SIZE, 1, edition, host)), self.snapshot())
+        name, version = data.draw(st.sampled_from(sorted(self.missed)))
+        [answer] = self.see(self.server.tell(WORKER, RegisterReplica(name, SIZE, 1, version, host)), self.snapshot())
         assert isinstance(answer, ObjectStored)
-        assert (bool(answer.error), answer.edition) == (not self.spoken(host), 0)
+        assert (bool(answer.error), answer.version) == (not self.spoken(host), 0)
 
     @rule(name=st.sampled_from(NAMES), host=st.sampled_from(HOSTS), again=st.booleans())
     def hold(self, name: bytes, host: bytes, again: bool) -> None:
         before, thing = self.snapshot(), self.things.get(name)
-        self.editions += 1
-        edition = thing.edition if again and thing is not None and thing.host else self.editions
+        self.versions += 1
+        version = thing.version if again and thing is not None and thing.host else self.versions
         refused = not self.spoken(host)
-        known = thing is not None and (thing.host, thing.edition) == (host, edition)
+        known = thing is not None and (thing.host, thing.version) == (host, version)
         taken = not refused and (thing is None or known or (thing.host != b"" and not self.spoken(thing.host)))
         if taken and not known:
-            self.things[name] = Thing(b"%07d" % edition, edition, host)
-        said = self.server.tell(WORKER, HoldObject(name, SIZE, 1, edition, host))
+            self.things[name] = Thing(b"%07d" % version, version, host)
+        said = self.server.tell(WORKER, RegisterReplica(name, SIZE, 1, version, host))
         [answer] = self.see(said, before)
         assert isinstance(answer, ObjectStored)
-        assert (bool(answer.error), answer.edition) == (refused, edition if taken else 0)
+        assert (bool(answer.error), answer.version) == (refused, version if taken else 0)
 
     @rule(name=st.sampled_from(NAMES))
     def get(self, name: bytes) -> None:
@@ -379,11 +379,11 @@ class HoldingModel(RuleBasedStateMachine):
         """A host puts what it holds, asked or not, or what it does not hold any more."""
         thing = self.things.get(name)
         writer = data.draw(st.sampled_from([WORKER, *sorted(self.replica_servers)]))
-        edition = thing.edition if thing is not None and not late else 1_000_000
+        version = thing.version if thing is not None and not late else 1_000_000
         if thing is not None and not late:
             thing.host = b""
-        content = thing.content if thing is not None else b"%07d" % edition
-        answers = self.see(self.server.put(writer, name, content, edition), {})
+        content = thing.content if thing is not None else b"%07d" % version
+        answers = self.see(self.server.put(writer, name, content, version), {})
         assert len(answers) == 2
         for answer in answers:
             assert isinstance(answer, ObjectStored) and bool(answer.error) == (thing is None or late)
@@ -397,8 +397,8 @@ class HoldingModel(RuleBasedStateMachine):
         said = self.server.tell(WORKER, PutObject(name, SIZE, Payloads([content[:PART]]), 0, 1))
         last = self.server.tell(WORKER, PutObject(name, SIZE, Payloads([content[PART:]]), PART, 1))
         for _, message in last:
-            if isinstance(message, ObjectStored) and message.edition:
-                self.things[name].edition = message.edition
+            if isinstance(message, ObjectStored) and message.version:
+                self.things[name].version = message.version
         assert all(isinstance(message, ObjectStored) and not message.error for _, message in said)
         [answer] = self.see(last, before)
         assert isinstance(answer, ObjectStored) and not answer.error
@@ -414,17 +414,21 @@ class HoldingModel(RuleBasedStateMachine):
     def miss(self, name: bytes, data: st.DataObject, late: bool) -> None:
         """Files are gone from a host."""
         thing, voice = self.things.get(name), data.draw(st.sampled_from([WORKER, *sorted(self.replica_servers)]))
-        edition = thing.edition if thing is not None and not late else 1_000_000
+        version = thing.version if thing is not None and not late else 1_000_000
         if thing is not None and not late and thing.host and VOICES.get(voice) == thing.host:
             del self.things[name]
-        self.see(self.server.tell(voice, DropObjects([name], [SIZE], [1], [edition])), {})
+        self.see(self.server.tell(voice, DropReplicas([name], [SIZE], [1], [version])), {})
 
     @invariant()
     def holds(self) -> None:
         self.server.core.check()
         status = self.server.core.status()
         held = [thing for thing in self.things.values() if thing.host]
-        assert (status.objects, status.held, status.held_bytes) == (len(self.things), len(held), SIZE * len(held))
+        assert (status.objects, status.replicas, status.replica_bytes) == (
+            len(self.things),
+            len(held),
+            SIZE * len(held),
+        )
         assert status.bytes == (SIZE + OVERHEAD_BYTES) * (len(self.things) - len(held))
         assert status.hosts == len({VOICES[voice] for voice in self.replica_servers})
         for name, count in self.readers.items():

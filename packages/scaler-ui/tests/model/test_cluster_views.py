@@ -21,8 +21,8 @@ EMPTY = MonitorModel(tasks=10)
 
 def test_graphs_and_how_far_they_are(publications: Publications) -> None:
     status = publications.status(
-        graphs=(3, 4), graph_sessions=(7, 99), graph_nodes=(10, 4), graph_dones=(5, 2), graph_faileds=(1, 0),
-        graph_cancelleds=(0, 2), graph_assigneds=(2, 0), graph_begins=(990.0, 980.0), graph_ends=(0.0, 981.0),
+        graphs=(3, 4), graph_sessions=(7, 99), graph_nodes=(10, 4), graph_succeeded=(5, 2), graph_failed=(1, 0),
+        graph_cancelled=(0, 2), graph_assigned=(2, 0), graph_start_times=(990.0, 980.0), graph_end_times=(0.0, 981.0),
     )  # fmt: skip
     first, second = cluster_views.graphs(publications.model_of(status), PageRequest(order="graph")).rows
     assert (first["graph"], first["client"], first["state"], first["progress"], first["took"]) == (

@@ -105,7 +105,7 @@ def test_events_that_do_not_fit_never_reach_the_model(
     taken = feed.take()
     sound = (
         ((fits and not odd) or not noise)
-        and all(step <= TaskStep.GONE for step, _ in steps)
+        and all(step <= TaskStep.CANCELLED for step, _ in steps)
         and (status <= 4 or not ended)
     )
     assert len(taken) == 1 + sound and feed.malformed == (not sound)

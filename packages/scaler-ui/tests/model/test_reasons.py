@@ -75,7 +75,7 @@ def test_a_task_that_has_ended(publications: Publications) -> None:
     model = publications.model_of(
         publications.status(),
         publications.batch(ENDED, 1, 1),
-        publications.batch(TaskStep.GONE, 0, 2),
+        publications.batch(TaskStep.CANCELLED, 0, 2),
         TaskEvents(text_times=(1.0,), text_levels=(30,), text_tasks=(1,), texts=("a run was lost: killed by SIGKILL",)),
     )
     assert why(model, 1) == [

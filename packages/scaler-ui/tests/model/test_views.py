@@ -93,7 +93,7 @@ def test_what_was_cancelled_is_in_the_timeline(publications: Publications, told:
         publications.batch(TaskStep.WAITING, 9, 1),
         publications.batch(TaskStep.ASSIGNED, 1, 1, time=1001.0, first_run=501),
         publications.status(1, at=1001.5),
-        publications.batch(TaskStep.ENDED if told else TaskStep.GONE, 0, 1, time=1002.0, **(end if told else {})),
+        publications.batch(TaskStep.ENDED if told else TaskStep.CANCELLED, 0, 1, time=1002.0, **(end if told else {})),
         publications.status(1, at=1003.0),
     )
     stream = views.stream(model, 60)

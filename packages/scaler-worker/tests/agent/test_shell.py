@@ -31,9 +31,9 @@ from scaler_protocol.messages import (
     Encoding,
     Output,
     Recall,
+    Reconcile,
     Release,
     Resend,
-    Resume,
     Returned,
     Shutdown,
     Status,
@@ -265,8 +265,8 @@ def test_a_new_scheduler_hears_what_is_held(scheduler: Any, cluster: Start, tmp_
     scheduler.close()
     restarted = type(scheduler)(scheduler.address)
     try:
-        restarted.until(lambda: restarted.heard(Resume))
-        [resume] = restarted.heard(Resume)
+        restarted.until(lambda: restarted.heard(Reconcile))
+        [resume] = restarted.heard(Reconcile)
         assert list(resume.running) == running and list(resume.runs) == [scheduler.runs[task] for task in running]
         assert list(resume.finished) == finished
         restarted.say(Resend(finished))

@@ -9,9 +9,9 @@ The core keeps its call until then, because a restarted scheduler may request it
 
 The session's credit bounds the bytes of sent calls; a task's outcome returns its part. Nodes of a graph have weight 0,
 and all of them stay outstanding until the requested nodes have ended. Nothing is sent while the link is down. A link
-that *resumed* lost no message. Otherwise the scheduler was restarted or has dropped this session: the core sends Resume
-with the tasks it wants, and the scheduler requests those that no process holds. When the link is refused or lost, all
-tasks fail, and so do later ones until a link is up.
+that *resumed* lost no message. Otherwise the scheduler was restarted or has dropped this session: the core sends
+Reconcile with the tasks it wants, and the scheduler requests those that no process holds. When the link is refused or
+lost, all tasks fail, and so do later ones until a link is up.
 
 Invariants (`check`): a waiting or sent task is outstanding; the credit in use is the total weight of the sent tasks.
 """
@@ -77,7 +77,7 @@ from scaler_protocol.messages import (
     NeedInputs,
     NeedTasks,
     Output,
-    Resume,
+    Reconcile,
     Shutdown,
     ShutdownAnswer,
     Status,
@@ -357,7 +357,7 @@ class ClientCore:
             self._functions.clear()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
             self._stop_asking(list(self._resending))
-            self._send(Resume(wanted=self._graphs.resume(self._outstanding, self._unsent())))
+            self._send(Reconcile(wanted=self._graphs.resume(self._outstanding, self._unsent())))
             self._out.append(ListUnknownObjects())
         self._was_up = True
 

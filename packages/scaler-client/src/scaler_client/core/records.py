@@ -181,10 +181,10 @@ class CallBlock:
 class RunReports:
     """The profiles of one outcome batch, kept by its futures and decoded on demand."""
 
-    __slots__ = ("_profiles", "_tasks", "worker")
+    __slots__ = ("_profiles", "_tasks", "agent")
 
-    def __init__(self, tasks: Sequence[int], profiles: bytes, worker: str) -> None:
-        self._tasks, self._profiles, self.worker = tasks, profiles, worker
+    def __init__(self, tasks: Sequence[int], profiles: bytes, agent: str) -> None:
+        self._tasks, self._profiles, self.agent = tasks, profiles, agent
 
     def profile(self, task: int) -> Profile:
         """The profile of one of the tasks; all zeros if there is none."""
@@ -231,7 +231,7 @@ class Deliver:
     @classmethod
     def of(cls, done: Done, calls: Sequence[OutstandingCall | None]) -> Deliver:
         """The outcomes of a Done message."""
-        reports = RunReports(done.tasks, done.profiles, done.worker)
+        reports = RunReports(done.tasks, done.profiles, done.agent)
         if done.stored or max(done.statuses, default=0) > Status.CANCELLED:
             return cls(calls, done.tasks, *_replace_unreadable(done), reports, done.stored)
         return cls(calls, done.tasks, done.statuses, done.results.parts, reports)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock, CallGroup, Dependency, FunctionBody, OutstandingCall, WaitingCall
 from scaler_client.objects.handles import StoredPayload, pending_puts, stored_positions
-from scaler_protocol.messages import Functions, Inputs, Message, Resume, Submit
+from scaler_protocol.messages import Functions, Inputs, Message, Reconcile, Submit
 from scaler_protocol.payloads import Payloads
 
 
@@ -104,7 +104,7 @@ def submit_message(batch: SubmitBuilder | GraphPiece, bodies: Sequence[FunctionB
     if isinstance(batch, GraphPiece):
         graph = batch.graph
         message = replace(message, graph=graph.tasks.start, graph_size=len(graph.tasks), watched=graph.watched)
-        return replace(message, takers=batch.consumers, inner=batch.intermediate)
+        return replace(message, consumers=batch.consumers, intermediate=batch.intermediate)
     return message
 
 
@@ -112,7 +112,7 @@ def tasks_of(message: Message, outstanding: Mapping[int, OutstandingCall]) -> It
     """The tasks that cannot end unless the scheduler receives this message; for a graph, all its nodes."""
     if isinstance(message, Submit) and message.graph:
         return range(message.graph, message.graph + message.graph_size)
-    if isinstance(message, Resume):
+    if isinstance(message, Reconcile):
         return message.wanted
     if isinstance(message, Functions):
         return _callers(frozenset(message.functions), outstanding)

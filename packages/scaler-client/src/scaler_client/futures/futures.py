@@ -307,7 +307,7 @@ class ScalerFuture(Future[T]):
         """
         if self._reports is None:
             raise ValueError(f"{self!r} was not run to its end: there is no profile")
-        return profiling_info(self._reports.profile(self.task_id), self._reports.worker)
+        return profiling_info(self._reports.profile(self.task_id), self._reports.agent)
 
     def set_running_or_notify_cancel(self) -> bool:
         """Whether it was not cancelled; for code that runs calls itself, as in `concurrent.futures`.

@@ -136,14 +136,14 @@ class ObjectConnection(StorageLink):
         """
         self._reader.get_soon(following)
 
-    def has(self, reference: Reference, edition: int) -> bool:
-        """Whether the server knows an object as this edition; raises StorageLostError."""
+    def has(self, reference: Reference, version: int) -> bool:
+        """Whether the server knows an object as this version; raises StorageLostError."""
         download = Download(reference, looking=True)
         try:
             self.run(download)
         except ObjectNotFoundError:
             return False
-        return download.edition == edition
+        return download.version == version
 
     def list(self) -> Sequence[bytes]:
         """The ids of all complete objects of our session."""

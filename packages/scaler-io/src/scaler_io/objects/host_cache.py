@@ -1,7 +1,7 @@
 """HostCache: stored objects of a server elsewhere, fetched once for all processes of a host that share a directory.
 
 No process stands behind it, only files in memory and the kernel's locks on them, which end with whoever holds them,
-however that ends. A file is named after its object, the edition that the server counts (what is written anew under an
+however that ends. A file is named after its object, the version that the server counts (what is written anew under an
 old name is another file), and its size; it has all bytes when it has that size.
 
     nobody has it ──hold──▶ GROWING: who has the lock appends ──the last byte──▶ COMPLETE: who has it mapped
@@ -28,7 +28,7 @@ from pathlib import Path
 from scaler_io.objects.file_locks import try_lock
 from scaler_protocol.objects import Reference
 
-HELD = "held"
+REPLICAS = "replicas"
 """The directory of second names (scaler_io.objects.replicas): a file that has one stays."""
 TOKEN = "token"
 Give = Callable[[int], bool]
@@ -110,9 +110,9 @@ class HostCache:
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory, self._limit = directory, limit
 
-    def open(self, reference: Reference, edition: int) -> CachedFile | None:
+    def open(self, reference: Reference, version: int) -> CachedFile | None:
         """The file of an object, new if need be; None where there can be none."""
-        path = self.directory / cached_name(reference, edition)
+        path = self.directory / cached_name(reference, version)
         if reference.size > self._limit:
             return None
         try:
@@ -138,9 +138,9 @@ class HostCache:
                 excess -= each.size
         return excess
 
-    def write(self, reference: Reference, edition: int, buffers: Iterable[memoryview], give: Give) -> CachedFile | None:
+    def write(self, reference: Reference, version: int, buffers: Iterable[memoryview], give: Give) -> CachedFile | None:
         """A new file that holds these, and is locked; None where there is no room, or somebody else writes it."""
-        file = self.open(reference, edition)
+        file = self.open(reference, version)
         if file is None:
             return None
         written = False
@@ -175,9 +175,9 @@ class HostCache:
         return found
 
 
-def cached_name(reference: Reference, edition: int) -> str:
+def cached_name(reference: Reference, version: int) -> str:
     """The name of its file."""
-    return f"{reference.object.hex()}-{edition:x}-{reference.size}"
+    return f"{reference.object.hex()}-{version:x}-{reference.size}"
 
 
 def _removed(path: Path) -> bool:

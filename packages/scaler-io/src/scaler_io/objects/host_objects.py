@@ -30,19 +30,19 @@ class HostObjects:
         self._cache, self._files = cache, Replicas(cache.directory, address)
         self._link = link
 
-    def fetch(self, reference: Reference, edition: int, deadline: float) -> mmap.mmap | None:
-        """An edition of an object from the cache, fetched into it by us or another process.
+    def fetch(self, reference: Reference, version: int, deadline: float) -> mmap.mmap | None:
+        """A version of an object from the cache, fetched into it by us or another process.
 
-        None where that has no room, or there is another edition by now. Raises TimeoutError; the next one goes on
+        None where that has no room, or there is another version by now. Raises TimeoutError; the next one goes on
         where we stood.
         """
-        while (file := self._cache.open(reference, edition)) is not None:
+        while (file := self._cache.open(reference, version)) is not None:
             with contextlib.closing(file):
                 if not self._lock(file, reference, deadline):
                     file.remove()
                 if file.removed:
                     continue
-                if not file.complete and not self._grow(file, reference, edition, deadline):
+                if not file.complete and not self._grow(file, reference, version, deadline):
                     file.remove()
                     return None
                 if (mapping := file.map()) is not None:
@@ -66,11 +66,11 @@ class HostObjects:
                 since, asked = time.monotonic(), True
         return True
 
-    def _grow(self, file: CachedFile, reference: Reference, edition: int, deadline: float) -> bool:
+    def _grow(self, file: CachedFile, reference: Reference, version: int, deadline: float) -> bool:
         """Fetch what is missing in a file; False where that can not be."""
         if not self._cache.make_room(file, self.give):
             return False
-        growth = CacheFill(reference, edition, file)
+        growth = CacheFill(reference, version, file)
         try:
             self._link.run(growth, deadline)
         except ObjectNotFoundError:
@@ -81,7 +81,7 @@ class HostObjects:
     def keep(self, held: Replica, views: Iterable[memoryview]) -> bool:
         """Whether an object stands on this host from now on, and the server knows that."""
         files = self._files
-        file = self._cache.write(held.reference, held.edition, views, self.give)
+        file = self._cache.write(held.reference, held.version, views, self.give)
         if file is None:
             return False
         hold = Registration(held, b"")
@@ -119,7 +119,7 @@ class HostObjects:
                     mapping = files.map(held)
                     if excess <= 0 or mapping is None:
                         continue
-                    self._link.run(Upload(held.reference, [memoryview(mapping)], held.session, edition=held.edition))
+                    self._link.run(Upload(held.reference, [memoryview(mapping)], held.session, version=held.version))
                 except (ScalerError, OSError):  # it is full, or begins anew, or we can not read: all stays here
                     return False
                 files.release(held)

@@ -26,7 +26,7 @@ class Mappings:
         self._known: weakref.WeakValueDictionary[bytes, mmap.mmap] = weakref.WeakValueDictionary()
         self._all: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._held: set[int] = set()
-        self._lent: set[int] = set()
+        self._inherited: set[int] = set()
         self._returned: deque[int] = deque()
 
     @property
@@ -66,18 +66,18 @@ class Mappings:
         self._returned.append(pin)
         self._wake()
 
-    def lend(self) -> None:
+    def mark_inherited(self) -> None:
         """This process forks: another one has everything that is mapped, for nobody knows how long."""
-        self._lent |= self._held
+        self._inherited |= self._held
 
     def returned(self) -> UnpinObjects | None:
         """What to tell the server, if anything."""
         if not self._returned:
             return None
         pins = [self._returned.popleft() for _ in range(len(self._returned))]
-        lent = self._lent.intersection(pins)
-        self._lent -= lent
-        return UnpinObjects([pin for pin in pins if pin not in lent], sorted(lent))
+        inherited = self._inherited.intersection(pins)
+        self._inherited -= inherited
+        return UnpinObjects([pin for pin in pins if pin not in inherited], sorted(inherited))
 
 
 def _map_count() -> int:

@@ -34,8 +34,8 @@ from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.storage import (
-    BringObject,
-    DropObjects,
+    DropReplicas,
+    FetchReplica,
     HostProof,
     ObjectAllocated,
     ObjectList,
@@ -137,9 +137,9 @@ class Multiplexer:
         elif isinstance(event, LinkRefused):
             reasons = "; ".join(event.reasons)
             self.end(HandshakeRefusedError(f"object storage server {self._server} refused us: {reasons}"))
-        elif isinstance(event, BringObject) and self._replica_server is not None:
+        elif isinstance(event, FetchReplica) and self._replica_server is not None:
             self._say(self._replica_server.bring(event, now))
-        elif isinstance(event, DropObjects) and self._replica_server is not None:
+        elif isinstance(event, DropReplicas) and self._replica_server is not None:
             self._replica_server.drop(event)
 
     def ask(self, now: float) -> None:
@@ -199,10 +199,10 @@ class Multiplexer:
         self._directory = welcome.segment_directory if token else ""
         self.near = bool(token)
         if token:
-            life = ""
+            lock_file = ""
             with contextlib.suppress(OSError):  # it may be full, or the server be gone again
-                life = self._live_in(self._directory)
-            self._uplink.send(HostProof(token, life))
+                lock_file = self._live_in(self._directory)
+            self._uplink.send(HostProof(token, lock_file))
         self._welcomed(welcome.incarnation)
 
     def _say(self, said: list[Said]) -> None:
@@ -249,7 +249,7 @@ class Multiplexer:
     def _refuse(self, transfer: Operation, error: ScalerError) -> None:
         """A transfer is over; the parts of a failed upload are of no use."""
         transfer.finish(type(error)(f"{error} (object storage server {self._server})", **error.details))
-        if isinstance(transfer, Upload) and not transfer.edition:
+        if isinstance(transfer, Upload) and not transfer.version:
             self.add(Deletion([transfer.reference.object], transfer.session))
 
     def give_up(self, now: float) -> None:
@@ -284,7 +284,7 @@ class Multiplexer:
         self._copies.clear()
         self._on_the_way = 0
         for transfer in live:
-            if isinstance(transfer, Upload) and transfer.edition:
+            if isinstance(transfer, Upload) and transfer.version:
                 _fail(transfer, StorageLostError("the server that knew it to be held here is gone"))
             else:
                 transfer.restart()

@@ -28,7 +28,6 @@ from scaler_protocol.storage import (
     AllocateObject,
     DeleteObjects,
     GetObject,
-    HoldObject,
     ListObjects,
     MapObject,
     ObjectAllocated,
@@ -37,6 +36,7 @@ from scaler_protocol.storage import (
     ObjectPart,
     ObjectStored,
     PutObject,
+    RegisterReplica,
     SealObject,
 )
 
@@ -128,7 +128,7 @@ class Operation:
 
 
 class Upload(Operation):
-    """An object to the server, with an `edition` where it is held here; `done` hears of its end, unless abandoned."""
+    """An object to the server, with a `version` where it is held here; `done` hears of its end, unless abandoned."""
 
     def __init__(
         self,
@@ -136,11 +136,11 @@ class Upload(Operation):
         buffers: Sequence[memoryview],
         session: int,
         done: Done | None = None,
-        edition: int = 0,
+        version: int = 0,
         copying: Copying | None = None,
     ) -> None:
         super().__init__(reference, part_count(reference.size))
-        self.session, self.edition = session, edition
+        self.session, self.version = session, version
         self._copying = copying
         self._buffers = buffers
         self._ends = list(accumulate(map(len, buffers)))
@@ -149,7 +149,7 @@ class Upload(Operation):
         self._writer: SegmentWriter | None = None
 
     def begin(self, directory: str) -> None:
-        self._directory = directory if self.reference.size >= SHARED_BYTES and not self.edition else ""
+        self._directory = directory if self.reference.size >= SHARED_BYTES and not self.version else ""
         self.count = 2 if self._directory else part_count(self.reference.size)
         if self._copying is not None:
             self._copying.restart()
@@ -198,7 +198,7 @@ class Upload(Operation):
             part = self._copying.copy(memoryview(part))
         parts = Payloads.cut(part, [self.span(index)])
         name, size = self.reference.object, self.reference.size
-        return PutObject(name, size, parts, index * PART_BYTES, self.session, number, self.edition)
+        return PutObject(name, size, parts, index * PART_BYTES, self.session, number, self.version)
 
     def _part(self, start: int, length: int) -> memoryview | bytes:
         """Bytes of the buffers as if they were one; copied only where they are not in one."""
@@ -248,7 +248,7 @@ class Download(Operation):
         self._directory = ""
         self.looking, self._may_map = looking, may_map
         self.mapping: mmap.mmap | None = None
-        self.edition = 0
+        self.version = 0
         """As the server counts what is written; 0: not known."""
 
     def begin(self, directory: str) -> None:
@@ -262,7 +262,7 @@ class Download(Operation):
 
     @property
     def whole(self) -> bool:
-        """Whether all has come: not, although there was no error, where another edition or no room was found."""
+        """Whether all has come: not, although there was no error, where another version or no room was found."""
         return self.answered == self.count
 
     def cost(self, index: int) -> int:
@@ -289,10 +289,10 @@ class Download(Operation):
                 self.error = error
                 self.over.set()
             return
-        if self.edition not in (0, message.edition):
+        if self.version not in (0, message.version):
             self.finish()
             return
-        self.edition = message.edition
+        self.version = message.version
         part = message.parts.frame
         if self.looking:
             return
@@ -315,9 +315,9 @@ class Download(Operation):
 class CacheFill(Download):
     """An object from the server into a file of the host's cache, from where that ends."""
 
-    def __init__(self, reference: Reference, edition: int, file: CachedFile) -> None:
+    def __init__(self, reference: Reference, version: int, file: CachedFile) -> None:
         super().__init__(reference)
-        self.edition = edition
+        self.version = version
         self._into = file
         self.asked = self.answered = file.filled // PART_BYTES
 
@@ -344,17 +344,19 @@ class Registration(Operation):
 
     def request(self, index: int, number: int) -> Message:
         held = self.held
-        return HoldObject(held.reference.object, held.reference.size, held.session, held.edition, self._host, number)
+        return RegisterReplica(
+            held.reference.object, held.reference.size, held.session, held.version, self._host, number
+        )
 
     def cost(self, index: int) -> int:
         return 0
 
     def answer(self, index: int, message: Message) -> None:
         if not isinstance(message, ObjectStored):
-            raise ProtocolError(f"{type(message).__name__} is no answer to HoldObject")
+            raise ProtocolError(f"{type(message).__name__} is no answer to RegisterReplica")
         if message.error:
             raise restore(message.error.encode())
-        self.needed = message.edition == self.held.edition
+        self.needed = message.version == self.held.version
 
     def finish(self, error: ScalerError | None = None) -> None:
         if not self.over.is_set():

@@ -57,7 +57,7 @@ class ObjectReader:
             self._link.run(download, deadline)
             if not download.looked:
                 return download.payload  # it is mapped: the server is on this host
-            if (mapping := self._host.fetch(reference, download.edition, deadline)) is not None:
+            if (mapping := self._host.fetch(reference, download.version, deadline)) is not None:
                 return memoryview(self._share(reference, mapping))
         return self._download(reference, deadline)
 

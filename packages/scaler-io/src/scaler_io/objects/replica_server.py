@@ -19,7 +19,7 @@ from scaler_io.objects.replicas import Replica, Replicas
 from scaler_protocol.errors import ObjectRefusedError, ScalerError
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import Reference
-from scaler_protocol.storage import BringObject, DropObjects, SpeakForHost
+from scaler_protocol.storage import DropReplicas, FetchReplica, RegisterReplicaServer
 
 LOGGER: Final = logging.getLogger("scaler")
 AGAIN_SECONDS: Final = 1.0
@@ -41,7 +41,7 @@ class ReplicaServer:
         """Whether the server could not be told what is held."""
         self._failures = 0
         """How often it could not be told."""
-        self._wanted: dict[BringObject, None] = {}
+        self._wanted: dict[FetchReplica, None] = {}
         """What it wants and could not be read yet."""
         self._again_at = math.inf
         self._complained = False
@@ -77,7 +77,7 @@ class ReplicaServer:
         self._untold = self._complained = False
         if holds:
             LOGGER.info("%d objects are held on this host", len(holds))
-        return [SpeakForHost(host), *holds]
+        return [RegisterReplicaServer(host), *holds]
 
     def _try_again(self, now: float, error: OSError) -> None:
         self._again_at = now + AGAIN_SECONDS
@@ -91,10 +91,10 @@ class ReplicaServer:
         elif error is None and not hold.needed:
             self._files.release(hold.held)
 
-    def bring(self, event: BringObject, now: float) -> list[Said]:
+    def bring(self, event: FetchReplica, now: float) -> list[Said]:
         """Somebody elsewhere wants an object: what to do, or to say where it is not here; or `again` has it."""
         reference = Reference(event.object, event.size)
-        held = Replica(reference, event.edition, event.session)
+        held = Replica(reference, event.version, event.session)
         try:
             mapping = self._files.map(held)
         except OSError as error:
@@ -104,7 +104,7 @@ class ReplicaServer:
         self._wanted.pop(event, None)
         self._complained = False
         if mapping is None:
-            return [DropObjects([event.object], [event.size], [event.session], [event.edition])]
+            return [DropReplicas([event.object], [event.size], [event.session], [event.version])]
 
         def ended(error: ScalerError | None) -> None:
             if error is None:
@@ -112,14 +112,14 @@ class ReplicaServer:
             else:
                 LOGGER.warning("object %s can not be brought to object storage: %s", reference, error)
 
-        return [Upload(reference, [memoryview(mapping)], event.session, ended, event.edition)]
+        return [Upload(reference, [memoryview(mapping)], event.session, ended, event.version)]
 
-    def drop(self, event: DropObjects) -> None:
+    def drop(self, event: DropReplicas) -> None:
         """These are not needed any more."""
-        for name, size, session, edition in zip(
-            event.objects, event.sizes, event.sessions, event.editions, strict=True
+        for name, size, session, version in zip(
+            event.objects, event.sizes, event.sessions, event.versions, strict=True
         ):
-            self._files.drop(Replica(Reference(name, size), edition, session))
+            self._files.drop(Replica(Reference(name, size), version, session))
 
     def drop_unneeded(self, unused_seconds: float, needed: Callable[[Replica], bool]) -> None:
         """Let go of what nobody has used for so long and the server knows nothing of; blocks as `needed` does.

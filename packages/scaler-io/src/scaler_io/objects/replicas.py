@@ -18,28 +18,28 @@ from hashlib import blake2b
 from pathlib import Path
 
 from scaler_io.objects.file_locks import try_lock
-from scaler_io.objects.host_cache import HELD, TOKEN, CachedFile, cached_name
+from scaler_io.objects.host_cache import REPLICAS, TOKEN, CachedFile, cached_name
 from scaler_protocol.addresses import Address
 from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
 
 _TOKEN_BYTES = 32
-_EDITION_BITS = 63
+_VERSION_BITS = 63
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.EIO)
 """What says that bytes are lost; whatever else is wrong may pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """An object that stands on this host, as this edition."""
+    """An object that stands on this host, as this version."""
 
     reference: Reference
-    edition: int
+    version: int
     session: int
 
 
 def new_version() -> int:
     """As a writer numbers what it holds; never 0."""
-    return secrets.randbits(_EDITION_BITS) + 1
+    return secrets.randbits(_VERSION_BITS) + 1
 
 
 class Replicas:
@@ -48,7 +48,7 @@ class Replicas:
     def __init__(self, directory: Path, address: Address) -> None:
         self.directory = directory
         self._server = blake2b(str(address).encode(), digest_size=8).digest()
-        self._held = directory / HELD / self._server.hex()
+        self._held = directory / REPLICAS / self._server.hex()
 
     @property
     def host(self) -> bytes:
@@ -114,17 +114,17 @@ class Replicas:
             os.close(descriptor)
 
     def _file(self, held: Replica) -> Path:
-        return self.directory / cached_name(held.reference, held.edition)
+        return self.directory / cached_name(held.reference, held.version)
 
     def _name(self, held: Replica) -> Path:
-        return self._held / f"{cached_name(held.reference, held.edition)}-{held.session:x}"
+        return self._held / f"{cached_name(held.reference, held.version)}-{held.session:x}"
 
 
 def _parse(name: str) -> Replica | None:
     try:
-        object_id, edition, size, session = name.split("-")
+        object_id, version, size, session = name.split("-")
         reference = Reference(bytes.fromhex(object_id), int(size))
-        held = Replica(reference, int(edition, 16), int(session, 16))
+        held = Replica(reference, int(version, 16), int(session, 16))
     except ValueError:
         return None
     return held if len(reference.object) == OBJECT_ID_BYTES else None

@@ -77,7 +77,7 @@ class StorageLink:
     def fork(self) -> None:
         """This process is about to fork."""
         if (thread := self._thread) is not None:
-            thread.mappings.lend()
+            thread.mappings.mark_inherited()
 
     def _welcomed(self, server: int) -> None:
         before, self.server = self.server, server

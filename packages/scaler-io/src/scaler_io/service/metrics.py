@@ -74,15 +74,15 @@ def _agents(status: MonitorStatus) -> Iterator[Metric]:
     counts = [states[number] for number in range(len(WORKER_STATES))]
     yield _gauge("scaler_workers", "Workers by what they do.", ("state",), WORKER_STATES, counts)
     for name, text, values in (
-        ("workers", "Workers of an agent.", status.agent_sizes),
-        ("runs", "Tasks that an agent has.", status.agent_sents),
+        ("workers", "Workers of an agent.", status.agent_workers),
+        ("runs", "Tasks that an agent has.", status.agent_assigned),
         ("cpu_cores", "CPU that the agent itself uses.", status.agent_cpus),
         ("resident_memory_bytes", "Memory that the agent itself uses.", status.agent_rsses),
         ("worker_cpu_cores", "CPU that its workers use.", cpus),
         ("worker_resident_memory_bytes", "Memory that its workers use.", memory),
-        ("host_free_memory_bytes", "Free memory of its host.", status.agent_frees),
-        ("lag_seconds", "From the scheduler to the agent and back.", status.agent_lags),
-        ("silence_seconds", "Since the agent's last report.", status.agent_silences),
+        ("host_free_memory_bytes", "Free memory of its host.", status.agent_free),
+        ("heartbeat_round_trip_seconds", "Round trip of the last heartbeat.", status.agent_round_trips),
+        ("status_age_seconds", "Since the last AgentStatus.", status.agent_status_ages),
     ):
         yield _gauge(f"scaler_agent_{name}", text, labels, agents, values)
 
@@ -94,16 +94,18 @@ def _functions(status: MonitorStatus) -> Iterator[Metric]:
         counts[name] += count
         seconds.setdefault(name, mean)  # the first entry is the one used last
     yield _counter("scaler_function_tasks", "Tasks that call a function.", ("function",), counts, counts.values())
-    yield _gauge("scaler_function_duration_seconds", "Running mean.", ("function",), seconds, seconds.values())
+    yield _gauge(
+        "scaler_function_mean_duration_seconds", "Running mean of a call.", ("function",), seconds, seconds.values()
+    )
 
 
 def _graphs(status: MonitorStatus) -> Iterator[Metric]:
-    living = [at for at, ended in enumerate(status.graph_ends) if not ended]
+    living = [at for at, ended in enumerate(status.graph_end_times) if not ended]
     nodes, done, failed, cancelled, assigned = (
         sum(column[at] for at in living)
         for column in (
-            status.graph_nodes, status.graph_dones, status.graph_faileds, status.graph_cancelleds,
-            status.graph_assigneds,
+            status.graph_nodes, status.graph_succeeded, status.graph_failed, status.graph_cancelled,
+            status.graph_assigned,
         )
     )  # fmt: skip
     yield GaugeMetricFamily("scaler_graphs", "Graphs that are under way.", value=len(living))
@@ -117,9 +119,9 @@ def _graphs(status: MonitorStatus) -> Iterator[Metric]:
 
 
 def _storage(storage: StorageStatus) -> Iterator[Metric]:
-    states = ("memory", "disk", "held", "writing")
-    counts = (storage.objects - storage.spilled - storage.held, storage.spilled, storage.held, storage.writing)
-    sizes = (storage.bytes - storage.writing_bytes, storage.spilled_bytes, storage.held_bytes, storage.writing_bytes)
+    states = ("memory", "disk", "remote", "writing")
+    counts = (storage.objects - storage.spilled - storage.replicas, storage.spilled, storage.replicas, storage.writing)
+    sizes = (storage.bytes - storage.writing_bytes, storage.spilled_bytes, storage.replica_bytes, storage.writing_bytes)
     yield _gauge("scaler_objects", "Objects by where they are.", ("state",), states, counts)
     yield _gauge("scaler_object_bytes", "Sizes of objects by where they are.", ("state",), states, sizes)
     for name, text, value in (
@@ -130,9 +132,9 @@ def _storage(storage: StorageStatus) -> Iterator[Metric]:
     ):
         yield GaugeMetricFamily(f"scaler_storage_{name}", text, value=value)
     for name, text, value in (
-        ("spilled_bytes", "Bytes that went to disk.", storage.spilled_ever),
-        ("loaded_bytes", "Bytes that came back from disk.", storage.loaded_ever),
-        ("brought_bytes", "Bytes that came from hosts that held them.", storage.brought_ever),
+        ("spilled_bytes", "Bytes that went to disk.", storage.spilled_bytes_total),
+        ("loaded_bytes", "Bytes that came back from disk.", storage.loaded_bytes_total),
+        ("fetched_bytes", "Bytes fetched from the hosts that had the only copy.", storage.fetched_bytes_total),
         ("refused_writes", "Objects for which there was no room.", storage.refused),
     ):
         yield CounterMetricFamily(f"scaler_storage_{name}", text, value=value)

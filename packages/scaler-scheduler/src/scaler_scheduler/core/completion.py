@@ -136,7 +136,7 @@ class Completion:
         if status == Status.LOST:
             status, payload = Status.FAILED, self._lost_too_often(record, payload)
         profile = profile_of(report, position)
-        self.settle(record, status, payload, now, stored=stored, profile=profile, worker=report.worker)
+        self.settle(record, status, payload, now, stored=stored, profile=profile, agent_name=report.agent)
 
     def _reclaim(self, agent: AgentRecord, task: int, run: int, status: int) -> TaskRecord | None:
         """The task of a run that was given up as lost, if this outcome counts for it: it has no other outcome yet."""
@@ -203,14 +203,14 @@ class Completion:
         *,
         stored: bool = False,
         profile: bytes = NO_PROFILE,
-        worker: str = "",
+        agent_name: str = "",
     ) -> None:
         """The task has ended: send the outcome to its owner and its dependents, and end its nested tasks."""
         outcome = (status, payload, stored)
-        self._end(record, outcome, now, profile, worker)
-        self._fail_dependents(self.dependencies.ended(record, outcome, now), outcome, worker, now)
+        self._end(record, outcome, now, profile, agent_name)
+        self._fail_dependents(self.dependencies.ended(record, outcome, now), outcome, agent_name, now)
 
-    def _fail_dependents(self, failed: list[TaskRecord], outcome: Outcome, worker: str, now: float) -> None:
+    def _fail_dependents(self, failed: list[TaskRecord], outcome: Outcome, agent_name: str, now: float) -> None:
         """Tasks that cannot run end with the outcome of the task they need; so do their dependents."""
         while failed:
             record = failed.pop()
@@ -219,11 +219,11 @@ class Completion:
                 self._state.leave_agent(record)
                 record.state = HELD
             if record.state == HELD:
-                self._end(record, outcome, now, NO_PROFILE, worker, shared=True)
+                self._end(record, outcome, now, NO_PROFILE, agent_name, shared=True)
                 failed += self.dependencies.ended(record, outcome, now)
 
     def _end(
-        self, record: TaskRecord, outcome: Outcome, now: float, profile: bytes, worker: str, *, shared: bool = False
+        self, record: TaskRecord, outcome: Outcome, now: float, profile: bytes, agent_name: str, *, shared: bool = False
     ) -> None:
         record.state, record.call = DONE, b""
         event_log = self._state.event_log
@@ -235,9 +235,9 @@ class Completion:
         extra = record.extra
         if extra is None or not extra.intermediate or (outcome[0] != Status.VALUE and not shared):
             owner = record.group.session.peer
-            batch = self._batches.get((owner, worker))
+            batch = self._batches.get((owner, agent_name))
             if batch is None:
-                batch = self._batches[(owner, worker)] = OutcomeBatch()
+                batch = self._batches[(owner, agent_name)] = OutcomeBatch()
             batch.add(record.id, outcome, profile)
         if extra is not None:
             extra.missing_inputs = 0
@@ -381,7 +381,7 @@ class Completion:
         self._state.unused_objects.clear()
         if self._batches:
             batches, self._batches = self._batches, {}
-            for (peer, worker), batch in batches.items():
+            for (peer, agent_name), batch in batches.items():
                 self._state.send(
                     peer,
                     Done(
@@ -390,7 +390,7 @@ class Completion:
                         Payloads(batch.results),
                         stored=batch.stored,
                         profiles=b"".join(batch.profiles),
-                        worker=worker,
+                        agent=agent_name,
                     ),
                 )
         if self._release_at is not None and now >= self._release_at:

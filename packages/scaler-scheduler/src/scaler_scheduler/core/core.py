@@ -82,7 +82,7 @@ class SchedulerCore:
             messages.NeedFunctions: self._need_functions,
             messages.Inputs: self._inputs,
             DeleteObjects: self._delete_objects,
-            messages.Resume: self._resume,
+            messages.Reconcile: self._resume,
             messages.Output: self._output,
             messages.AgentStatus: self._status,
             Drain: self._operators.drain,
@@ -397,7 +397,7 @@ class SchedulerCore:
                 ),
             )
 
-    def _resume(self, peer: bytes, event: messages.Resume, now: float) -> None:
+    def _resume(self, peer: bytes, event: messages.Reconcile, now: float) -> None:
         if agent := self.state.agents.get(peer):
             # Tasks that a client inside a task wants.
             session = self.state.nested(session_of(event.wanted[0]), agent) if event.wanted else None

@@ -191,9 +191,9 @@ class Dependencies:
 
 
 def _note_consumers(event: Submit, records: Sequence[TaskRecord]) -> None:
-    for record, takers in zip(records, event.takers, strict=False):
-        if takers:
-            record.more().consumers = takers
-    for position in event.inner:
+    for record, consumers in zip(records, event.consumers, strict=False):
+        if consumers:
+            record.more().consumers = consumers
+    for position in event.intermediate:
         extra = records[position].more()
         extra.intermediate, extra.owner_waits = True, False

@@ -96,7 +96,7 @@ class EventLog:
 
     def gone(self, task: int) -> None:
         """This task is no longer wanted."""
-        self._step(TaskStep.GONE, 0, (task,))
+        self._step(TaskStep.CANCELLED, 0, (task,))
 
     def add_text(self, level: int, text: str, task: int = 0) -> None:
         """Record a text of this logging level; `task` is the id of the task it is about, or 0."""
@@ -180,7 +180,7 @@ class EventLog:
             group_functions=[group.function.name for group in groups],
             group_sessions=[group.lane.session.number for group in groups],
             group_priorities=[group.lane.priority for group in groups],
-            group_needs=[capability_text(group.lane.requirement.capabilities) for group in groups],
+            group_capabilities=[capability_text(group.lane.requirement.capabilities) for group in groups],
             group_runtimes=[
                 describe_runtime(runtime) if (runtime := group.lane.requirement.runtime) else "" for group in groups
             ],

@@ -101,7 +101,7 @@ class Intake:
         self, session: SessionRecord, parent: TaskRecord | None, event: Submit, records: list[TaskRecord], now: float
     ) -> None:
         session.watched |= event.watched
-        plain = not (event.stored or event.dependents or event.takers or event.graph)
+        plain = not (event.stored or event.dependents or event.consumers or event.graph)
         new, met = records, list[TaskRecord]()
         if not session.tasks.keys().isdisjoint(event.tasks):
             new, met = _merge(session, records, plain)

@@ -282,7 +282,7 @@ class AgentRecord:
     released: list[int] = field(default_factory=list)
     recalling: bool = False
     resuming: bool = False
-    """Whether its Resume is pending: until then it is given no work."""
+    """Whether its Reconcile is pending: until then it is given no work."""
     returning: bool = False
     """Whether it was connected before, possibly to an earlier incarnation of the scheduler."""
     suspect: TaskRecord | None = None

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Group, NeedTasks, Release, Resend, Resume, Status, Withdraw
+from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, Withdraw
 from scaler_scheduler.core.functions import FunctionRecord
 from scaler_scheduler.core.records import (
     ASSIGNED,
@@ -71,7 +71,7 @@ class Recovery:
             self._resuming = [resuming for resuming in self._resuming if resuming is not session]
             self._wanted = {task: owner for task, owner in self._wanted.items() if owner is not session}
 
-    def client_resumes(self, session: SessionRecord, event: Resume, now: float) -> None:
+    def client_resumes(self, session: SessionRecord, event: Reconcile, now: float) -> None:
         """A client still wants these tasks; known ones need nothing."""
         session.resuming = True
         self._resuming.append(session)
@@ -92,7 +92,7 @@ class Recovery:
         for task in tasks:
             self._wanted.pop(task, None)
 
-    def agent_resumes(self, agent: AgentRecord, event: Resume, now: float) -> None:
+    def agent_resumes(self, agent: AgentRecord, event: Reconcile, now: float) -> None:
         """An agent reports its runs and the outcomes that it keeps."""
         agent.resuming = False
         self._state.with_room[agent] = None
@@ -164,7 +164,7 @@ class Recovery:
         else:
             self._blocked.discard(run)
 
-    def _finish(self, agent: AgentRecord, event: Resume, now: float) -> None:
+    def _finish(self, agent: AgentRecord, event: Reconcile, now: float) -> None:
         resend, forget = [], []
         for task in event.finished:
             record = self._state.find(task)

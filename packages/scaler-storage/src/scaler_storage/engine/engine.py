@@ -48,15 +48,15 @@ from scaler_protocol.objects import part_count
 from scaler_protocol.storage import (
     AllocateObject,
     DeleteObjects,
-    DropObjects,
+    DropReplicas,
     GetObject,
-    HoldObject,
     HostProof,
     ListObjects,
     MapObject,
     PutObject,
+    RegisterReplica,
+    RegisterReplicaServer,
     SealObject,
-    SpeakForHost,
     UnpinObjects,
 )
 from scaler_storage.engine.processes import LOOK_SECONDS, ProcessLiveness
@@ -122,9 +122,9 @@ class StorageEngine:
             UnpinObjects: self._reading.unpin,
             NeedStorageStatus: lambda peer, event: self._state.send(peer, self.status()),
             ListObjects: self._reading.list,
-            SpeakForHost: self._remote.register,
-            HoldObject: self._writing.announce,
-            DropObjects: self._remote.dropped,
+            RegisterReplicaServer: self._remote.register,
+            RegisterReplica: self._writing.announce,
+            DropReplicas: self._remote.dropped,
         }
 
     def admit(self, hello: Hello) -> Welcome | Refused:
@@ -317,11 +317,11 @@ class StorageEngine:
     def _prove(self, peer: bytes, event: HostProof) -> None:
         if not self._segments.directory or not hmac.compare_digest(event.token, self._segments.token):
             raise ProtocolError("the token of HostProof does not match")
-        if event.life and not event.life.isalnum():
-            raise ProtocolError(f"HostProof.life is {event.life!r}, not letters and digits")
+        if event.lock_file and not event.lock_file.isalnum():
+            raise ProtocolError(f"HostProof.lock_file is {event.lock_file!r}, not letters and digits")
         self._state.peers[peer].local = True
-        if event.life:
-            self._processes.add(peer, event.life)
+        if event.lock_file:
+            self._processes.add(peer, event.lock_file)
 
     def _disown(self, peer: bytes, record: PeerRecord, reason: str) -> None:
         entry = self._state.sessions.get(record.session)

@@ -33,7 +33,7 @@ class Pager:
         self.pinned_bytes = 0
         self.spilled = self.spilled_bytes = 0
         """Objects on disk, those being spilled or loaded included, and their bytes."""
-        self.spilled_ever = self.loaded_ever = 0
+        self.spilled_bytes_total = self.loaded_bytes_total = 0
         self._segments = segments
         self._spill_limit = spill_limit
         self._idle: OrderedDict[ObjectRecord, None] = OrderedDict()
@@ -126,7 +126,7 @@ class Pager:
             if not record.pins:
                 self._release(record, now)
             return
-        self.spilled_ever += record.size
+        self.spilled_bytes_total += record.size
         record.segment, record.in_memory = None, False
         self.pool.give(move.segment, now)
 
@@ -138,7 +138,7 @@ class Pager:
             record.segment = None
             self.pool.give(move.segment, now)
             return False
-        self.loaded_ever += record.size
+        self.loaded_bytes_total += record.size
         record.in_memory = True
         self.add(record)
         return True

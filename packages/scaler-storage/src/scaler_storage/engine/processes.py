@@ -1,7 +1,7 @@
 """Liveness of local processes by file locks, independent of their connections. No IO but through Segments.
 
-A process keeps a file in the segment directory (its `life`) locked while it lives (scaler_io.objects.file_locks), and
-names the file on each of its connections. The process is dead if the lock is free at two checks in a row: by the second
+A process keeps a file in the segment directory locked while it lives (scaler_io.objects.file_locks), and names this
+`lock_file` on each of its connections. The process is dead if the lock is free at two checks in a row: by the second
 check its last messages have arrived.
 
     alive ──the lock is free──▶ dead: its uploads and pins end ──GRACE_SECONDS──▶ its session ends
@@ -26,7 +26,7 @@ class ProcessLiveness:
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
-        self._lives: dict[bytes, str] = {}
+        self._lock_files: dict[bytes, str] = {}
         """The lock file of each peer's process."""
         self._departed: set[str] = set()
         """Lock files whose peers are gone."""
@@ -36,17 +36,17 @@ class ProcessLiveness:
         """When the sessions of dead peers end, the earliest first."""
         self._look_at = 0.0
 
-    def add(self, peer: bytes, life: str) -> None:
+    def add(self, peer: bytes, lock_file: str) -> None:
         """Track the lock file of a peer's process."""
-        self._lives[peer] = life
-        self._departed.discard(life)
+        self._lock_files[peer] = lock_file
+        self._departed.discard(lock_file)
 
     def remove(self, peer: bytes) -> None:
         """Forget a peer that was lost or replaced; its process may continue to run."""
         self._dead.pop(peer, None)
-        if (life := self._lives.pop(peer, None)) is not None:
-            self._departed.add(life)
-            self._departed.difference_update(self._lives.values())
+        if (lock_file := self._lock_files.pop(peer, None)) is not None:
+            self._departed.add(lock_file)
+            self._departed.difference_update(self._lock_files.values())
 
     def heard(self, peer: bytes) -> None:
         """Record a message of a peer: it is alive."""
@@ -54,26 +54,26 @@ class ProcessLiveness:
 
     def forget_all(self) -> None:
         """Forget all lock files: their directory was removed."""
-        self._lives.clear()
+        self._lock_files.clear()
         self._departed.clear()
         self._unlocked.clear()
 
     def look(self, now: float) -> list[bytes]:
         """Check the locks if due; returns the peers whose processes are dead."""
-        known = self._departed.union(self._lives.values())
+        known = self._departed.union(self._lock_files.values())
         if not known or now < self._look_at:
             return []
         self._look_at = now + LOOK_SECONDS
         unlocked = self._segments.unlocked(known)
         over = unlocked & self._unlocked
         self._unlocked = unlocked - over
-        dead = [peer for peer, life in self._lives.items() if life in over]
+        dead = [peer for peer, lock_file in self._lock_files.items() if lock_file in over]
         for peer in dead:
-            del self._lives[peer]
+            del self._lock_files[peer]
             self._dead[peer] = now + GRACE_SECONDS
         self._departed -= over
-        for life in over:
-            self._segments.forget_life(life)
+        for lock_file in over:
+            self._segments.forget_lock_file(lock_file)
         return dead
 
     def expired(self, now: float) -> list[bytes]:
@@ -85,13 +85,13 @@ class ProcessLiveness:
 
     def due(self) -> float | None:
         """When `look` or `expired` has something to do, or None."""
-        look = self._look_at if self._lives or self._departed else None
+        look = self._look_at if self._lock_files or self._departed else None
         times = (look, next(iter(self._dead.values()), None))
         return min((at for at in times if at is not None), default=None)
 
     def check(self, peers: Collection[bytes]) -> None:
         """Assert the invariants; `peers` are the connected ones."""
-        assert all(peer in peers for peer in (*self._lives, *self._dead))
-        assert not self._lives.keys() & self._dead.keys()
-        assert self._departed.isdisjoint(self._lives.values())
+        assert all(peer in peers for peer in (*self._lock_files, *self._dead))
+        assert not self._lock_files.keys() & self._dead.keys()
+        assert self._departed.isdisjoint(self._lock_files.values())
         assert list(self._dead.values()) == sorted(self._dead.values())

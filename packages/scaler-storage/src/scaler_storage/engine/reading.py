@@ -209,9 +209,9 @@ class Reading:
     def unpin(self, peer: bytes, event: UnpinObjects) -> None:
         """Release pins of a peer; segments that it has lent are retired."""
         own = self._state.peers[peer].pins
-        for pin in own.intersection(event.lent):
+        for pin in own.intersection(event.inherited):
             _retire(self.pins[pin][1])
-        for pin in own.intersection((*event.pins, *event.lent)):
+        for pin in own.intersection((*event.pins, *event.inherited)):
             own.discard(pin)
             self._release(pin)
 
@@ -233,7 +233,7 @@ def _length(event: GetObject, record: ObjectRecord) -> int:
 
 def _part(event: GetObject, record: ObjectRecord, part: bytes | memoryview) -> ObjectPart:
     parts = Payloads.cut(part, [len(part)])
-    return ObjectPart(event.object, True, record.size, event.offset, parts, event.request, edition=record.version)
+    return ObjectPart(event.object, True, record.size, event.offset, parts, event.request, version=record.version)
 
 
 def _retire(record: ObjectRecord) -> None:

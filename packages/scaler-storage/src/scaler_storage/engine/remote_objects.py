@@ -1,6 +1,6 @@
 """Remote objects: those whose only copy is on the host that made them. Pure, no IO.
 
-    HoldObject ──▶ REMOTE ──a read──▶ BringObject to a replica server of the host ──PutObject──▶ in memory
+    RegisterReplica ──▶ REMOTE ──a read──▶ FetchReplica to a replica server of the host ──PutObject──▶ in memory
                     │      └──────────── the host needs room: PutObject ────────────────────────▶
                     └──the host has no replica server──▶ out of reach: not found, until one registers
 
@@ -15,7 +15,7 @@ import logging
 
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Role
-from scaler_protocol.storage import BringObject, DropObjects, SpeakForHost
+from scaler_protocol.storage import DropReplicas, FetchReplica, RegisterReplicaServer
 from scaler_storage.engine.records import ObjectRecord, PeerRecord
 from scaler_storage.engine.state import StorageState
 
@@ -33,7 +33,7 @@ class RemoteObjects:
         self._requested: dict[bytes, float] = {}
         """When each object was requested, the earliest first; some have arrived since."""
 
-    def register(self, peer: bytes, event: SpeakForHost) -> None:
+    def register(self, peer: bytes, event: RegisterReplicaServer) -> None:
         """Register a replica server; raises ProtocolError if the peer can not be one."""
         record = self._state.peers[peer]
         if record.role != Role.AGENT or len(event.host) < _HOST_BYTES or record.host not in (b"", event.host):
@@ -50,7 +50,7 @@ class RemoteObjects:
             servers[server] = servers.pop(server)  # round robin
             self._requested.pop(name, None)
             self._requested[name] = self._state.now
-            self._state.send(server, BringObject(name, record.size, record.session, record.version))
+            self._state.send(server, FetchReplica(name, record.size, record.session, record.version))
         else:
             self._state.refuse_readers(record)
 
@@ -85,10 +85,10 @@ class RemoteObjects:
                 wanted.fetching_from = b""
                 self.fetch(name, wanted)
 
-    def dropped(self, peer: bytes, event: DropObjects) -> None:
+    def dropped(self, peer: bytes, event: DropReplicas) -> None:
         """Free objects that their host no longer has."""
         host = self._state.peers[peer].host
-        for name, version in zip(event.objects, event.editions, strict=True):
+        for name, version in zip(event.objects, event.versions, strict=True):
             record = self._state.objects.get(name)
             if host and record is not None and (record.host, record.version) == (host, version):
                 self._state.log(logging.ERROR, f"object {name.hex()} is lost: its host no longer has it")
@@ -100,7 +100,7 @@ class RemoteObjects:
         for host, rows in self._state.drops.items():
             server = next(iter(self._state.replica_servers.get(host, ())), None)
             if server is not None:
-                self._state.send(server, DropObjects(*zip(*rows, strict=True)))
+                self._state.send(server, DropReplicas(*zip(*rows, strict=True)))
                 continue
             for name, _, session, version in rows:
                 self._state.add_undelivered_drop(name, session, version)
@@ -113,7 +113,7 @@ class RemoteObjects:
         assert servers == {(record.host, peer) for peer, record in state.peers.items() if record.host}
         assert all(state.replica_servers.values())
         remote = [record for record in state.objects.values() if record.host]
-        assert (state.held, state.held_bytes) == (len(remote), sum(record.size for record in remote))
+        assert (state.replicas, state.replica_bytes) == (len(remote), sum(record.size for record in remote))
         for record in remote:
             assert record.segment is None and not (record.in_memory or record.ticket or record.pins)
             assert bool(record.fetching_from) == bool(record.waiting)

@@ -86,10 +86,10 @@ class Segments(Protocol):
     def restored(self) -> bool:
         """Whether another program removed `directory`: it is recreated, and all segments with names are lost."""
 
-    def unlocked(self, lives: Iterable[str]) -> set[str]:
-        """Return the `lives` whose locks are free: their processes are dead. A missing file proves nothing."""
+    def unlocked(self, lock_files: Iterable[str]) -> set[str]:
+        """Return the `lock_files` whose locks are free: their processes are dead. A missing file proves nothing."""
 
-    def forget_life(self, life: str) -> None:
+    def forget_lock_file(self, lock_file: str) -> None:
         """Remove the lock file of a dead process."""
 
 
@@ -198,10 +198,10 @@ class MemorySegments:
         finished, self._finished = self._finished, []
         return finished
 
-    def unlocked(self, lives: Iterable[str]) -> set[str]:
+    def unlocked(self, lock_files: Iterable[str]) -> set[str]:
         """See Segments."""
-        return self.dead.intersection(lives)
+        return self.dead.intersection(lock_files)
 
-    def forget_life(self, life: str) -> None:
+    def forget_lock_file(self, lock_file: str) -> None:
         """See Segments."""
-        self.dead.discard(life)
+        self.dead.discard(lock_file)

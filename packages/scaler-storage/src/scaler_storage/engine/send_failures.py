@@ -13,8 +13,8 @@ from typing import Any, Final
 from scaler_protocol.errors import StorageLostError, describe
 from scaler_protocol.messages import Message
 from scaler_protocol.storage import (
-    BringObject,
-    DropObjects,
+    DropReplicas,
+    FetchReplica,
     ObjectAllocated,
     ObjectList,
     ObjectMapped,
@@ -45,8 +45,8 @@ class SendFailures:
             ObjectPart: lambda peer, unsent: ObjectPart(unsent.object, False, request=unsent.request, error=_ERROR),
             ObjectMapped: self._mapped,
             ObjectList: lambda peer, unsent: ObjectList((), unsent.request),
-            BringObject: self._bring,
-            DropObjects: self._drop,
+            FetchReplica: self._bring,
+            DropReplicas: self._drop,
         }
 
     def failed(self, peer: bytes, unsent: Message) -> None:
@@ -80,13 +80,13 @@ class SendFailures:
             self._reading.unpin(peer, UnpinObjects([unsent.pin]))
         return ObjectMapped(unsent.object, False, request=unsent.request, error=_ERROR)
 
-    def _bring(self, peer: bytes, unsent: BringObject) -> None:
+    def _bring(self, peer: bytes, unsent: FetchReplica) -> None:
         record = self._state.objects.get(unsent.object)
         if record is not None and record.fetching_from == peer:
             record.fetching_from = b""
             self._state.refuse_readers(record, _LOST)
 
-    def _drop(self, peer: bytes, unsent: DropObjects) -> None:
+    def _drop(self, peer: bytes, unsent: DropReplicas) -> None:
         """Tell the host when it announces these objects."""
-        for name, session, version in zip(unsent.objects, unsent.sessions, unsent.editions, strict=True):
+        for name, session, version in zip(unsent.objects, unsent.sessions, unsent.versions, strict=True):
             self._state.add_undelivered_drop(name, session, version)

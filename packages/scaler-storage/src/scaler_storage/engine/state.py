@@ -40,7 +40,7 @@ class StorageState:
         """Objects deleted while their host had no replica server: session by (id, version)."""
         self.return_until = 0.0
         """Until when peers of an earlier server may put their objects again."""
-        self.held = self.held_bytes = self.brought_ever = 0
+        self.replicas = self.replica_bytes = self.fetched_bytes_total = 0
         self.refused = 0
         self.hits = self.misses = self.unknown = 0
         self.out: list[Effect] = []
@@ -99,8 +99,8 @@ class StorageState:
     def set_remote(self, record: ObjectRecord, host: bytes, version: int) -> None:
         """Record that the only copy of an object is on a remote host."""
         record.host, record.version = host, version
-        self.held += 1
-        self.held_bytes += record.size
+        self.replicas += 1
+        self.replica_bytes += record.size
 
     def unset_remote(self, name: bytes, record: ObjectRecord, *, drop: bool) -> None:
         """Record that an object is no longer only on a remote host; with `drop` that host may delete its copy."""
@@ -110,8 +110,8 @@ class StorageState:
         elif drop:
             self.add_undelivered_drop(name, record.session, record.version)
         record.host = record.fetching_from = b""
-        self.held -= 1
-        self.held_bytes -= record.size
+        self.replicas -= 1
+        self.replica_bytes -= record.size
 
     def add_undelivered_drop(self, name: bytes, session: int, version: int) -> None:
         """Remember an object that an unreachable host may delete; the host is told when it announces the object."""

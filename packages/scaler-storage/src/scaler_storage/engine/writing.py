@@ -8,10 +8,10 @@ from scaler_protocol.objects import OBJECT_ID_BYTES, PART_BYTES, part_count
 from scaler_protocol.storage import (
     AllocateObject,
     DeleteObjects,
-    HoldObject,
     ObjectAllocated,
     ObjectStored,
     PutObject,
+    RegisterReplica,
     SealObject,
 )
 from scaler_storage.engine.fullness import Fullness
@@ -45,7 +45,7 @@ class Writing:
             self.refuse(peer, event, refusal)
         else:
             if version is not None:
-                self._state.send(peer, ObjectStored(event.object, event.request, edition=version))
+                self._state.send(peer, ObjectStored(event.object, event.request, version=version))
 
     def allocate(self, peer: bytes, event: AllocateObject) -> None:
         """Answer with a segment or an error, or queue the request for room."""
@@ -73,7 +73,7 @@ class Writing:
         self.drop_upload(peer, self._state.peers[peer], event.object)
         self._state.refused += 1
         stored = self._state.objects.get(event.object)
-        version = event.edition if isinstance(event, PutObject) else 0
+        version = event.version if isinstance(event, PutObject) else 0
         if stored is not None and (stored.fetching_from, stored.version) == (peer, version):
             stored.fetching_from = b""
             self._state.refuse_readers(stored, refusal)
@@ -99,11 +99,11 @@ class Writing:
             error = describe(refusal).decode()
         self._state.send(peer, ObjectStored(event.object, event.request, error, version))
 
-    def announce(self, peer: bytes, event: HoldObject) -> None:
+    def announce(self, peer: bytes, event: RegisterReplica) -> None:
         """Register an object whose bytes stay on a remote host."""
         version, error = 0, ""
         try:
-            if event.host not in self._state.replica_servers or not event.edition:
+            if event.host not in self._state.replica_servers or not event.version:
                 raise ObjectRefusedError(f"object {event.object.hex()}: its host has no replica server")
             session = self._check(self._state.peers[peer], event.object, event.size, event.session)
             version = self._announce(event, session)
@@ -112,22 +112,22 @@ class Writing:
             error = describe(refusal).decode()
         self._state.send(peer, ObjectStored(event.object, event.request, error, version))
 
-    def _announce(self, event: HoldObject, session: int) -> int:
+    def _announce(self, event: RegisterReplica, session: int) -> int:
         """The registered version; 0 if the object is stored here or on another host."""
         state, name = self._state, event.object
-        if (name, event.edition) in state.undelivered_drops:
+        if (name, event.version) in state.undelivered_drops:
             return 0
         stored = state.objects.get(name)
         if stored is None:
             record = ObjectRecord(session, event.size, None, in_memory=False)
-            state.set_remote(record, event.host, event.edition)
+            state.set_remote(record, event.host, event.version)
             self._add(name, record)
-        elif (stored.host, stored.version) != (event.host, event.edition):
+        elif (stored.host, stored.version) != (event.host, event.version):
             if not stored.host or stored.host in state.replica_servers:
                 return 0
             state.unset_remote(name, stored, drop=True)
-            state.set_remote(stored, event.host, event.edition)
-        return event.edition
+            state.set_remote(stored, event.host, event.version)
+        return event.version
 
     def delete(self, peer: bytes, event: DeleteObjects) -> None:
         """Free objects of a session, and this peer's uploads of them; raises ProtocolError for another's."""
@@ -183,7 +183,7 @@ class Writing:
             )
         session = self._check(record, name, size, event.session)
         stored = state.objects.get(name)
-        if event.edition and (stored is None or stored.version != event.edition):
+        if event.version and (stored is None or stored.version != event.version):
             raise ObjectRefusedError(f"object {name.hex()} has another version, or is not on that host")
         if stored is not None and not stored.host:
             self.drop_upload(peer, record, name)
@@ -213,7 +213,7 @@ class Writing:
         if segment is None:
             return None
         allocated = isinstance(event, AllocateObject)
-        version = event.edition if isinstance(event, PutObject) else 0
+        version = event.version if isinstance(event, PutObject) else 0
         upload = UploadRecord(session, event.size, segment, part_count(event.size), allocated, version)
         self._state.uploads[peer, event.object] = upload
         record.uploads.add(event.object)
@@ -245,7 +245,7 @@ class Writing:
     def _replace_remote(self, name: bytes, stored: ObjectRecord, upload: UploadRecord, version: int) -> None:
         """Replace a remote object by its bytes, fetched or written again."""
         if upload.version:
-            self._state.brought_ever += upload.size
+            self._state.fetched_bytes_total += upload.size
         self._state.unset_remote(name, stored, drop=not upload.version)
         stored.segment, stored.in_memory, stored.version = upload.segment, True, version
         self._state.pager.add(stored)

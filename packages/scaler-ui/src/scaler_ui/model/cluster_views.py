@@ -35,8 +35,9 @@ def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
             "state": "over" if ended else "under way",
         }
         for number, session, nodes, done, failed, cancelled, assigned, begun, ended in zip(
-            status.graphs, status.graph_sessions, status.graph_nodes, status.graph_dones, status.graph_faileds,
-            status.graph_cancelleds, status.graph_assigneds, status.graph_begins, status.graph_ends, strict=True,
+            status.graphs, status.graph_sessions, status.graph_nodes, status.graph_succeeded, status.graph_failed,
+            status.graph_cancelled, status.graph_assigned, status.graph_start_times, status.graph_end_times,
+            strict=True,
         )
     ]  # fmt: skip
     page = page_of(rows, request, ("graph", "client", "state"))
@@ -66,8 +67,8 @@ def object_figures(model: MonitorModel) -> dict[str, str]:
         "being written": f"{storage.writing:,} ({size(storage.writing_bytes)})",
         "mapped": size(storage.pinned_bytes),
         "on disk": f"{storage.spilled:,} ({size(storage.spilled_bytes)})",
-        "went to disk": size(storage.spilled_ever),
-        "came back": size(storage.loaded_ever),
+        "went to disk": size(storage.spilled_bytes_total),
+        "came back": size(storage.loaded_bytes_total),
         "hit rate": f"{storage.hits / reads:.1%}" if reads else "no reads",
         "reads from memory": f"{storage.hits:,}",
         "reads from disk": f"{storage.misses:,}",
@@ -75,9 +76,9 @@ def object_figures(model: MonitorModel) -> dict[str, str]:
         "waiting for room": f"{storage.waiting:,}",
         "refused": f"{storage.refused:,}",
         "recyclable": size(storage.recyclable_bytes),
-        "held elsewhere": f"{storage.held:,} ({size(storage.held_bytes)})",
+        "held elsewhere": f"{storage.replicas:,} ({size(storage.replica_bytes)})",
         "other hosts": f"{storage.hosts:,}",
-        "brought from there": size(storage.brought_ever),
+        "brought from there": size(storage.fetched_bytes_total),
     }
 
 
@@ -94,7 +95,7 @@ def biggest_objects(model: MonitorModel, request: PageRequest) -> TablePage:
         {"object": name, "client": f"{session:x}", "size": count, "where": _place(here, held)}
         for name, session, count, here, held in zip(
             storage.biggest_names, storage.biggest_sessions, storage.biggest_sizes, storage.biggest_in_memory,
-            storage.biggest_held, strict=True,
+            storage.biggest_remote, strict=True,
         )
     ]  # fmt: skip
     page = page_of(rows, request, ("object", "client", "where"))
@@ -120,8 +121,8 @@ def _classes(status: MonitorStatus) -> dict[tuple[str, str], Row]:
     classes: dict[tuple[str, str], Row] = {}
     of_agent: dict[int, Row] = {}
     for number, capabilities, runtime, workers, places, sent in zip(
-        status.agents, status.agent_capabilities, status.agent_runtimes, status.agent_sizes, status.agent_queue_sizes,
-        status.agent_sents, strict=True,
+        status.agents, status.agent_capabilities, status.agent_runtimes, status.agent_workers, status.agent_queue_sizes,
+        status.agent_assigned, strict=True,
     ):  # fmt: skip
         row = of_agent[number] = classes.setdefault((capabilities, runtime), _class(capabilities, runtime))
         row["agents"] += 1
@@ -162,7 +163,7 @@ def demand(model: MonitorModel, request: PageRequest) -> TablePage:
         able = sum(
             workers
             for capabilities, runtime, workers in zip(
-                status.agent_capabilities, status.agent_runtimes, status.agent_sizes, strict=True
+                status.agent_capabilities, status.agent_runtimes, status.agent_workers, strict=True
             )
             if not lacks(group, capabilities, runtime)
         )

@@ -80,5 +80,5 @@ def _is_sound(message: MonitorMessage) -> bool:
         and len(message.statuses) == ended
         and len(message.profiles) == PROFILE.size * ended
         and max(message.statuses, default=0) <= Status.LOST
-        and all(step <= TaskStep.GONE for step, _, _ in batches)
+        and all(step <= TaskStep.CANCELLED for step, _, _ in batches)
     )

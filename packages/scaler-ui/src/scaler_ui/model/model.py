@@ -158,7 +158,7 @@ class MonitorModel:
     def _take_events(self, events: TaskEvents) -> None:
         for number, *described in zip(
             events.group_numbers, events.group_functions, events.group_sessions, events.group_priorities,
-            events.group_needs, events.group_runtimes, strict=True,
+            events.group_capabilities, events.group_runtimes, strict=True,
         ):  # fmt: skip
             self.groups[number] = GroupInfo(*described)
             self.groups.move_to_end(number)
@@ -180,7 +180,7 @@ class MonitorModel:
                 profiles = events.profiles[PROFILE.size * ended : PROFILE.size * (ended + size)]
                 ended += size
                 self._end(tasks, subject, statuses, profiles, time)
-            elif step == TaskStep.GONE:
+            elif step == TaskStep.CANCELLED:
                 self.tasks.leave(tasks, time)
         for event in zip(events.text_times, events.text_levels, events.text_tasks, events.texts, strict=True):
             self._say(MonitorEvent(*event))

@@ -34,7 +34,7 @@ def _why_waiting(model: MonitorModel, status: MonitorStatus, row: int) -> list[s
     if lacks:
         return [f"it waits: no worker offers {', '.join(lacks)}"]
     behind = _behind(model, row, group)
-    places = f"{sum(status.agent_sizes):,} workers have {status.assigned:,} tasks"
+    places = f"{sum(status.agent_workers):,} workers have {status.assigned:,} tasks"
     if not behind:
         return [f"it is next: {places}"]
     return [f"it waits behind {count:,} tasks of priority {priority}; {places}" for priority, count in behind]
@@ -71,7 +71,7 @@ def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> lis
         if current == run and run:
             seconds = status.at - model.tasks.value("assigned", row)
             return [f"it runs on {worker} (process {pid}) of {agent}, assigned {duration(max(0.0, seconds))} ago"]
-    sizes = dict(zip(status.agents, zip(status.agent_sents, status.agent_sizes, strict=True), strict=True))
+    sizes = dict(zip(status.agents, zip(status.agent_assigned, status.agent_workers, strict=True), strict=True))
     if number in sizes:
         sent, workers = sizes[number]
         return [f"it is assigned to {agent}, which has {sent:,} tasks for {workers:,} workers"]

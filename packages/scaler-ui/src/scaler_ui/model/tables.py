@@ -60,7 +60,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
         at = places[agent]
         has_task = state in (WorkerState.RUNNING, WorkerState.BLOCKED) or (state == WorkerState.DRAINING and run != 0)
         flags = (state != WorkerState.STARTING, has_task, state == WorkerState.BLOCKED)
-        silence = status.agent_silences[at] + quiet
+        silence = status.agent_status_ages[at] + quiet
         rows.append(
             WorkerRow(
                 worker=f"{pid}|{name}",
@@ -75,7 +75,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
                 free=max(0, status.agent_queue_sizes[at] - queued - has_task),
                 sent=queued + has_task,
                 queued=queued,
-                lag=status.agent_lags[at],
+                lag=status.agent_round_trips[at],
                 itl="".join(str(int(flag)) for flag in flags),
                 silence=silence,
                 stale=silence > STALE_SECONDS,
@@ -129,8 +129,8 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
             "agt_rss": sum(status.agent_rsses),
             "cpu": sum(worker.cpu for worker in workers),
             "rss": sum(worker.rss for worker in workers),
-            "sent": sum(status.agent_sents),
-            "queued": sum(status.agent_queueds) + sum(status.worker_queues),
+            "sent": sum(status.agent_assigned),
+            "queued": sum(status.agent_queued) + sum(status.worker_queues),
         },
         "workers": [asdict(worker) for worker in workers],
         "client_manager": client_tasks(status),

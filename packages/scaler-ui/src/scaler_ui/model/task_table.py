@@ -22,7 +22,7 @@ STATES = {
     TaskStep.WAITING: "waiting",
     TaskStep.HELD: "held",
     TaskStep.ASSIGNED: "assigned",
-    TaskStep.GONE: "cancelled",
+    TaskStep.CANCELLED: "cancelled",
     UNKNOWN: "unknown",
 }
 ENDINGS = {
@@ -202,7 +202,7 @@ class TaskTable:
         for task in tasks:
             row = self._row(task, time)
             del self._live[task]
-            self._columns["step"][row], self._columns["ended"][row] = TaskStep.GONE, time
+            self._columns["step"][row], self._columns["ended"][row] = TaskStep.CANCELLED, time
             if self._columns["pid"][row]:
                 self._stopped(row, time)
 

@@ -25,9 +25,9 @@ from scaler_protocol.messages import (
     NeedFunctions,
     NeedTasks,
     Recall,
+    Reconcile,
     Release,
     Resend,
-    Resume,
     Returned,
     Run,
     Status,
@@ -496,7 +496,7 @@ def test_kept_until_released() -> None:
     host.drain()
     host.handle(SCHEDULER, Release([SESSION + runs[0]]))
     host.handle(SCHEDULER, LinkUp(Welcome(5), False))
-    [resume] = [message for message in host.sent if isinstance(message, Resume)]
+    [resume] = [message for message in host.sent if isinstance(message, Reconcile)]
     assert set(resume.finished) == {SESSION + runs[1], SESSION + runs[2]} and not resume.running
     host.handle(SCHEDULER, Resend([SESSION + run for run in runs]))
     assert host.outcomes == Counter({runs[0]: 1, runs[1]: 2, runs[2]: 2})
@@ -646,7 +646,7 @@ def test_another_scheduler_is_told_who_is_blocked_and_asked_for_functions() -> N
     assert not host.sent, "the scheduler knows"
     host.handle(SCHEDULER, LinkUp(Welcome(2), False))
     resume, blocked, need = host.sent
-    assert isinstance(resume, Resume) and parent in resume.runs
+    assert isinstance(resume, Reconcile) and parent in resume.runs
     assert blocked == Blocked([parent], [True])
     assert isinstance(need, NeedFunctions) and need.functions == (b"g",)
 
@@ -888,7 +888,7 @@ class AgentMachine(RuleBasedStateMachine):
         self.host.sent.clear()
         self.host.handle(SCHEDULER, LinkUp(Welcome(5), False))
         held = set(range(1, self.host.next)) - set(self.host.outcomes) - self.host.returned
-        resumed = [run for m in self.host.sent if isinstance(m, Resume) for run in m.runs]
+        resumed = [run for m in self.host.sent if isinstance(m, Reconcile) for run in m.runs]
         assert sorted(resumed) == sorted(held)
 
     @precondition(lambda self: hasattr(self, "host"))

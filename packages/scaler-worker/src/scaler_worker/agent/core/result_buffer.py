@@ -29,7 +29,7 @@ class _Columns:
         self.stored: list[int] = []
         self.size = 0
 
-    def done(self, worker: str) -> Done:
+    def done(self, agent: str) -> Done:
         return Done(
             self.tasks,
             self.statuses,
@@ -37,7 +37,7 @@ class _Columns:
             self.runs,
             self.stored,
             b"".join(self.profiles),
-            worker,
+            agent,
         )
 
 
