@@ -83,4 +83,4 @@ class HostReplicas:
 
 
 def _is_known(connection: ObjectConnection, replica: Replica) -> bool:
-    return connection.has(replica.reference, replica.edition)
+    return connection.has(replica.reference, replica.version)

@@ -250,7 +250,7 @@ class AgentCore:
     def _resume(self) -> None:
         """Report runs and kept results to a new scheduler, and repeat the requests to the previous one."""
         unfinished, kept = self._unfinished(), tuple(self.in_flight.kept)
-        self.in_flight.send(Resume([task for _, task, *_ in unfinished], run_ids(unfinished), (), kept))
+        self.in_flight.send(Reconcile([task for _, task, *_ in unfinished], run_ids(unfinished), (), kept))
         blocked = [entry[0] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self.in_flight.send(Blocked(blocked, [True] * len(blocked)))
