@@ -27,8 +27,8 @@ from scaler_protocol.messages import (
     NeedInputs,
     NeedTasks,
     Output,
+    Reconcile,
     Release,
-    Resume,
     Shutdown,
     ShutdownAnswer,
     Status,
@@ -183,7 +183,7 @@ class FakeCluster:
             self._functions.update(zip(event.functions, named, strict=True))
         handler = {
             Submit: self._submit, Cancel: self._cancel, Release: self._release, Inputs: self._inputs,
-            Resume: self._resume, Shutdown: self._shutdown,
+            Reconcile: self._resume, Shutdown: self._shutdown,
         }.get(type(event))  # fmt: skip
         if handler is not None:
             handler(peer, event)

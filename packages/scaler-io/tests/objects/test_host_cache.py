@@ -362,7 +362,7 @@ def test_what_is_written_anew_is_fetched_anew(host: CachingHost) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_parts_of_two_editions_are_never_mixed(
+def test_parts_of_two_versions_are_never_mixed(
     host: CachingHost, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     writer, name, other = host.beside_server(), new_object_id(), pattern(24 * MIB, 2)

@@ -132,7 +132,7 @@ def test_an_object_is_there_when_its_last_part_has_come() -> None:
     assert server.part(BOB, NAME).size == 10
 
 
-def test_who_only_looks_gets_no_bytes_and_the_edition() -> None:
+def test_who_only_looks_gets_no_bytes_and_the_version() -> None:
     server = SharedServer()
     assert not server.part(BOB, NAME, limit=0).found
     server.put(ALICE, NAME, b"abcde")

@@ -63,8 +63,8 @@ class HoldingServer(EngineDriver):
         if peer in VOICES:
             assert not self.tell(peer, RegisterReplicaServer(VOICES[peer]))
 
-    def hold(self, name: bytes, edition: int, host: bytes = HOSTS[0], session: int = 1) -> ObjectStored:
-        [(peer, answer)] = self.tell(WORKER, HoldObject(name, SIZE, session, edition, host, 5))
+    def hold(self, name: bytes, version: int, host: bytes = HOSTS[0], session: int = 1) -> ObjectStored:
+        [(peer, answer)] = self.tell(WORKER, RegisterReplica(name, SIZE, session, version, host, 5))
         assert peer == WORKER and isinstance(answer, ObjectStored) and answer.request == 5
         return answer
 
