@@ -237,7 +237,7 @@ class FakeCluster:
         for peer, outcomes in done.items():
             tasks, statuses, results = zip(*outcomes, strict=True)
             profiles = b"".join(PROFILE.pack(1500, 1000, 4096, 7, 3, 1) for _ in tasks)
-            message = Done(tasks, statuses, Payloads(results), runs=tasks, profiles=profiles, worker="host")
+            message = Done(tasks, statuses, Payloads(results), runs=tasks, profiles=profiles, agent="host")
             self._service.hub.send(peer, message)
         return bool(done)
 
