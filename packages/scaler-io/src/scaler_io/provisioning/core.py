@@ -1,0 +1,449 @@
+"""ManagerCore: keeps as many units as the scheduler wants. Events in, effects out, no IO.
+
+    start accepted        provider says so       agent connected         scheduler drains it
+    REQUESTED ──────────────▶ UP ──────────────────▶ JOINED ──────────────────▶ DRAINING
+        │ cancelled, too late │                        │ agent left              │ agent left, or too late
+        └─────────▶ STOPPING ◀┴────────────────────────┴─────────────────────────┘ ──▶ forgotten when it has ended
+
+Totals are declarative: units are started while there are fewer than wanted, and units that have not joined are
+cancelled, the youngest first, while there are more. Units that have joined are drained by the scheduler, never here.
+Draining and stopping units are no capacity.
+
+Failures (a start that is refused, a unit that ends or stays silent before it joins) pause starts for 1, 2, 4 … 60 s;
+a unit that joins ends the series. Units that a listing shows and that this manager does not know are adopted: they are
+those of its earlier life. Nothing is started before the first listing.
+
+Invariants (`check`): at most one start, one stop and one listing are under way; a unit that has joined is stopped only
+after it was drained and its time is over, when its agent has left, or when the manager ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from statistics import median
+from typing import Any, Final
+
+from scaler_io.links.effects import Log
+from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
+from scaler_io.provisioning.events import (
+    EndManager,
+    ListUnits,
+    ManagerEffect,
+    ManagerEvent,
+    Report,
+    StartUnits,
+    StopRequested,
+    StopUnits,
+    UnitsListed,
+    UnitsStarted,
+    UnitsStopped,
+)
+from scaler_io.provisioning.provisioner import OfferSpec, UnitPhase, UnitReport
+from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
+
+START_BATCH: Final = 100
+"""Most units of one start."""
+FIRST_PAUSE_SECONDS: Final = 1.0
+LAST_PAUSE_SECONDS: Final = 60.0
+JOIN_SECONDS: Final = 300.0
+"""How long at least a unit may take to join; or five times the longest start-up seen."""
+EXIT_SECONDS: Final = 30.0
+"""How long a unit whose agent has left, or that was stopped, may take to end before it is stopped (by force)."""
+STARTUPS: Final = 20
+"""Start-up times that the median is taken from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerConfig:
+    """Settings of a manager; times are in seconds."""
+
+    id: str
+    kind: str
+    maximum: int
+    """Most workers; -1 for no limit."""
+    offers: tuple[OfferSpec, ...]
+    prefix: str
+    """Begins the names of new units; no other life of this manager has used it."""
+    drain_timeout_seconds: float = 25.0
+    """How long a unit may drain."""
+    poll_seconds: float = 2.0
+    """Between two listings while there are units."""
+    visible_seconds: float = 0.0
+    """How long the provider may fail to list a unit that it has accepted."""
+    heartbeat_seconds: float = 2.0
+    leave_units: bool = False
+    """Whether units stay when the manager ends."""
+
+
+class _State(Enum):
+    REQUESTED = "requested"
+    UP = "up"
+    JOINED = "joined"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+
+
+_PENDING = (_State.REQUESTED, _State.UP)
+
+
+@dataclass(slots=True, eq=False)
+class _Unit:
+    name: str
+    offer: int
+    since: float
+    """When its state began."""
+    state: _State = _State.REQUESTED
+    accepted: bool = False
+    adopted: bool = False
+    requested_at: float = 0.0
+    has_joined: bool = False
+    left_at: float = math.inf
+    """When its agent left; infinity while it is connected or has never been."""
+    stopped_at: float = -math.inf
+    """When the provider was last asked to stop it."""
+
+
+@dataclass(slots=True)
+class _Ending:
+    code: int
+    at: float
+    force_at: float
+    give_up_at: float
+
+
+@dataclass(slots=True)
+class _Busy:
+    """The calls of the provisioner that are under way."""
+
+    starting: bool = False
+    stopping: bool = False
+    listing: bool = False
+
+
+class ManagerCore:
+    """All of a worker manager but its link and its provisioner."""
+
+    def __init__(self, config: ManagerConfig, now: float) -> None:
+        self._config = config
+        self._units: dict[str, _Unit] = {}
+        self._desired: tuple[int, ...] | None = None
+        self._is_linked = False
+        self._has_listed = False
+        self._busy = _Busy()
+        self._list_at = now
+        self._count = 0
+        self._failures, self._paused_until, self._failure = 0, -math.inf, ""
+        self._startups: deque[float] = deque(maxlen=STARTUPS)
+        self._ending: _Ending | None = None
+        self._reported: ManagerStatus | None = None
+        self._report_at = now
+        self._out: list[ManagerEffect] = []
+        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            LinkUp: self._link_up,
+            LinkDown: self._link_down,
+            LinkLost: self._link_lost,
+            LinkRefused: self._link_refused,
+            DesiredWorkers: self._desired_workers,
+            UnitsStarted: self._started,
+            UnitsStopped: self._stopped,
+            UnitsListed: self._listed,
+            StopRequested: self._stop_requested,
+        }
+
+    def handle(self, event: ManagerEvent, now: float) -> None:
+        """Handle one event; unexpected messages are ignored."""
+        if handler := self._handlers.get(type(event)):
+            handler(event, now)
+
+    def settle(self, now: float) -> list[ManagerEffect]:
+        """Make all pending decisions; returns the effects to perform."""
+        if now >= self._list_at and not self._busy.listing:
+            self._busy.listing = True
+            self._out.append(ListUnits())
+        if self._ending is not None:
+            self._settle_ending(self._ending, now)
+        else:
+            self._stop_overdue(now)
+            if self._is_linked and self._has_listed and self._desired is not None:
+                self._reconcile(self._desired, now)
+        if self._is_linked:
+            self._report(now)
+        out, self._out = self._out, []
+        return out
+
+    def due(self) -> float:
+        """When `settle` is to be called although nothing happened."""
+        times = [math.inf if self._busy.listing else self._list_at]
+        if self._is_linked:
+            times.append(self._report_at)
+        if self._ending is not None:
+            times += (self._ending.force_at, self._ending.give_up_at)
+        return min(times)
+
+    # --- the link ---------------------------------------------------------------------------------------------------
+
+    def _link_up(self, event: LinkUp, now: float) -> None:
+        self._is_linked = True
+        if event.resumed:
+            return
+        self._reported, self._desired = None, None
+        for unit in self._units.values():
+            # A new stream: the scheduler reports all joined units in its first message.
+            if unit.state in (_State.JOINED, _State.DRAINING):
+                self._enter(unit, _State.UP, now)
+                unit.left_at = math.inf
+
+    def _link_down(self, event: LinkDown, now: float) -> None:
+        self._is_linked = False
+
+    def _link_lost(self, event: LinkLost, now: float) -> None:
+        self._stop_requested(StopRequested(1, f"the scheduler is lost: {event.reason}"), now)
+
+    def _link_refused(self, event: LinkRefused, now: float) -> None:
+        self._log(f"the scheduler refuses this worker manager: {'; '.join(event.reasons)}", logging.ERROR)
+        self._out.append(EndManager(1))  # its units may be another manager's
+
+    def _desired_workers(self, message: DesiredWorkers, now: float) -> None:
+        if len(message.workers) == len(self._config.offers):
+            if self._desired != tuple(message.workers):
+                self._log(f"{sum(message.workers)} workers wanted: {message.reason}")
+            self._desired = tuple(message.workers)
+        for name, state in zip(message.units, message.unit_states, strict=True):
+            unit = self._units.get(name)
+            if unit is None:
+                if state == UnitState.GONE:
+                    continue
+                unit = self._units[name] = _Unit(name, 0, now, accepted=True, adopted=True)
+            self._unit_changed(unit, state, now)
+
+    def _unit_changed(self, unit: _Unit, state: int, now: float) -> None:
+        if state == UnitState.GONE:
+            unit.left_at = now
+            return
+        unit.left_at = math.inf
+        if not unit.has_joined:
+            unit.has_joined = True
+            self._failures, self._failure, self._paused_until = 0, "", -math.inf
+            if not unit.adopted:
+                self._startups.append(now - unit.requested_at)
+        if unit.state is not _State.STOPPING:
+            self._enter(unit, _State.DRAINING if state == UnitState.DRAINING else _State.JOINED, now)
+
+    # --- the provisioner --------------------------------------------------------------------------------------------
+
+    def _started(self, event: UnitsStarted, now: float) -> None:
+        self._busy.starting = False
+        accepted = set(event.accepted)
+        for name in event.asked:
+            unit = self._units.get(name)
+            if unit is not None and name in accepted:
+                unit.accepted, unit.requested_at = True, now
+            elif unit is not None and not unit.has_joined:
+                del self._units[name]
+        missing = len(event.asked) - len(accepted)
+        if missing:
+            reason = event.failure or "the provider gave no reason"
+            self._fail(f"{missing} of {len(event.asked)} units could not be started: {reason}", now)
+        self._list_at = min(self._list_at, now + self._config.poll_seconds)
+
+    def _stopped(self, event: UnitsStopped, now: float) -> None:
+        self._busy.stopping = False
+        if event.failure:
+            self._log(f"units could not be stopped: {event.failure}", logging.WARNING)
+        self._list_at = now
+
+    def _listed(self, event: UnitsListed, now: float) -> None:
+        self._busy.listing = False
+        self._list_at = now + self._config.poll_seconds
+        if event.units is None:
+            self._failure = f"units could not be listed: {event.failure}"
+            self._log(self._failure, logging.WARNING)
+            return
+        for name, report in event.units.items():
+            if name not in self._units and report.phase is not UnitPhase.ENDED:
+                self._adopt(name, report, now)
+        for unit in list(self._units.values()):
+            self._compare(unit, event.units.get(unit.name), event.asked_at, now)
+        self._has_listed = True
+
+    def _adopt(self, name: str, report: UnitReport, now: float) -> None:
+        offer = report.offer if report.offer < len(self._config.offers) else 0
+        self._units[name] = _Unit(name, offer, now, accepted=True, adopted=True, requested_at=now)
+        self._log(f"unit {name} is adopted: it was started before")
+
+    def _compare(self, unit: _Unit, report: UnitReport | None, asked_at: float, now: float) -> None:
+        """Compare a unit with a listing that was begun at `asked_at`."""
+        if report is None:
+            if unit.accepted and unit.requested_at + self._config.visible_seconds < asked_at:
+                self._forget(unit, "it has ended", now)
+        elif report.phase is UnitPhase.ENDED:
+            self._forget(unit, report.reason or "it has ended", now)
+        elif report.phase is UnitPhase.RUNNING and unit.state is _State.REQUESTED:
+            self._enter(unit, _State.UP, now)
+
+    def _forget(self, unit: _Unit, reason: str, now: float) -> None:
+        del self._units[unit.name]
+        if not unit.has_joined and unit.state is not _State.STOPPING:
+            self._fail(f"unit {unit.name} ended before it connected to the scheduler: {reason}", now)
+
+    def _fail(self, failure: str, now: float) -> None:
+        """Pause starts; several failures during a pause count once."""
+        self._failure = failure
+        if now >= self._paused_until:
+            self._failures += 1
+            pause = min(LAST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (self._failures - 1))
+            self._paused_until = now + pause
+            self._log(f"{failure}; nothing is started for {pause:g} s", logging.WARNING)
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def _reconcile(self, desired: tuple[int, ...], now: float) -> None:
+        for offer, wanted in enumerate(desired):
+            size = self._config.offers[offer].unit_size
+            living = [unit for unit in self._living() if unit.offer == offer]
+            missing = wanted // size - len(living)
+            if missing > 0 and now >= self._paused_until and not self._busy.starting:
+                self._start(offer, min(missing, self._room(size), START_BATCH), now)
+            elif missing < 0:
+                pending = [unit for unit in living if unit.state in _PENDING and unit.accepted and not unit.has_joined]
+                pending.sort(key=lambda unit: -unit.requested_at)
+                self._stop(pending[:-missing], now)
+
+    def _living(self) -> Iterable[_Unit]:
+        """Units that are capacity, or will be."""
+        for unit in self._units.values():
+            if unit.state in (*_PENDING, _State.JOINED) and unit.left_at == math.inf:
+                yield unit
+
+    def _room(self, size: int) -> int:
+        """How many more units of this size the maximum allows."""
+        if self._config.maximum < 0:
+            return START_BATCH
+        taken = sum(self._config.offers[unit.offer].unit_size for unit in self._units.values())
+        return max(0, (self._config.maximum - taken) // size)
+
+    def _start(self, offer: int, count: int, now: float) -> None:
+        if count <= 0:
+            return
+        names = []
+        for _ in range(count):
+            self._count += 1
+            name = f"{self._config.prefix}-{self._count}"
+            self._units[name] = _Unit(name, offer, now, requested_at=now)
+            names.append(name)
+        self._busy.starting = True
+        self._out.append(StartUnits(tuple(names), offer))
+
+    def _stop_overdue(self, now: float) -> None:
+        """Stop units whose time is over: they never joined, they drained too long, or their agent has left."""
+        join_seconds = max(JOIN_SECONDS, 5 * max(self._startups, default=0.0))
+        late: list[_Unit] = []
+        for unit in self._units.values():
+            if unit.state is _State.UP and not unit.has_joined and now > unit.since + join_seconds:
+                self._fail(f"unit {unit.name} runs, but has not connected for {join_seconds:g} s", now)
+                late.append(unit)
+            elif unit.state is _State.DRAINING and now > unit.since + self._config.drain_timeout_seconds + EXIT_SECONDS:
+                self._log(f"unit {unit.name} has not drained in time; it is stopped", logging.WARNING)
+                late.append(unit)
+            elif unit.state is not _State.STOPPING and now > unit.left_at + EXIT_SECONDS:
+                late.append(unit)
+        self._stop(late, now)
+        stuck = [
+            unit
+            for unit in self._units.values()
+            if unit.state is _State.STOPPING
+            and now > unit.since + self._config.drain_timeout_seconds + EXIT_SECONDS
+            and now > unit.stopped_at + EXIT_SECONDS
+        ]
+        self._stop(stuck, now, force=True)
+
+    def _stop(self, units: list[_Unit], now: float, *, force: bool = False) -> None:
+        if not units or self._busy.stopping:
+            return
+        for unit in units:
+            unit.stopped_at = now
+            if unit.state is not _State.STOPPING:
+                self._enter(unit, _State.STOPPING, now)
+        self._busy.stopping = True
+        self._out.append(StopUnits(tuple(unit.name for unit in units), force))
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _stop_requested(self, event: StopRequested, now: float) -> None:
+        if self._ending is not None:
+            self._ending.force_at = now
+            return
+        if event.reason:
+            self._log(event.reason, logging.ERROR if event.code else logging.INFO)
+        patience = self._config.drain_timeout_seconds
+        self._ending = _Ending(event.code, now, now + patience, now + patience + EXIT_SECONDS)
+        self._list_at = now
+
+    def _settle_ending(self, ending: _Ending, now: float) -> None:
+        """Stop all units; end when there are none, or when they cannot be stopped."""
+        if self._config.leave_units or (not self._units and self._has_listed and not self._busy.starting):
+            self._out.append(EndManager(ending.code))
+            return
+        if now >= ending.give_up_at:
+            self._log(f"units that could not be stopped: {', '.join(sorted(self._units))}", logging.ERROR)
+            self._out.append(EndManager(ending.code or 1))
+            return
+        force = now >= ending.force_at
+        asked_before = ending.force_at if force else ending.at
+        rest = [unit for unit in self._units.values() if unit.accepted and unit.stopped_at < asked_before]
+        self._stop(rest, now, force=force)
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+
+    def _report(self, now: float) -> None:
+        status = self._status(now)
+        if now < self._report_at and self._reported == replace(status, paused_seconds=0.0):
+            return
+        self._report_at = now + self._config.heartbeat_seconds
+        self._reported = replace(status, paused_seconds=0.0)
+        self._out.append(Report(status))
+
+    def _status(self, now: float) -> ManagerStatus:
+        offers = self._config.offers
+        running, starting = [0] * len(offers), [0] * len(offers)
+        pending = []
+        for unit in self._units.values():
+            size = offers[unit.offer].unit_size
+            (starting if unit.state is _State.REQUESTED else running)[unit.offer] += size
+            if unit.state in _PENDING:
+                pending.append(unit)
+        return ManagerStatus(
+            self._config.kind,
+            self._config.maximum,
+            tuple(offer.capabilities for offer in offers),
+            tuple(offer.python for offer in offers),
+            tuple(offer.cloudpickle for offer in offers),
+            tuple(offer.unit_size for offer in offers),
+            tuple(running),
+            tuple(starting),
+            tuple(unit.name for unit in pending),
+            tuple(unit.offer for unit in pending),
+            self._failure,
+            max(0.0, self._paused_until - now) if self._ending is None else 0.0,
+            median(self._startups) if self._startups else 0.0,
+        )
+
+    def _enter(self, unit: _Unit, state: _State, now: float) -> None:
+        if unit.state is not state:
+            unit.state, unit.since = state, now
+
+    def _log(self, text: str, level: int = logging.INFO) -> None:
+        self._out.append(Log(level, f"worker manager {self._config.id}: {text}"))
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        assert all(name == unit.name for name, unit in self._units.items())
+        assert all(0 <= unit.offer < len(self._config.offers) for unit in self._units.values())
+        if self._config.maximum >= 0:
+            fresh = [unit for unit in self._units.values() if not unit.adopted]
+            assert sum(self._config.offers[unit.offer].unit_size for unit in fresh) <= self._config.maximum

@@ -1,0 +1,201 @@
+"""The worker manager's shell: its link to the scheduler, and the calls of its provisioner, which run in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from scaler_io.links.effects import Log
+from scaler_io.links.events import LinkDown, LinkRefused, LinkUp
+from scaler_io.links.uplink import LinkState, Uplink
+from scaler_io.provisioning.core import ManagerConfig, ManagerCore
+from scaler_io.provisioning.events import (
+    EndManager,
+    ListUnits,
+    ManagerEffect,
+    ManagerEvent,
+    Report,
+    StartUnits,
+    StopRequested,
+    StopUnits,
+    UnitsListed,
+    UnitsStarted,
+    UnitsStopped,
+)
+from scaler_io.provisioning.provisioner import Provisioner
+from scaler_io.transport.zeromq import Dialer
+from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import Goodbye, Hello, Role
+from scaler_protocol.ids import new_identity, new_incarnation
+
+LOGGER: Final = logging.getLogger("scaler")
+REFUSED_SECONDS: Final = 10.0
+"""How long a manager that is refused tries again: the scheduler may not have noticed the end of its earlier life."""
+RETRY_SECONDS: Final = 1.0
+
+
+class WorkerManager:
+    """Runs a ManagerCore for one scheduler and one provisioner. Construct it inside the running loop."""
+
+    def __init__(
+        self, config: ManagerConfig, scheduler: Address, provisioner: Provisioner, *, timeout_seconds: float
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._config, self._scheduler, self._provisioner = config, scheduler, provisioner
+        self._timeout_seconds = timeout_seconds
+        self._hello = Hello(
+            Role.MANAGER,
+            new_identity(),
+            new_incarnation(),
+            name=config.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+        self._core = ManagerCore(config, self._loop.time())
+        self._dialer = self._dial()
+        self._refused_until = self._loop.time() + REFUSED_SECONDS
+        self._watched: tuple[int, ...] = ()
+        self._wake = asyncio.Event()
+        self._events: list[ManagerEvent] = []
+        self._code: int | None = None
+        # One thread for each of start, stop and list, which may overlap.
+        self._threads = ThreadPoolExecutor(3, "scaler-provisioner")
+        self._perform: dict[type[Any], Callable[[Any], None]] = {
+            Report: lambda effect: self._dialer.uplink.send(effect.status),
+            Log: lambda effect: LOGGER.log(effect.level, "%s", effect.text),
+            EndManager: self._end,
+            StartUnits: self._start_units,
+            StopUnits: self._stop_units,
+            ListUnits: self._list_units,
+        }
+
+    def stop(self, code: int = 0, reason: str = "") -> None:
+        """Stop the units, unless they are to stay, and end; a second call stops them by force."""
+        self._add(StopRequested(code, reason))
+
+    async def run(self) -> int:
+        """Run until the manager has ended; returns the exit code."""
+        try:
+            while self._code is None:
+                seconds = max(0.0, self._turn() - self._loop.time())
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), min(seconds, 1.0))
+                self._wake.clear()
+            return self._code
+        finally:
+            self._close()
+
+    def _turn(self) -> float:
+        """Receive, decide, perform, send; returns when to come again."""
+        now = self._loop.time()
+        for event in self._dialer.turn(now):
+            if isinstance(event, LinkRefused) and now < self._refused_until:
+                LOGGER.warning("refused by the scheduler, trying again: %s", "; ".join(event.reasons))
+                self._loop.call_later(RETRY_SECONDS, self._redial)
+                continue
+            if isinstance(event, LinkUp):
+                LOGGER.info("connected to the scheduler at %s", self._scheduler)
+                self._refused_until = 0.0
+            elif isinstance(event, LinkDown):
+                LOGGER.info("no connection to the scheduler at %s: %s", self._scheduler, event.reason)
+            self._core.handle(event, now)
+        events, self._events = self._events, []
+        for own in events:
+            self._core.handle(own, now)
+        for effect in self._core.settle(now):
+            self._perform_one(effect)
+        self._dialer.flush(now)
+        self._watch()
+        if self._dialer.readable():
+            return now
+        return min(self._core.due(), self._dialer.uplink.due())
+
+    def _perform_one(self, effect: ManagerEffect) -> None:
+        self._perform[type(effect)](effect)
+
+    def _end(self, effect: EndManager) -> None:
+        self._code = effect.code
+
+    def _add(self, event: ManagerEvent) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    # --- the link ---------------------------------------------------------------------------------------------------
+
+    def _dial(self) -> Dialer:
+        uplink = Uplink(self._hello, self._loop.time(), timeout_seconds=self._timeout_seconds)
+        return Dialer(self._scheduler, uplink)
+
+    def _redial(self) -> None:
+        self._unwatch()
+        self._dialer.close()
+        self._dialer = self._dial()
+        self._wake.set()
+
+    def _watch(self) -> None:
+        """Wake when the link's connection, which changes with every epoch, has something to read."""
+        filenos = self._dialer.filenos()
+        if filenos != self._watched:
+            self._unwatch()
+            for fileno in filenos:
+                self._loop.add_reader(fileno, self._wake.set)
+            self._watched = filenos
+
+    def _unwatch(self) -> None:
+        for fileno in self._watched:
+            self._loop.remove_reader(fileno)
+        self._watched = ()
+
+    def _close(self) -> None:
+        if self._dialer.uplink.state is LinkState.UP:
+            self._dialer.uplink.send(Goodbye("the worker manager ends"))
+            self._dialer.flush(self._loop.time())
+        self._unwatch()
+        self._dialer.close()
+        # A call that hangs must not keep the program from ending.
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._provisioner.close()
+
+    # --- the provisioner --------------------------------------------------------------------------------------------
+
+    def _start_units(self, effect: StartUnits) -> None:
+        def call() -> ManagerEvent:
+            return UnitsStarted(effect.units, tuple(self._provisioner.start(effect.units, effect.offer)))
+
+        self._call(call, lambda failure: UnitsStarted(effect.units, (), failure))
+
+    def _stop_units(self, effect: StopUnits) -> None:
+        def call() -> ManagerEvent:
+            self._provisioner.stop(effect.units, force=effect.force)
+            return UnitsStopped()
+
+        self._call(call, UnitsStopped)
+
+    def _list_units(self, effect: ListUnits) -> None:
+        asked_at = self._loop.time()
+        self._call(
+            lambda: UnitsListed(dict(self._provisioner.list_units()), asked_at),
+            lambda failure: UnitsListed(None, asked_at, failure),
+        )
+
+    def _call(self, call: Callable[[], ManagerEvent], failed: Callable[[str], ManagerEvent]) -> None:
+        """Call the provisioner in a thread; whatever it raises becomes a failure, which the core reports."""
+
+        def run() -> None:
+            try:
+                event = call()
+            except Exception as error:
+                LOGGER.debug("the provisioner failed", exc_info=error)
+                event = failed(str(error) or type(error).__name__)
+            try:
+                self._loop.call_soon_threadsafe(self._add, event)
+            except RuntimeError:  # the loop is closed: the manager has ended meanwhile
+                LOGGER.debug("too late: %s", event)
+
+        self._threads.submit(run)

@@ -1,0 +1,398 @@
+"""A manager's core against a provider in memory: it has as many units as are wanted, and leaves none behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from scaler_io.links.effects import Log
+from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
+from scaler_io.provisioning.core import JOIN_SECONDS, ManagerConfig, ManagerCore
+from scaler_io.provisioning.events import (
+    EndManager,
+    ListUnits,
+    Report,
+    StartUnits,
+    StopRequested,
+    StopUnits,
+    UnitsListed,
+    UnitsStarted,
+    UnitsStopped,
+)
+from scaler_io.provisioning.provisioner import OfferSpec, UnitPhase, UnitReport
+from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.handshake import Welcome
+
+OFFERS = (OfferSpec("", "3.11.7", "3.1.2", 2),)
+
+
+class Provider:
+    """Performs a core's effects in memory."""
+
+    def __init__(self, maximum: int = -1, offers: Sequence[OfferSpec] = OFFERS, **config: Any) -> None:
+        self.now = 100.0
+        self.core = ManagerCore(
+            ManagerConfig(
+                id="grid",
+                kind="test",
+                maximum=maximum,
+                offers=tuple(offers),
+                prefix="grid-a",
+                poll_seconds=1.0,
+                **config,
+            ),
+            self.now,
+        )
+        self.units: dict[str, UnitReport] = {}
+        self.status: ManagerStatus | None = None
+        self.logs: list[str] = []
+        self.stopped: list[tuple[str, bool]] = []
+        self.refusal = ""
+        self.obeys = True
+        self.code: int | None = None
+
+    def handle(self, *events: Any) -> None:
+        for event in events:
+            self.core.handle(event, self.now)
+        self.settle()
+
+    def settle(self) -> None:
+        while effects := self.core.settle(self.now):
+            for effect in effects:
+                self.perform(effect)
+            self.core.check()
+            if self.code is not None:
+                return
+
+    def perform(self, effect: Any) -> None:
+        if isinstance(effect, StartUnits):
+            accepted = () if self.refusal else effect.units
+            self.units.update((name, UnitReport(UnitPhase.STARTING, "", effect.offer)) for name in accepted)
+            self.core.handle(UnitsStarted(effect.units, accepted, self.refusal), self.now)
+        elif isinstance(effect, StopUnits):
+            self.stopped += [(name, effect.force) for name in effect.units]
+            if self.obeys or effect.force:
+                for name in effect.units:
+                    self.units.pop(name, None)
+            self.core.handle(UnitsStopped(), self.now)
+        elif isinstance(effect, ListUnits):
+            self.core.handle(UnitsListed(dict(self.units), self.now), self.now)
+        elif isinstance(effect, Report):
+            self.status = effect.status
+        elif isinstance(effect, EndManager):
+            self.code = effect.code
+        else:
+            assert isinstance(effect, Log)
+            self.logs.append(effect.text)
+
+    def later(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end and self.code is None:
+            self.now = min(end, max(self.now + 0.1, self.core.due()))
+            self.settle()
+
+    def link(self, *, resumed: bool = False) -> None:
+        self.handle(LinkUp(Welcome(1), resumed))
+
+    def want(self, *workers: int, **units: int) -> None:
+        self.handle(DesiredWorkers(workers, "the test wants it", list(units), list(units.values())))
+
+    def run_all(self) -> None:
+        self.units = {name: UnitReport(UnitPhase.RUNNING, "", unit.offer) for name, unit in self.units.items()}
+        self.later(1.1)
+
+    def join_all(self, state: int = UnitState.JOINED) -> None:
+        self.handle(DesiredWorkers((len(self.units) * 2,), "", list(self.units), [state] * len(self.units)))
+
+
+@pytest.fixture
+def provider() -> Provider:
+    made = Provider()
+    made.settle()
+    made.link()
+    return made
+
+
+def test_units_are_started_until_there_are_as_many_workers_as_wanted(provider: Provider) -> None:
+    provider.want(6)
+    assert list(provider.units) == ["grid-a-1", "grid-a-2", "grid-a-3"]
+    assert provider.status is not None and provider.status.starting == (6,)
+    provider.run_all()
+    assert (provider.status.running, provider.status.starting) == ((6,), (0,))
+    assert provider.status.pending_units == ("grid-a-1", "grid-a-2", "grid-a-3")
+    provider.join_all()
+    provider.later(60.0)
+    assert len(provider.units) == 3 and provider.status.pending_units == ()
+    assert provider.status.startup_seconds == pytest.approx(1.1, abs=0.2)
+
+
+def test_nothing_is_started_without_link_or_before_the_first_listing() -> None:
+    provider = Provider()
+    provider.core.handle(LinkUp(Welcome(1), False), provider.now)
+    provider.core.handle(DesiredWorkers((4,)), provider.now)
+    assert not any(isinstance(effect, StartUnits) for effect in provider.core.settle(provider.now))
+    provider.handle(LinkDown("cut"), UnitsListed({}, provider.now))
+    assert provider.units == {}
+    provider.link(resumed=True)
+    assert len(provider.units) == 2
+
+
+def test_units_that_have_not_joined_are_cancelled_the_youngest_first(provider: Provider) -> None:
+    provider.want(2)
+    provider.later(1.0)
+    provider.want(6)
+    provider.want(2)
+    assert list(provider.units) == ["grid-a-1"]
+    assert [name for name, _ in provider.stopped] == ["grid-a-3", "grid-a-2"] or len(provider.stopped) == 2
+
+
+def test_units_that_have_joined_are_never_stopped_by_a_smaller_total(provider: Provider) -> None:
+    provider.want(4)
+    provider.run_all()
+    provider.join_all()
+    provider.want(0)
+    provider.later(600.0)
+    assert len(provider.units) == 2 and provider.stopped == []
+
+
+def test_a_draining_unit_is_replaced_and_stopped_when_its_time_is_over(provider: Provider) -> None:
+    provider.want(2)
+    provider.run_all()
+    provider.want(2, **{"grid-a-1": UnitState.JOINED})
+    provider.want(2, **{"grid-a-1": UnitState.DRAINING})
+    assert list(provider.units) == ["grid-a-1", "grid-a-2"]
+    provider.later(54.0)
+    assert provider.stopped == []
+    provider.later(2.0)
+    assert provider.stopped == [("grid-a-1", False)]
+
+
+def test_a_unit_that_does_not_obey_is_stopped_by_force(provider: Provider) -> None:
+    provider.obeys = False
+    provider.want(2)
+    provider.run_all()
+    provider.want(0)
+    provider.later(120.0)
+    assert provider.stopped == [("grid-a-1", False), ("grid-a-1", True)] and not provider.units
+
+
+def test_a_unit_that_ends_on_its_own_is_replaced(provider: Provider) -> None:
+    provider.want(2)
+    provider.run_all()
+    provider.join_all()
+    provider.want(2, **{"grid-a-1": UnitState.GONE})
+    del provider.units["grid-a-1"]
+    provider.later(2.0)
+    assert list(provider.units) == ["grid-a-2"]
+    assert provider.status is not None and provider.status.failure == ""
+
+
+def test_a_unit_whose_agent_has_left_and_that_stays_is_stopped(provider: Provider) -> None:
+    provider.want(2)
+    provider.run_all()
+    provider.join_all()
+    provider.want(2, **{"grid-a-1": UnitState.GONE})
+    provider.later(32.0)
+    assert ("grid-a-1", False) in provider.stopped
+
+
+def test_refused_starts_back_off_and_are_reported(provider: Provider) -> None:
+    provider.refusal = "no quota"
+    provider.want(4)
+    assert provider.status is not None and "2 of 2 units could not be started: no quota" in provider.status.failure
+    provider.settle()
+    assert provider.status.paused_seconds > 0
+    provider.later(200.0)
+    assert sum("could not be started" in text for text in provider.logs) == pytest.approx(9, abs=1)
+    provider.refusal = ""
+    provider.later(61.0)
+    provider.run_all()
+    provider.join_all()
+    provider.later(3.0)
+    assert provider.status.failure == "" and provider.status.paused_seconds == 0
+
+
+def test_units_that_end_before_they_join_back_off(provider: Provider) -> None:
+    provider.want(2)
+    provider.units = {"grid-a-1": UnitReport(UnitPhase.ENDED, "exit code 7: no module named scaler")}
+    provider.later(1.5)
+    assert provider.status is not None and "exit code 7: no module named scaler" in provider.status.failure
+    started = len(provider.units)
+    provider.later(60.0)
+    assert len(provider.units) > started, "it tries again"
+
+
+def test_units_that_never_join_are_stopped(provider: Provider) -> None:
+    provider.want(2)
+    provider.run_all()
+    provider.later(JOIN_SECONDS + 1.0)
+    assert provider.stopped[0] == ("grid-a-1", False)
+    assert provider.status is not None and "has not connected for 300 s" in " ".join(provider.logs)
+
+
+def test_units_of_an_earlier_life_are_adopted() -> None:
+    provider = Provider()
+    provider.units = {"grid-0-7": UnitReport(UnitPhase.RUNNING), "grid-0-8": UnitReport(UnitPhase.ENDED)}
+    provider.settle()
+    provider.link()
+    provider.want(4, **{"grid-0-7": UnitState.JOINED})
+    assert provider.units.keys() == {"grid-0-7", "grid-0-8", "grid-a-1"}
+
+
+def test_a_listing_that_fails_changes_nothing(provider: Provider) -> None:
+    provider.want(2)
+    provider.handle(UnitsListed(None, provider.now, "the API is away"))
+    assert provider.status is not None and "the API is away" in provider.status.failure
+    assert len(provider.units) == 1
+
+
+def test_a_provider_may_list_what_it_accepted_late() -> None:
+    provider = Provider(visible_seconds=30.0)
+    provider.settle()
+    provider.link()
+    provider.want(2)
+    units, provider.units = provider.units, {}
+    provider.later(20.0)
+    provider.units.update(units)
+    provider.later(20.0)
+    assert len(provider.units) == 1 and provider.status is not None and provider.status.failure == ""
+
+
+def test_the_maximum_holds_also_while_units_drain() -> None:
+    provider = Provider(maximum=4)
+    provider.settle()
+    provider.link()
+    provider.want(4)
+    provider.run_all()
+    provider.join_all()
+    provider.want(4, **{"grid-a-1": UnitState.DRAINING})
+    assert len(provider.units) == 2
+    del provider.units["grid-a-1"]
+    provider.want(4, **{"grid-a-1": UnitState.GONE})
+    provider.later(2.0)
+    assert list(provider.units) == ["grid-a-2", "grid-a-3"]
+
+
+def test_a_new_scheduler_is_told_every_unit_and_starts_none_twice(provider: Provider) -> None:
+    provider.want(4)
+    provider.run_all()
+    provider.join_all()
+    provider.handle(LinkDown("killed"))
+    provider.link()
+    assert provider.status is not None and len(provider.status.pending_units) == 2
+    provider.want(4)
+    provider.join_all()
+    provider.later(10.0)
+    assert len(provider.units) == 2
+
+
+def test_the_manager_ends_when_its_units_have_ended(provider: Provider) -> None:
+    provider.want(4)
+    provider.handle(StopRequested())
+    assert {name for name, _ in provider.stopped} == {"grid-a-1", "grid-a-2"}
+    provider.later(2.0)
+    assert provider.code == 0 and not provider.units
+
+
+def test_a_second_request_stops_by_force(provider: Provider) -> None:
+    provider.obeys = False
+    provider.want(2)
+    provider.handle(StopRequested())
+    provider.later(1.0)
+    provider.handle(StopRequested())
+    provider.later(2.0)
+    assert provider.stopped[-1] == ("grid-a-1", True) and provider.code == 0
+
+
+def test_units_that_cannot_be_stopped_are_named(provider: Provider) -> None:
+    provider.want(2)
+    provider.perform = lambda effect, perform=provider.perform: (  # type: ignore[method-assign]
+        provider.core.handle(UnitsStopped("denied"), provider.now) if isinstance(effect, StopUnits) else perform(effect)
+    )
+    provider.handle(StopRequested())
+    provider.later(120.0)
+    assert provider.code == 1 and "grid-a-1" in provider.logs[-1]
+
+
+def test_units_may_stay_when_the_manager_ends() -> None:
+    provider = Provider(leave_units=True)
+    provider.settle()
+    provider.link()
+    provider.want(2)
+    provider.handle(StopRequested())
+    assert provider.code == 0 and len(provider.units) == 1
+
+
+def test_a_lost_scheduler_ends_the_manager_and_a_refusal_leaves_the_units(provider: Provider) -> None:
+    provider.want(2)
+    provider.handle(LinkLost("no connection for 300 s"))
+    provider.later(2.0)
+    assert provider.code == 1 and not provider.units
+    refused = Provider()
+    refused.units = {"grid-b-1": UnitReport(UnitPhase.RUNNING)}
+    refused.settle()
+    refused.handle(LinkRefused(("worker manager 'grid' is connected already",)))
+    assert refused.code == 1 and refused.units and refused.stopped == []
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Whatever happens in whatever order, the invariants hold, and at the end nothing is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.provider = Provider(maximum=20)
+        self.provider.link()
+
+    @rule(workers=st.integers(0, 30))
+    def want(self, workers: int) -> None:
+        self.provider.want(workers)
+
+    @rule(seconds=st.floats(0.1, 100.0))
+    def later(self, seconds: float) -> None:
+        self.provider.later(seconds)
+
+    @rule(refusal=st.sampled_from(["", "no quota"]), obeys=st.booleans())
+    def change(self, refusal: str, obeys: bool) -> None:
+        self.provider.refusal, self.provider.obeys = refusal, obeys
+
+    @rule(data=st.data(), state=st.sampled_from([UnitState.GONE, UnitState.JOINED, UnitState.DRAINING]))
+    def move(self, data: st.DataObject, state: int) -> None:
+        if self.provider.units:
+            name = data.draw(st.sampled_from(sorted(self.provider.units)))
+            self.provider.want(4, **{name: state})
+
+    @rule(data=st.data(), phase=st.sampled_from(UnitPhase))
+    def report(self, data: st.DataObject, phase: UnitPhase) -> None:
+        if self.provider.units:
+            name = data.draw(st.sampled_from(sorted(self.provider.units)))
+            self.provider.units[name] = UnitReport(phase)
+
+    @rule(resumed=st.booleans())
+    def reconnect(self, resumed: bool) -> None:
+        self.provider.handle(LinkDown("cut"))
+        self.provider.link(resumed=resumed)
+
+    @invariant()
+    def holds(self) -> None:
+        self.provider.core.check()
+        assert self.provider.core.due() < math.inf
+
+    def teardown(self) -> None:
+        provider = self.provider
+        provider.refusal = ""
+        provider.handle(StopRequested())
+        provider.later(200.0)
+        alive: Mapping[str, UnitReport] = {
+            name: unit for name, unit in provider.units.items() if unit.phase is not UnitPhase.ENDED
+        }
+        assert provider.code == 0 and not alive
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
