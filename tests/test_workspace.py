@@ -57,6 +57,7 @@ COVERED_BY = {
     "scaler_client/task_context.py": "packages/scaler-client/tests/runtime/test_nested.py",
     "scaler_io/links": "packages/scaler-io/tests/links/test_links.py",
     "scaler_io/objects": "packages/scaler-io/tests/objects/test_connection.py",
+    "scaler_io/provisioning": "packages/scaler-io/tests/provisioning/test_core.py",
     "scaler_io/service": "packages/scaler-io/tests/service/test_server_loop.py",
     "scaler_io/simulation": "packages/scaler-io/tests/simulation/test_network.py",
     "scaler_io/transport": "packages/scaler-io/tests/transport/test_zeromq.py",
@@ -75,6 +76,7 @@ COVERED_BY = {
     "scaler_worker/agent/core": "packages/scaler-worker/tests/agent/core/test_core.py",
     "scaler_worker/forking": "packages/scaler-worker/tests/agent/test_shell.py",
     "scaler_worker/ipc": "packages/scaler-worker/tests/ipc/test_frames.py",
+    "scaler_worker/managers": "packages/scaler-worker/tests/managers/test_native.py",
     "scaler_worker/worker": "packages/scaler-worker/tests/worker/test_runner.py",
 }
 """Modules and folders to the test that covers what has no test module of its own there."""
@@ -148,7 +150,7 @@ def test_server_package_runs_as_a_module(name: str) -> None:
     module = name.replace("-", "_")
     assert (ROOT / "packages" / name / "src" / module / "__main__.py").is_file()
     scripts = metadata(ROOT / "packages" / name)["project"]["scripts"]
-    assert list(scripts.values()) == [f"{module}.__main__:main"]
+    assert f"{module}.__main__:main" in scripts.values()
 
 
 def test_lock_agrees_with_the_metadata() -> None:

@@ -17,7 +17,7 @@ from scaler_io.provisioning.core import JOIN_SECONDS, ManagerConfig, ManagerCore
 from scaler_io.provisioning.events import (
     EndManager,
     ListUnits,
-    Report,
+    SendStatus,
     StartUnits,
     StopRequested,
     StopUnits,
@@ -83,7 +83,7 @@ class Provider:
             self.core.handle(UnitsStopped(), self.now)
         elif isinstance(effect, ListUnits):
             self.core.handle(UnitsListed(dict(self.units), self.now), self.now)
-        elif isinstance(effect, Report):
+        elif isinstance(effect, SendStatus):
             self.status = effect.status
         elif isinstance(effect, EndManager):
             self.code = effect.code

@@ -59,6 +59,8 @@ class ClusterConfig(ServiceOptions):
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
     preload: str | None
+    worker_manager_id: str
+    unit_id: str
 
     def __post_init__(self) -> None:
         if self.worker_names and len(self.worker_names) != self.num_of_workers:
@@ -152,6 +154,18 @@ COMMAND: Final = Command(
             ("--preload",),
             "run this in every worker at its start: package.module:function or package.module:function(literal, ...)",
             default=None,
+        ),
+        Option(
+            ("--worker-manager-id", "-wmi"),
+            "the worker manager that started this; given by it",
+            default="",
+            environment="SCALER_WORKER_MANAGER_ID",
+        ),
+        Option(
+            ("--unit-id",),
+            "the name that the worker manager knows this by; given by it",
+            default="",
+            environment="SCALER_UNIT_ID",
         ),
         *SERVICE_OPTIONS,
     ),

@@ -35,7 +35,7 @@ from scaler_io.provisioning.events import (
     ListUnits,
     ManagerEffect,
     ManagerEvent,
-    Report,
+    SendStatus,
     StartUnits,
     StopRequested,
     StopUnits,
@@ -406,7 +406,7 @@ class ManagerCore:
             return
         self._report_at = now + self._config.heartbeat_seconds
         self._reported = replace(status, paused_seconds=0.0)
-        self._out.append(Report(status))
+        self._out.append(SendStatus(status))
 
     def _status(self, now: float) -> ManagerStatus:
         offers = self._config.offers

@@ -70,7 +70,7 @@ class ListUnits:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SendStatus:
     """Send this status to the scheduler."""
 
     status: ManagerStatus
@@ -83,4 +83,4 @@ class EndManager:
     code: int
 
 
-ManagerEffect = StartUnits | StopUnits | ListUnits | Report | EndManager | Log
+ManagerEffect = StartUnits | StopUnits | ListUnits | SendStatus | EndManager | Log

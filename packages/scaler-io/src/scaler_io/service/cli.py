@@ -48,6 +48,8 @@ class Command(Generic[T]):
     options: Sequence[Option]
     refusals: Sequence[Refusal] = ()
     example: str = ""
+    kind: str = ""
+    """Of a program that reads one table of an array [[section]]: the `type` of that table."""
 
     def __post_init__(self) -> None:
         fields = {field.name for field in dataclasses.fields(cast(Any, self.config))}
@@ -115,7 +117,8 @@ class Command(Generic[T]):
         )
         for option in self.options:
             _declare(parser, option)
-        note = f"read options from the table [{self.section}] of this TOML file"
+        table = f"[[{self.section}]] of type {self.kind}" if self.kind else f"[{self.section}]"
+        note = f"read options from the table {table} of this TOML file"
         parser.add_argument(*_CONFIG_NAMES, metavar="FILE", help=note)
         return parser
 
@@ -199,11 +202,22 @@ class Command(Generic[T]):
             if field_name(key) in keys and not isinstance(value, dict | list):
                 raise UsageError(f"{path}: {key} stands outside every table; put it under [{self.section}]")
         table = tables.get(self.section, {})
+        if self.kind:
+            table = self._table_of_kind(path, table)
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {self.section} must be one table, [{self.section}]")
         if self.section not in tables and (nearest := _nearest(self.section, tables)):
             raise UsageError(f"{path}: no table {self.section}{nearest}")
         return table
+
+    def _table_of_kind(self, path: str, tables: object) -> dict[str, object]:
+        """The one table of an array whose `type` is the program's kind, without that key."""
+        entries = tables if isinstance(tables, list) else [tables] if tables else []
+        found = [entry for entry in entries if isinstance(entry, dict) and entry.get("type") == self.kind]
+        if len(found) != 1:
+            number = f"{len(found)} tables" if found else "no table"
+            raise UsageError(f'{path}: {number} [[{self.section}]] with type = "{self.kind}"; it needs exactly one')
+        return {key: value for key, value in found[0].items() if key != "type"}
 
     def _missing(self, option: Option, given: Iterable[Given]) -> str:
         name = option.placeholder if option.positional else option.long_names[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
@@ -12,15 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from scaler_io.links.effects import Log
-from scaler_io.links.events import LinkDown, LinkRefused, LinkUp
+from scaler_io.links.events import LinkDown, LinkRefused, LinkUp, UplinkEvent
 from scaler_io.links.uplink import LinkState, Uplink
 from scaler_io.provisioning.core import ManagerConfig, ManagerCore
 from scaler_io.provisioning.events import (
     EndManager,
     ListUnits,
-    ManagerEffect,
     ManagerEvent,
-    Report,
+    SendStatus,
     StartUnits,
     StopRequested,
     StopUnits,
@@ -29,6 +27,7 @@ from scaler_io.provisioning.events import (
     UnitsStopped,
 )
 from scaler_io.provisioning.provisioner import Provisioner
+from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
@@ -61,13 +60,13 @@ class WorkerManager:
         self._dialer = self._dial()
         self._refused_until = self._loop.time() + REFUSED_SECONDS
         self._watched: tuple[int, ...] = ()
-        self._wake = asyncio.Event()
+        self._turns = TurnLoop(self)
         self._events: list[ManagerEvent] = []
-        self._code: int | None = None
+        self._ended: asyncio.Future[int] = self._loop.create_future()
         # One thread for each of start, stop and list, which may overlap.
         self._threads = ThreadPoolExecutor(3, "scaler-provisioner")
         self._perform: dict[type[Any], Callable[[Any], None]] = {
-            Report: lambda effect: self._dialer.uplink.send(effect.status),
+            SendStatus: lambda effect: self._dialer.uplink.send(effect.status),
             Log: lambda effect: LOGGER.log(effect.level, "%s", effect.text),
             EndManager: self._end,
             StartUnits: self._start_units,
@@ -81,50 +80,48 @@ class WorkerManager:
 
     async def run(self) -> int:
         """Run until the manager has ended; returns the exit code."""
+        self._turns.soon()
         try:
-            while self._code is None:
-                seconds = max(0.0, self._turn() - self._loop.time())
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), min(seconds, 1.0))
-                self._wake.clear()
-            return self._code
+            return await self._ended
         finally:
             self._close()
 
-    def _turn(self) -> float:
+    def turn(self, now: float) -> float:
         """Receive, decide, perform, send; returns when to come again."""
-        now = self._loop.time()
         for event in self._dialer.turn(now):
-            if isinstance(event, LinkRefused) and now < self._refused_until:
-                LOGGER.warning("refused by the scheduler, trying again: %s", "; ".join(event.reasons))
-                self._loop.call_later(RETRY_SECONDS, self._redial)
-                continue
-            if isinstance(event, LinkUp):
-                LOGGER.info("connected to the scheduler at %s", self._scheduler)
-                self._refused_until = 0.0
-            elif isinstance(event, LinkDown):
-                LOGGER.info("no connection to the scheduler at %s: %s", self._scheduler, event.reason)
-            self._core.handle(event, now)
+            self._handle_link(event, now)
         events, self._events = self._events, []
         for own in events:
             self._core.handle(own, now)
         for effect in self._core.settle(now):
-            self._perform_one(effect)
+            self._perform[type(effect)](effect)
         self._dialer.flush(now)
         self._watch()
-        if self._dialer.readable():
-            return now
         return min(self._core.due(), self._dialer.uplink.due())
 
-    def _perform_one(self, effect: ManagerEffect) -> None:
-        self._perform[type(effect)](effect)
+    def readable(self) -> bool:
+        """Whether the scheduler has sent something that is unread."""
+        return self._dialer.readable()
+
+    def _handle_link(self, event: UplinkEvent, now: float) -> None:
+        if isinstance(event, LinkRefused) and now < self._refused_until:
+            LOGGER.warning("refused by the scheduler, trying again: %s", "; ".join(event.reasons))
+            self._loop.call_later(RETRY_SECONDS, self._redial)
+            return
+        if isinstance(event, LinkUp):
+            LOGGER.info("connected to the scheduler at %s", self._scheduler)
+            self._refused_until = 0.0
+        elif isinstance(event, LinkDown):
+            LOGGER.info("no connection to the scheduler at %s: %s", self._scheduler, event.reason)
+        self._core.handle(event, now)
 
     def _end(self, effect: EndManager) -> None:
-        self._code = effect.code
+        if not self._ended.done():
+            self._ended.set_result(effect.code)
 
     def _add(self, event: ManagerEvent) -> None:
         self._events.append(event)
-        self._wake.set()
+        self._turns.soon()
 
     # --- the link ---------------------------------------------------------------------------------------------------
 
@@ -136,15 +133,15 @@ class WorkerManager:
         self._unwatch()
         self._dialer.close()
         self._dialer = self._dial()
-        self._wake.set()
+        self._turns.soon()
 
     def _watch(self) -> None:
-        """Wake when the link's connection, which changes with every epoch, has something to read."""
+        """Take a turn when the link's connection, which changes with every epoch, has something to read."""
         filenos = self._dialer.filenos()
         if filenos != self._watched:
             self._unwatch()
             for fileno in filenos:
-                self._loop.add_reader(fileno, self._wake.set)
+                self._loop.add_reader(fileno, self._turns.now)
             self._watched = filenos
 
     def _unwatch(self) -> None:
@@ -153,6 +150,7 @@ class WorkerManager:
         self._watched = ()
 
     def _close(self) -> None:
+        self._turns.close()
         if self._dialer.uplink.state is LinkState.UP:
             self._dialer.uplink.send(Goodbye("the worker manager ends"))
             self._dialer.flush(self._loop.time())

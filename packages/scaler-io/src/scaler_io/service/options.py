@@ -279,10 +279,7 @@ REFUSED_BY_SCHEDULER: Final = (
 REFUSED_BY_CLUSTER: Final = (
     *REFUSED,
     Refusal(("--max-task-concurrency", "-mtc"), "say how many workers to start with --num-of-workers"),
-    Refusal(
-        ("--worker-manager-id", "-wmi", "--mode", "--worker-type"),
-        "a cluster is one host with a fixed number of workers, and names itself; leave it out",
-    ),
+    Refusal(("--mode", "--worker-type"), "that is for scaler_worker_manager baremetal_native; leave it out"),
     Refusal(("--worker-scheduler-address", "-wsa"), "the workers have no connection of their own; leave it out"),
 )
 

@@ -232,7 +232,7 @@ class SchedulerCore:
             self._worker_queries.forget(peer)
             self.state.log(f"client {session.number} is gone: {event.reason}", logging.DEBUG)
         elif peer in self._managers:
-            self._managers.left(peer, event.reason)
+            self._managers.left(peer, event)
         elif peer in self._operators:
             self._operators.left(peer)
 

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from scaler_io.links.events import PeerLost
 from scaler_protocol.capabilities import Capabilities, parse_capabilities
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import CapabilityError, ProtocolError
@@ -87,10 +88,11 @@ class Managers:
         self._by_peer[peer] = manager
         self._state.log(f"worker manager {manager.id} connected from {manager.host}")
 
-    def left(self, peer: bytes, reason: str) -> None:
+    def left(self, peer: bytes, event: PeerLost) -> None:
         """A manager is gone; its units stay, and are reported to it when it is back."""
         manager = self._by_peer.pop(peer)
-        self._state.log(f"worker manager {manager.id} is gone: {reason}", logging.WARNING)
+        level = logging.INFO if event.farewell else logging.WARNING
+        self._state.log(f"worker manager {manager.id} is gone: {event.reason}", level)
 
     def agent_changed(self, agent: AgentRecord, unit_state: int) -> None:
         """An agent has joined, drains, or is gone."""

@@ -140,4 +140,6 @@ def _hello(config: ClusterConfig, name: str, host: str) -> Hello:
         queue_size=config.per_worker_task_queue_size,
         capability_names=[capability for capability, _ in capabilities],
         capability_values=[value for _, value in capabilities],
+        manager=config.worker_manager_id,
+        unit=config.unit_id,
     )

@@ -1,0 +1,1 @@
+"""`scaler_worker_manager`: the kinds of providers that start and stop agents. Knows nothing of tasks."""

@@ -1,0 +1,197 @@
+"""The options that all kinds of worker managers have in common, and the command line of the units that they start."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import cloudpickle
+
+from scaler_io.provisioning.core import ManagerConfig
+from scaler_io.provisioning.provisioner import OfferSpec
+from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
+from scaler_io.service.cli import Command
+from scaler_io.service.options import REFUSED, Option, UsageError, seconds, whole_number
+from scaler_protocol.addresses import Address
+from scaler_protocol.ids import new_incarnation
+from scaler_worker.config import COMMAND as CLUSTER_COMMAND
+from scaler_worker.config import WORKERS_LIMIT
+
+T = TypeVar("T", bound="ManagerOptions")
+_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+
+
+def manager_id(text: str) -> str:
+    """Parse the id of a worker manager; raises ValueError."""
+    if not _ID.fullmatch(text):
+        raise ValueError(f"{text!r} is not an id: up to 64 letters, digits, dots, dashes and underscores")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerOptions(ServiceOptions):
+    """What every kind of worker manager needs to know."""
+
+    address: Address
+    worker_manager_id: str
+    worker_scheduler_address: Address | None
+    object_storage_address: Address | None
+    max_task_concurrency: int
+    workers_per_unit: int
+    drain_timeout_seconds: float
+    leave_units: bool
+    per_worker_capabilities: dict[str, int]
+    per_worker_task_queue_size: int
+    heartbeat_interval_seconds: float
+    task_timeout_seconds: float
+    death_timeout_seconds: float
+    garbage_collect_interval_seconds: float
+    trim_memory_threshold_bytes: int
+    preload: str | None
+
+    def __post_init__(self) -> None:
+        if 0 <= self.max_task_concurrency < self.workers_per_unit:
+            raise UsageError(
+                f"--workers-per-unit {self.workers_per_unit} is more than --max-task-concurrency "
+                f"{self.max_task_concurrency}: no unit may be started; lower one or raise the other"
+            )
+
+    def manager_config(self, kind: str, *, poll_seconds: float, visible_seconds: float = 0.0) -> ManagerConfig:
+        """The settings of the manager's core. `poll_seconds` lie between two listings, and a unit that the provider has
+        accepted may be missing in listings for `visible_seconds`."""
+        offer = OfferSpec(
+            capabilities_text(self.per_worker_capabilities),
+            platform.python_version(),
+            cloudpickle.__version__,
+            self.workers_per_unit,
+        )
+        return ManagerConfig(
+            id=self.worker_manager_id,
+            kind=kind,
+            maximum=self.max_task_concurrency,
+            offers=(offer,),
+            prefix=f"{self.worker_manager_id}-{new_incarnation():06x}",
+            drain_timeout_seconds=self.drain_timeout_seconds,
+            poll_seconds=poll_seconds,
+            visible_seconds=visible_seconds,
+            heartbeat_seconds=self.heartbeat_interval_seconds,
+            leave_units=self.leave_units,
+        )
+
+    def unit_words(self, unit: str) -> list[str]:
+        """The arguments of `scaler_cluster` (or `python -m scaler_worker`) for a unit of this name.
+
+        Without a name they are for an agent that no manager knows.
+        """
+        words = [str(self.worker_scheduler_address or self.address), "--num-of-workers", str(self.workers_per_unit)]
+        if unit:
+            words += ["--worker-manager-id", self.worker_manager_id, "--unit-id", unit]
+        for name, value in self._given():
+            words += [name, value]
+        return words
+
+    def _given(self) -> list[tuple[str, str]]:
+        """The options for units that differ from the defaults of `scaler_cluster`."""
+        passed: list[tuple[str, object, object]] = [
+            ("--object-storage-address", self.object_storage_address, None),
+            ("--per-worker-capabilities", capabilities_text(self.per_worker_capabilities), ""),
+            ("--preload", self.preload, None),
+        ]
+        defaults = {option.destination: option.default for option in CLUSTER_COMMAND.options}
+        for name in _SAME_AS_CLUSTER:
+            passed.append((f"--{name.replace('_', '-')}", getattr(self, name), defaults[name]))
+        return [(name, _text(value)) for name, value, default in passed if value not in (default, None)]
+
+
+_SAME_AS_CLUSTER: Final = (
+    "per_worker_task_queue_size",
+    "heartbeat_interval_seconds",
+    "task_timeout_seconds",
+    "death_timeout_seconds",
+    "garbage_collect_interval_seconds",
+    "trim_memory_threshold_bytes",
+    "logging_level",
+)
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def capabilities_text(capabilities: dict[str, int]) -> str:
+    """Capabilities in the syntax of `--per-worker-capabilities`."""
+    return ",".join(name if value < 0 else f"{name}={value}" for name, value in sorted(capabilities.items()))
+
+
+_CLUSTER_OPTIONS: Final = {option.destination: option for option in CLUSTER_COMMAND.options}
+
+MANAGER_OPTIONS: Final[Sequence[Option]] = (
+    Option(("address", "scheduler_address"), "the scheduler to work for", Address.parse_peer),
+    Option(("--worker-manager-id", "-wmi"), "the manager's id; no two of a scheduler may have the same", manager_id),
+    Option(
+        ("--worker-scheduler-address", "-wsa"),
+        "the scheduler as workers reach it, if that differs",
+        Address.parse_peer,
+        default=None,
+    ),
+    _CLUSTER_OPTIONS["object_storage_address"],
+    Option(
+        ("--max-task-concurrency", "-mtc"),
+        "the most workers; -1 for no limit",
+        whole_number(-1),
+        default=os.cpu_count() or 1,
+    ),
+    Option(
+        ("--workers-per-unit", "-wpu"),
+        "workers of each unit (process, job, pod, instance), which starts and ends as a whole",
+        whole_number(1, WORKERS_LIMIT),
+        default=1,
+    ),
+    Option(
+        ("--drain-timeout-seconds", "-drt"),
+        "how long a unit that is to end may finish its tasks",
+        seconds,
+        default=25.0,
+    ),
+    Option(("--leave-units",), "leave the units running when the manager ends", default=False, flag=True),
+    *(
+        _CLUSTER_OPTIONS[name]
+        for name in (
+            "per_worker_capabilities",
+            "per_worker_task_queue_size",
+            "heartbeat_interval_seconds",
+            "task_timeout_seconds",
+            "death_timeout_seconds",
+            "garbage_collect_interval_seconds",
+            "trim_memory_threshold_bytes",
+            "preload",
+        )
+    ),
+    *SERVICE_OPTIONS,
+)
+"""The fields of ManagerOptions."""
+
+
+def manager_command(
+    kind: str, description: str, config: Callable[..., T], options: Sequence[Option] = (), *, example: str = ""
+) -> Command[T]:
+    """The command line of `scaler_worker_manager KIND`; `options` are those of the kind, the fields of its `config`.
+
+    In a TOML file it reads the table of the array [[worker_manager]] whose `type` is the kind.
+    """
+    own = {option.destination for option in options}
+    return Command(
+        program=f"scaler_worker_manager {kind}",
+        description=description,
+        section="worker_manager",
+        kind=kind,
+        config=config,
+        options=(*(option for option in MANAGER_OPTIONS if option.destination not in own), *options),
+        refusals=REFUSED,
+        example=example
+        or f"scaler_worker_manager {kind} tcp://127.0.0.1:2345 --worker-manager-id {kind.split('_')[0]}",
+    )

@@ -1,0 +1,47 @@
+"""Units that are processes of this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from scaler_io.provisioning.provisioner import UnitPhase, UnitReport
+from scaler_worker.managers import native
+from scaler_worker.managers.native import NativeProvisioner
+from support.waiting import wait_until
+
+NOBODY = "ipc:///nowhere/at/all"
+
+
+@pytest.fixture
+def provisioner() -> Iterator[NativeProvisioner]:
+    made = NativeProvisioner(native.COMMAND.read([NOBODY, "--worker-manager-id", "grid"], {}))
+    yield made
+    made.stop(list(made.list_units()), force=True)
+    wait_until(lambda: not made.list_units())
+
+
+def test_units_run_until_they_are_stopped(provisioner: NativeProvisioner) -> None:
+    assert provisioner.start(("a", "b"), 0) == ("a", "b")
+    assert {unit: report.phase for unit, report in provisioner.list_units().items()} == {
+        "a": UnitPhase.RUNNING,
+        "b": UnitPhase.RUNNING,
+    }
+    provisioner.stop(("a", "unknown"), force=True)
+    wait_until(lambda: provisioner.list_units().keys() == {"b"})
+
+
+def test_the_end_of_a_unit_is_reported_once_with_its_reason(provisioner: NativeProvisioner) -> None:
+    provisioner.start(("a",), 0)
+    os.kill(provisioner._processes["a"].pid, signal.SIGKILL)
+    ended: list[UnitReport] = []
+
+    def has_ended() -> bool:
+        ended.extend(report for report in provisioner.list_units().values() if report.phase is UnitPhase.ENDED)
+        return bool(ended)
+
+    wait_until(has_ended)
+    assert [report.reason for report in ended] == ["signal 9"] and not provisioner.list_units()
