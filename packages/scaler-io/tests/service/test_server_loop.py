@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import zmq
@@ -230,7 +230,7 @@ def test_the_socket_is_asked_again_after_the_last_send(loop_kind: str) -> None:
 
     async def main() -> None:
         hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(5, 60), heartbeat_seconds=1000)
-        reception = ServerLoop("Test", listener, hub, core, lambda: None)
+        reception = ServerLoop("Test", cast(Listener, listener), hub, core, lambda: None)
         for _ in range(6):
             await asyncio.sleep(0)
         reception.close()

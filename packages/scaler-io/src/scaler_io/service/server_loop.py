@@ -18,6 +18,7 @@ from scaler_io.links.hub import Hub
 from scaler_io.links.streams import ACK_SECONDS, Frames
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.endpoint import TURN_MESSAGES
+from scaler_io.transport.zeromq import Listener
 from scaler_protocol.errors import ProtocolError
 
 LOGGER = logging.getLogger("scaler")
@@ -56,27 +57,6 @@ class RouteListener(Protocol):
 
     def close(self) -> None:
         """Free the address."""
-
-
-class AcceptMonitor(Protocol):
-    """Reports connections to an accepting socket."""
-
-    def fileno(self) -> int:
-        """The descriptor to wait on; `process_events` re-arms its edge."""
-
-    def process_events(self) -> None:
-        """Close connections beyond the limit."""
-
-
-class WaitableListener(RouteListener, Protocol):
-    """An accepting socket that an event loop can wait for."""
-
-    @property
-    def accept_monitor(self) -> AcceptMonitor:
-        """Reports connections, also those that never send a message."""
-
-    def fileno(self) -> int:
-        """The descriptor to wait on for messages."""
 
 
 class ServiceTurn:
@@ -211,9 +191,7 @@ class ServerLoop:
     `stop` is called when the core wants to end.
     """
 
-    def __init__(
-        self, name: str, listener: WaitableListener, hub: Hub, core: ServiceCore, stop: Callable[[], None]
-    ) -> None:
+    def __init__(self, name: str, listener: Listener, hub: Hub, core: ServiceCore, stop: Callable[[], None]) -> None:
         self._listener = listener
         self._service = ServiceTurn(name, listener, hub, core, stop)
         self._turns = TurnLoop(self._service)
