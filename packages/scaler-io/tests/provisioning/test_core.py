@@ -128,7 +128,7 @@ def test_units_are_started_until_there_are_as_many_workers_as_wanted(provider: P
     assert provider.status.pending_units == ("grid-a-1", "grid-a-2", "grid-a-3")
     provider.join_all()
     provider.later(60.0)
-    assert len(provider.units) == 3 and provider.status.pending_units == ()
+    assert len(provider.units) == 3 and not provider.status.pending_units
     assert provider.status.startup_seconds == pytest.approx(1.1, abs=0.2)
 
 
@@ -310,11 +310,18 @@ def test_a_second_request_stops_by_force(provider: Provider) -> None:
     assert provider.stopped[-1] == ("grid-a-1", True) and provider.code == 0
 
 
-def test_units_that_cannot_be_stopped_are_named(provider: Provider) -> None:
+def test_units_that_cannot_be_stopped_are_named() -> None:
+    class Denying(Provider):
+        def perform(self, effect: Any) -> None:
+            if isinstance(effect, StopUnits):
+                self.core.handle(UnitsStopped("denied"), self.now)
+            else:
+                super().perform(effect)
+
+    provider = Denying()
+    provider.settle()
+    provider.link()
     provider.want(2)
-    provider.perform = lambda effect, perform=provider.perform: (  # type: ignore[method-assign]
-        provider.core.handle(UnitsStopped("denied"), provider.now) if isinstance(effect, StopUnits) else perform(effect)
-    )
     provider.handle(StopRequested())
     provider.later(120.0)
     assert provider.code == 1 and "grid-a-1" in provider.logs[-1]
