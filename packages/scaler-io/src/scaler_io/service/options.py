@@ -263,15 +263,11 @@ REFUSED: Final = (
 REFUSED_BY_SCHEDULER: Final = (
     *REFUSED,
     Refusal(
-        ("--policy-engine-type", "-et", "--policy-content", "-pc"),
-        "choose how work is balanced with --allocate-policy; there are no other policies",
-    ),
-    Refusal(
         ("--per-worker-queue-size", "-qs"),
         "the workers' side sets it: scaler_cluster --per-worker-task-queue-size",
     ),
     Refusal(
-        ("--adapter-webhook-url", "--adapter-webhook-urls", "-awu", "--scaling-controller-strategy"),
+        ("--adapter-webhook-url", "--adapter-webhook-urls", "-awu"),
         "the number of workers does not follow the load yet; start workers with scaler_cluster",
     ),
 )

@@ -13,11 +13,23 @@ from scaler_io.service.options import (
     STORAGE_OPTIONS,
     Option,
     http_address,
+    one_of,
     positive_seconds,
+    seconds,
     whole_number,
 )
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
+from scaler_scheduler.scaling.control_law import COOLDOWN_SECONDS
+from scaler_scheduler.scaling.rules import FORM
+from scaler_scheduler.service.policy_choice import (
+    DEFAULT_CONTENT,
+    SIMPLE,
+    WATERFALL,
+    PolicyChoice,
+    PolicyOptions,
+    strategy,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +43,11 @@ class SchedulerOptions(ServerOptions):
     protected: bool
     max_number_of_tasks_waiting: int
     worker_timeout_seconds: float
-    allocate_policy: str
+    allocate_policy: str | None
+    policy_engine_type: str
+    policy_content: str | None
+    scaling_controller_strategy: str | None
+    scale_down_cooldown_seconds: float
 
     def check(self) -> None:
         """Raises ValueError for options that contradict each other, AddressError for a bind beyond loopback."""
@@ -44,10 +60,21 @@ class SchedulerOptions(ServerOptions):
             for option in STORAGE_OPTIONS:
                 if getattr(self, option.destination) is not None:
                     raise ValueError(f"{option.names[0]} is for the server at --object-storage-address: give it there")
+        self.policies()
         # Not super(): dataclass(slots=True) makes a new class, which super() in its methods does not refer to.
         ServerOptions.check(self)
         if self.metrics_address is not None:
             refuse_exposed(self.metrics_address, self.insecure)
+
+    def policies(self) -> PolicyChoice:
+        """What balances and what scales; raises ValueError naming option, value and remedy."""
+        return PolicyOptions(
+            engine_type=self.policy_engine_type,
+            content=self.policy_content,
+            allocate=self.allocate_policy,
+            strategy=self.scaling_controller_strategy,
+            cooldown_seconds=self.scale_down_cooldown_seconds,
+        ).choose()
 
     def with_port(self) -> SchedulerOptions:
         """The options with port 0 replaced by a free port whose two successors are free, too. Raises AddressError."""
@@ -63,6 +90,41 @@ class SchedulerOptions(ServerOptions):
 def _is_same_service(one: Address, other: Address) -> bool:
     return one == other or (one.is_local and other.is_local and one.port != 0 and one.port == other.port)
 
+
+POLICY_OPTIONS = (
+    Option(
+        ("--policy-engine-type", "-et"),
+        "how --policy-content is read",
+        one_of(SIMPLE, WATERFALL),
+        default=SIMPLE,
+    ),
+    Option(
+        ("--policy-content", "-pc"),
+        f"how work is balanced and workers are scaled: {DEFAULT_CONTENT} if left out; scaling is no, static:N, vanilla,"
+        f" capability or a plug-in; for {WATERFALL} lines of the form {FORM}",
+        default=None,
+        metavar="TEXT",
+    ),
+    Option(
+        ("--allocate-policy", "-ap"),
+        "balance by load alone, or keep workers with rare capabilities free: allocate of --policy-content",
+        ALLOCATE_POLICY,
+        default=None,
+    ),
+    Option(
+        ("--scaling-controller-strategy",),
+        "null, or a policy: scaling of --policy-content",
+        strategy,
+        default=None,
+        metavar="POLICY",
+    ),
+    Option(
+        ("--scale-down-cooldown-seconds", "-sdc"),
+        "how long workers stay after they were last needed",
+        seconds,
+        default=COOLDOWN_SECONDS,
+    ),
+)
 
 COMMAND = Command(
     program="scaler_scheduler",
@@ -113,12 +175,7 @@ COMMAND = Command(
         Option(
             ("--object-retention-seconds", "-ot"), "how long orphaned results are kept", positive_seconds, default=60.0
         ),
-        Option(
-            ("--allocate-policy", "-ap"),
-            "balance by load alone, or keep workers with rare capabilities free",
-            ALLOCATE_POLICY,
-            default="even_load",
-        ),
+        *POLICY_OPTIONS,
         *SERVER_OPTIONS,
     ),
     refusals=REFUSED_BY_SCHEDULER,

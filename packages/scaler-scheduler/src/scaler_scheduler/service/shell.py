@@ -75,9 +75,11 @@ class SchedulerService:
 
     def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options
+        policies = options.policies()
         config = SchedulerConfig(
             protected=options.protected,
-            allocate_policy=options.allocate_policy,
+            allocate_policy=policies.allocate,
+            scaling=policies.scaling,
             max_number_of_tasks_waiting=options.max_number_of_tasks_waiting,
             client_timeout_seconds=options.client_timeout_seconds,
             worker_timeout_seconds=options.worker_timeout_seconds,
