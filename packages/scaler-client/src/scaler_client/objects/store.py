@@ -193,8 +193,9 @@ class ClientStorage:
         self._copy(stored_object, payload)
 
         def done(error: ScalerError | None) -> None:
-            with self._lock:
-                self.losses += isinstance(error, StorageLostError)
+            if isinstance(error, StorageLostError):
+                with self._lock:
+                    self.losses += 1
             stored_object.finish_put(error)
 
         self._async_puts.put(self._connection(), payload, session=self._session, name=reference.object, done=done)

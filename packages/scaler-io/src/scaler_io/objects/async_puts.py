@@ -31,18 +31,18 @@ class AsyncPuts:
         self, connection: ObjectConnection, payload: bytes, *, session: int, name: bytes = b"", done: Done
     ) -> Reference:
         """As ObjectConnection.put_soon; counts the payload until `done` is called."""
+        size = len(payload)
 
         def ended(error: ScalerError | None) -> None:
-            self._count(-len(payload))
+            with self._lock:
+                self._unconfirmed -= size
             done(error)
 
-        self._count(len(payload))
+        with self._lock:
+            self._unconfirmed += size
         try:
             return connection.put_soon(payload, session=session, name=name, done=ended)
         except BaseException:
-            self._count(-len(payload))
+            with self._lock:
+                self._unconfirmed -= size
             raise
-
-    def _count(self, size: int) -> None:
-        with self._lock:
-            self._unconfirmed += size
