@@ -55,7 +55,7 @@ def test_anything_else_is_refused_and_named(text: str) -> None:
 def test_nobody_is_reached_at_port_0() -> None:
     for text in ("tcp://127.0.0.1:1", "ipc:///tmp/x"):
         assert Address.parse_peer(text) == Address.parse(text)
-    with pytest.raises(AddressError, match=r"'tcp://host:0': nobody can be reached at port 0; name the port"):
+    with pytest.raises(AddressError, match=r"'tcp://host:0': cannot connect to port 0; name the port"):
         Address.parse_peer("tcp://host:0")
 
 

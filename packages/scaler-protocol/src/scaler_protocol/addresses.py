@@ -1,4 +1,4 @@
-"""Addresses: where a service listens."""
+"""Addresses of services."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read an address; raises AddressError naming it and the accepted forms."""
+        """Read an address; raises AddressError that names the address and the accepted forms."""
         if fault := _ADDRESS.fault(text):
             raise AddressError(f"the address {fault}: write tcp://host:port, tcp://[::1]:port or ipc:///path")
         if text.startswith("ipc://") and len(text) > len("ipc://"):
@@ -43,10 +43,10 @@ class Address:
 
     @classmethod
     def parse_peer(cls, text: str) -> Address:
-        """As `parse`, where to connect to: port 0, which listeners replace by a free one, is refused."""
+        """As `parse`, for an address to connect to: port 0 (a free port, for listeners) is an error."""
         address = cls.parse(text)
         if not (address.path or address.port):
-            raise AddressError(f"address {text!r}: nobody can be reached at port 0; name the port of the service")
+            raise AddressError(f"address {text!r}: cannot connect to port 0; name the port of the service")
         return address
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Address:
         return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
 
     def beside(self, offset: int) -> Address:
-        """The service that stands `offset` ports above this one (`path.offset` for ipc); raises AddressError."""
+        """The address `offset` ports above this one (`path.offset` for ipc); raises AddressError beyond port 65,535."""
         if self.path:
             return replace(self, path=f"{self.path}.{offset}")
         if self.port + offset > _LAST_PORT:
@@ -64,12 +64,12 @@ class Address:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether it needs no name service."""
+        """Whether the host is an IP address or a path, which needs no name resolution."""
         return bool(self.path) or _ip(self.host) is not None
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs of this host can reach it."""
+        """Whether only processes of this host can reach it."""
         if self.path or self.host == "localhost":
             return True
         address = _ip(self.host)

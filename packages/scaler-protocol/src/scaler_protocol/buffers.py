@@ -1,12 +1,12 @@
-"""A pickle with its buffers beside it (pickle protocol 5, out of band) as the bytes of one object. Pure, no IO.
+"""A pickle and its out-of-band buffers (pickle protocol 5) as the bytes of one object. Pure, no IO.
 
     8 bytes magic · u32 count of buffers · u32 zero · u64 bytes of the pickle     all numbers little-endian
     per buffer: u64 offset · u64 bytes
     the pickle
     each buffer at its offset, which is a multiple of 64
 
-Bytes that do not begin with the magic are a pickle alone, which begins with 0x80. Whoever maps an object at the
-beginning of a page has every buffer aligned to 64 bytes, which is what vector instructions like best.
+Bytes that do not begin with the magic are a pickle alone, which begins with 0x80. If an object is mapped at the
+beginning of a page, every buffer is aligned to 64 bytes, a cache line, as vector instructions prefer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BufferedPickle:
-    """A pickle and its buffers, laid out: `pieces`, one behind the other, are the object. Nothing is copied."""
+    """The layout of a pickle and its buffers: the object is the concatenation of `pieces`. Nothing is copied."""
 
     __slots__ = ("_size", "pieces")
 
@@ -56,11 +56,11 @@ class BufferedPickle:
 
 
 Payload = bytes | BufferedPickle
-"""What was pickled: alone, or with buffers."""
+"""A pickle, with or without buffers."""
 
 
 def split(payload: Buffer) -> tuple[memoryview, list[memoryview]]:
-    """The pickle and read-only views of its buffers, of an object with or without; raises MalformedMessageError."""
+    """The pickle and read-only views of its buffers, of which there may be none; raises MalformedMessageError."""
     view = memoryview(payload).toreadonly().cast("B")
     buffers: list[memoryview] = []
     if bytes(view[: len(MAGIC)]) != MAGIC:
@@ -71,12 +71,14 @@ def split(payload: Buffer) -> tuple[memoryview, list[memoryview]]:
     start = _HEAD.size + count * _SPAN.size
     end = start + size
     if zero or end > len(view):
-        raise MalformedMessageError(f"an object of {len(view)} bytes can not hold {count} buffers beside {size} bytes")
+        raise MalformedMessageError(
+            f"an object of {len(view)} bytes cannot hold {count} buffers and a pickle of {size} bytes"
+        )
     pickle = view[start:end]
     for at in range(_HEAD.size, start, _SPAN.size):
         offset, size = _SPAN.unpack_from(view, at)
         if offset % ALIGNMENT or offset < end or offset + size > len(view):
-            raise MalformedMessageError(f"buffer {len(buffers)} can not be {size} bytes at {offset} of {len(view)}")
+            raise MalformedMessageError(f"buffer {len(buffers)} cannot be {size} bytes at {offset} of {len(view)}")
         end = offset + size
         buffers.append(view[offset:end])
     return pickle, buffers

@@ -9,14 +9,14 @@ from scaler_protocol.limits import CAPABILITIES, CAPABILITY_NAME, CAPABILITY_VAL
 from scaler_protocol.ranges import shown
 
 PRESENT = -1
-"""The value of a capability that is only there or not."""
+"""The value of a capability without a quantity."""
 
 Capabilities = tuple[tuple[str, int], ...]
-"""Names and values, sorted: equal sets are equal values."""
+"""Pairs of name and value, sorted, so that equal sets compare equal."""
 
 
 def capabilities(given: Mapping[str, int] | None) -> Capabilities:
-    """The canonical form of a mapping from name to quantity; raises CapabilityError naming what is wrong."""
+    """The canonical form of a mapping from name to quantity; raises CapabilityError that names the fault."""
     if given is None:
         return ()
     if not isinstance(given, Mapping):
@@ -32,7 +32,7 @@ def capabilities(given: Mapping[str, int] | None) -> Capabilities:
 
 
 def parse_capabilities(text: str) -> dict[str, int]:
-    """Read `"gpu=1,linux"`; a bare name means presence. Raises CapabilityError naming the item and the remedy."""
+    """Read `"gpu=1,linux"`; a bare name means presence. Raises CapabilityError that names the item and the remedy."""
     found: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = item.partition("=")
@@ -49,9 +49,9 @@ def parse_capabilities(text: str) -> dict[str, int]:
 
 
 def missing(required: Iterable[tuple[str, int]], offered: Mapping[str, int]) -> list[str]:
-    """What of `required` a worker with `offered` lacks, as text; empty when it can take the task.
+    """The required capabilities that a worker with `offered` lacks, as texts; empty if it can take the task.
 
-    A quantity compares with one worker's offer and is not consumed; -1 on either side means presence alone.
+    A quantity is compared with the offer of one worker, and is not consumed; -1 on either side means presence alone.
     """
     lacks = []
     for name, wanted in required:

@@ -1,9 +1,9 @@
-"""Messages to frames and back: the one module that knows Cap'n Proto.
+"""Converts messages to frames and back; the only module that imports Cap'n Proto.
 
-The schema drives it: a union member `doneMessage` is the dataclass `DoneMessage`, a field `taskGroups` its attribute
-`task_groups`, and a column `callsLengths` says where the parts of `calls` stand in the payload frame. What fields may
-hold is in `scaler_protocol.limits`; whole numbers and booleans that Cap'n Proto itself keeps in range are not looked at
-again.
+The codec is generated from the schema: the union member `agentStatus` is the dataclass `AgentStatus`, the field
+`taskGroups` its attribute `task_groups`, and the column `callsLengths` has the lengths of the parts of `calls` in the
+payload frame. The limits of fields are in `scaler_protocol.limits`; whole numbers and booleans that Cap'n Proto keeps
+in range are not checked again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KNOWN_GROUP_BYTES = 4096
 _MOST_SEGMENTS = 512
 _TWO_NUMBERS = struct.Struct("<II")
 _NOT_WRITTEN = (capnp.KjException, OverflowError, TypeError, ValueError, AttributeError)
-"""What Cap'n Proto and comparisons raise for values of the wrong type or range."""
+"""Exceptions of Cap'n Proto and of comparisons for values of the wrong type or range."""
 
 
 def _snake(name: str) -> str:
@@ -39,7 +39,7 @@ def _snake(name: str) -> str:
 
 
 class _Field(NamedTuple):
-    """An attribute of a message, and its place in the schema: to look that up by name takes longer than to read it."""
+    """An attribute of a message and its schema field, because a lookup by name takes longer than the read itself."""
 
     attribute: str
     name: str
@@ -49,11 +49,11 @@ class _Field(NamedTuple):
     longest: int
     """Entries of a list."""
     fits: Callable[[Any], bool] | None
-    """The check of a value, or of all entries of a list that has any, where the schema lets too much pass."""
+    """The check of a value, or of all entries of a list that is not empty, unless the type ensures the limit."""
 
     @property
     def default(self) -> Any:
-        """What the schema puts in the place of a value, but a list, that is left out."""
+        """The schema's default for a value that is not a list."""
         kind = self.place.proto.slot.type.which()
         return {"text": "", "data": b""}.get(kind, 0)
 
@@ -84,7 +84,7 @@ _GROUP_FIELDS = _fields(_SCHEMA.Group)[0]
 
 
 def _group_fault(group: Group) -> tuple[str, str] | None:
-    """The field of a group that is out of its limits, and how."""
+    """The first field of a group that is outside its limit, and the error text."""
     for field in _GROUP_FIELDS:
         if fault := field.limit.fault(getattr(group, field.attribute)):
             return f"Group.{field.attribute}", fault
@@ -120,12 +120,12 @@ _parse_known_group = lru_cache(4096)(_parse_group)
 
 
 def _read_group(written: bytes) -> Group:
-    # Peers choose the size of a group: the cache keeps small ones only.
+    # Peers choose the size of a group: the cache keeps only small ones, which bounds its memory.
     return _parse_known_group(written) if len(written) <= _KNOWN_GROUP_BYTES else _parse_group(written)
 
 
 class _Kind:
-    """How one type of message is written and read."""
+    """Writes and reads one type of message."""
 
     def __init__(self, member: str, kind: type[Any]) -> None:
         struct = getattr(_SCHEMA, member[0].upper() + member[1:])
@@ -165,7 +165,7 @@ class _Kind:
         root = _MESSAGE.new_message()
         body = root.init(self.member)
         for attribute, name, is_list, longest, fits in self.writes:
-            # Whatever is false is the schema's default, too.
+            # A false value equals the schema's default.
             if value := getattr(message, attribute):
                 if (is_list and len(value) > longest) or (fits is not None and not fits(value)):
                     raise ValueError(attribute)
@@ -190,13 +190,13 @@ class _Kind:
             if fault := field.limit.fault(getattr(message, field.attribute)):
                 return _invalid(f"{self.kind.__name__}.{field.attribute}", fault)
         for group in getattr(message, _GROUPS, ()):
-            if found := _group_fault(group):  # of a type that can not be hashed either
+            if found := _group_fault(group):  # also of a type that cannot be hashed
                 return _invalid(*found)
         reason, _, _ = str(error).partition("\n")
-        return _invalid(self.kind.__name__, f"can not be written: {reason}")
+        return _invalid(self.kind.__name__, f"cannot be written: {reason}")
 
     def _contradiction(self, message: Any, values: dict[str, Any]) -> tuple[str, str] | None:
-        """The column that contradicts another one, and how; `values` are the message's, by field."""
+        """The column that contradicts another one, and the error text; `values` are the values of the fields."""
         for columns in self.columns:
             size = len(values[columns[0]])
             for other in columns[1:]:
@@ -238,7 +238,7 @@ class _Kind:
                     if len(value) > longest or (fits is not None and value and not fits(value)):
                         raise self._out_of_limits(attribute, value)
         except UnicodeDecodeError as error:
-            raise _malformed(f"{self.kind.__name__}.{attribute}", f"is no UTF-8: {error.reason}") from None
+            raise _malformed(f"{self.kind.__name__}.{attribute}", f"is not UTF-8: {error.reason}") from None
 
     def _out_of_limits(self, attribute: str, value: Any) -> MalformedMessageError:
         limits = {field.attribute: field.limit for field in (*self.plain, *self.payloads)}
@@ -278,20 +278,20 @@ _ENCODERS: dict[type[Any], Callable[[Any], Sequence[bytes | memoryview]]] = {
 
 
 def encode(message: Message) -> Sequence[bytes | memoryview]:
-    """The frames of a message: its columns, and the bytes of its payload columns where there are any.
+    """The frames of a message: its columns, and the bytes of its payload columns if there are any.
 
-    Raises InvalidFieldError for a field that is out of its limits. That columns go together is for `decode` to check.
+    Raises InvalidFieldError for a field that is outside its limit. Relations between columns are checked by `decode`.
     """
     return _ENCODERS[type(message)](message)
 
 
 def decode(frames: Sequence[bytes]) -> Message:
-    """The message of these frames; raises MalformedMessageError for anything that `encode` could not have made."""
+    """The message of these frames; raises MalformedMessageError for frames that no message has."""
     if not 1 <= len(frames) <= 2:
         raise MalformedMessageError(f"a message has one or two frames, not {len(frames)}")
     columns = frames[0]
     try:
-        # Reading a list twice counts twice, so the limit (in words) is eight times what the frame holds.
+        # The limit counts words of 8 bytes: eight times the frame, because each read of a list counts.
         reader = _MESSAGE.from_segments(_segments(columns), traversal_limit_in_words=len(columns) + 4096)
         message: Message = _KINDS[reader._which_str()].decode(reader, frames)
         return message
@@ -303,9 +303,9 @@ def decode(frames: Sequence[bytes]) -> Message:
 
 
 def _segments(columns: bytes) -> list[bytes]:
-    """The segments of a Cap'n Proto message in its stream framing: a table of sizes, and one behind the other.
+    """The segments of a Cap'n Proto message in stream framing: a table of sizes, then the segments.
 
-    pycapnp's own reader of that framing is a context manager, which takes longer than a small message is worth.
+    pycapnp's reader of that framing is a context manager, which costs more than reading a small message.
     """
     if len(columns) < _TWO_NUMBERS.size:
         raise MalformedMessageError(f"not a message: {len(columns)} bytes")

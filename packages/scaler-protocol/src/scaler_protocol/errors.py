@@ -95,7 +95,7 @@ class TaskTimeoutError(ScalerError, TimeoutError):
 
 
 class WorkerDiedError(ScalerError):
-    """The task's worker died, as often as the task may be repeated."""
+    """The task's worker died, and the task has had all its repetitions."""
 
 
 class NestingLimitError(ScalerError):
@@ -113,7 +113,7 @@ class ObjectNotFoundError(ScalerError, KeyError):
 
 
 class ObjectRefusedError(ScalerError):
-    """The object storage server did not take the object."""
+    """The object storage server refused the object."""
 
 
 class StorageFullError(ObjectRefusedError):
@@ -125,11 +125,11 @@ class DeserializeError(ScalerError):
 
 
 class ResultNotSerializableError(ScalerError, TypeError):
-    """The task returned something that can not be sent."""
+    """The result of the task cannot be serialized."""
 
 
 class TaskExceptionNotSerializableError(ScalerError):
-    """The task raised something that can not be sent."""
+    """The exception of the task cannot be serialized."""
 
 
 class TaskExitedError(ScalerError):
@@ -155,11 +155,11 @@ def describe(error: ScalerError) -> bytes:
 
 
 def restore(payload: bytes) -> ScalerError:
-    """The error that `describe` wrote; one of an unknown name, or that can not be read, comes back as ScalerError."""
+    """The error that `describe` wrote; a ScalerError if its name is unknown or the payload is malformed."""
     try:
         described = json.loads(payload)
         name, message, details = described["error"], described["message"], dict(described["details"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return ScalerError(f"an error that can not be read: {payload[:200]!r}")
+        return ScalerError(f"an error that cannot be read: {payload[:200]!r}")
     details.pop("message", None)
     return _BY_NAME.get(str(name), ScalerError)(str(message), **details)

@@ -1,4 +1,4 @@
-"""The messages that make and keep a connection. They are never numbered, but for Goodbye."""
+"""The messages that establish and keep a connection. Only Goodbye is numbered."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import ClassVar, Final
 
 PROTOCOL_VERSION = 2
 INLINE_LIMIT = 16 * 1024
-"""Bytes of one payload that may travel inside a message; a bigger one goes by object storage."""
+"""Bytes of one payload that may travel inside a message; a larger one goes to object storage."""
 SESSION_CREDIT = 32 * 1024 * 1024
-"""Bytes of calls that one session may have waiting inline at the scheduler."""
+"""Bytes of unfinished calls that a session may have in the memory of the scheduler."""
 
 
 class Role:
-    """What a peer is."""
+    """Roles of peers."""
 
     CLIENT: Final = 1
     AGENT: Final = 2
     OPERATOR: Final = 3
-    """Looks after a cluster: sees figures, cancels any task, drains workers; has no tasks and no objects."""
+    """Manages a cluster: reads statistics, cancels any task, drains workers; has no tasks and no objects."""
     MANAGER: Final = 4
     """Starts and stops units, each of which is one agent; has no tasks and no objects."""
 
 
 class RefusalCode:
-    """Why a peer is not accepted, for programs."""
+    """Machine-readable reasons of a refusal."""
 
     PROTOCOL: Final = 1
-    """It speaks another version of the protocol."""
+    """The peer has another version of the protocol."""
     MALFORMED: Final = 2
     """A field of its Hello is out of its limits, or a numbered message cannot be decoded."""
     ROLE: Final = 3
     IDENTITY: Final = 4
     SESSION: Final = 5
-    """The session is another peer's, or missing: connect again with another number."""
+    """The session is missing or belongs to another peer: connect again with another number."""
     WORKERS: Final = 6
     """An agent without workers, or without room for a task."""
     MANAGER: Final = 7
@@ -43,7 +43,7 @@ class RefusalCode:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of an epoch: who is connecting, what it knows of the peer, what it offers."""
+    """First message of an epoch: the identity of the peer, its state of the stream, and what it offers."""
 
     COLUMNS: ClassVar = (("capability_names", "capability_values"),)
 
@@ -72,7 +72,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The peer is accepted; `resumed` says whether its earlier epochs are remembered."""
+    """The peer is accepted; `resumed` says whether the stream of its earlier epochs continues."""
 
     incarnation: int
     received: int = 0
@@ -100,12 +100,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class NeedHello:
-    """Something came from a connection that has not said Hello, or after a gap: start a new epoch."""
+    """The service received a message without a Hello, or after a gap: the peer must begin a new epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A sign of life with the sender's clock in nanoseconds; the peer sends it back with `echo` set."""
+    """Shows that the sender lives; `sent` is its clock in nanoseconds, and the peer returns it with `echo` set."""
 
     sent: int
     echo: bool = False
@@ -113,12 +113,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Nothing but the acknowledgement in the header."""
+    """Carries only the acknowledgement in the header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The sender leaves for good: its work may be dropped at once."""
+    """The sender leaves and does not return: its work is dropped at once."""
 
     reason: str = ""
 

@@ -1,4 +1,4 @@
-"""Ids: how sessions, tasks, runs, functions and processes are numbered so that nothing ever collides."""
+"""Ids of sessions, tasks, runs, functions and processes; an id is never used for two of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hashlib import blake2b
 IDENTITY_BYTES = 16
 SESSION_BITS = 32
 INCARNATION_BITS = 24
-"""A run id is a scheduler incarnation (24 random bits) plus a counter.
+"""A run id is a scheduler incarnation (24 random bits) and a counter (40 bits).
 
-The counter may exceed 40 bits (after four months at 100,000 runs a second): run ids go on counting through the numbers
-of the next incarnations, of which SPARE_INCARNATIONS are never drawn, so no run id exceeds 64 bits.
+If the counter exceeds 40 bits (after four months at 100,000 runs per second), it carries into the incarnation. The
+highest SPARE_INCARNATIONS are never drawn, so that no run id exceeds 64 bits.
 """
 SPARE_INCARNATIONS = 256
 COUNTER_BITS = 64 - INCARNATION_BITS
@@ -19,40 +19,40 @@ LAST_COUNT = 2**SESSION_BITS - 1
 
 
 def new_identity() -> bytes:
-    """128 random bits: who a client, an agent or a server is, for as long as its process lives."""
+    """Draw 128 random bits, which identify a client, an agent or a server while its process runs."""
     return secrets.token_bytes(IDENTITY_BYTES)
 
 
 def new_session() -> int:
-    """A 32-bit session number, never 0."""
+    """Draw a session number of 32 bits, never 0."""
     return secrets.randbelow(2**SESSION_BITS - 1) + 1
 
 
 def new_incarnation() -> int:
-    """One life of a process, never 0; short enough to be the head of a run id."""
+    """Draw the number of one life of a process: 24 bits, never 0."""
     return 1 + secrets.randbelow(2**INCARNATION_BITS - 1 - SPARE_INCARNATIONS)
 
 
 def first_task(session: int) -> int:
-    """Task ids of a session are `first_task(session) + count`, with a count of 32 bits."""
+    """The task id with count 0: task ids of a session are `first_task(session) + count`, with a count of 32 bits."""
     return session << SESSION_BITS
 
 
 def session_of(task: int) -> int:
-    """The session that a task id was drawn in."""
+    """The session of a task id."""
     return task >> SESSION_BITS
 
 
 def first_run(incarnation: int) -> int:
-    """The run ids of a scheduler incarnation start here."""
+    """The first run id of a scheduler incarnation."""
     return incarnation << COUNTER_BITS
 
 
 def function_id(body: bytes, *, stored: bool = False) -> bytes:
-    """A function is known by the BLAKE2b-128 of its bytes, so equal functions travel and are kept once.
+    """The BLAKE2b-128 of a function's body, so that equal functions are sent and kept once.
 
-    `stored`: the body is a reference. A byte in front says what is hashed: nobody can write a body, a reference and a
-    name of the same id.
+    `stored`: the body is a reference. The hash begins with a byte for the kind (body, reference or name), so that ids
+    of different kinds cannot be equal.
     """
     digest = blake2b(b"\2" if stored else b"\0", digest_size=16)
     digest.update(body)
@@ -60,5 +60,5 @@ def function_id(body: bytes, *, stored: bool = False) -> bytes:
 
 
 def named_function_id(name: str) -> bytes:
-    """Of a function that is imported by its name where it runs."""
+    """The id of a function that the worker imports by name."""
     return blake2b(b"\1" + name.encode(), digest_size=16).digest()

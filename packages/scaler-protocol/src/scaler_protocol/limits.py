@@ -1,8 +1,8 @@
-"""Limits: what each field of each message may hold, checked by the codec at both ends of a connection.
+"""Limits of message fields; the codec checks them when it writes and when it reads a message.
 
-`FIELDS` is the table. A field that is not in it may hold whatever its type in the schema can (see `DEFAULTS`).
-`RELATIONS` says what must hold between the columns of a message, apart from `COLUMNS` of its class. Callers check a
-value with the same limits where it enters: `limits.PRIORITY.fault(priority)` says what is wrong with it, or "".
+`FIELDS` is the table. The limit of a field that is not in it follows from its type in the schema (`DEFAULTS`).
+`RELATIONS` are conditions between the columns of a message, in addition to `COLUMNS` of its class. Code that takes
+values from users checks them with the same limits: `limits.PRIORITY.fault(priority)` returns the error text, or "".
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from scaler_protocol.ranges import (
     Whole,
 )
 
-# --- values that several fields, and callers, have in common ---------------------------------------------------------
+# --- limits of several fields ---------------------------------------------------------------------------------------
 
 ENTRIES: Final = 2**24
-"""Entries of a column, unless something else is said."""
+"""Entries of a column, unless its table entry says otherwise."""
 ID: Final = Bytes(16, 16)
 """Of a function, an object or a process."""
 NAME: Final = Text(4096)
 """Of a function, a client, an agent or a host."""
 WORKER_NAME: Final = Text(256)
-"""Of a worker, of which an agent reports many."""
+"""Name of a worker; shorter than NAME because an agent reports many."""
 UNIT: Final = Text(256)
 """Name of a worker manager, or of a unit that it started."""
 WORDS: Final = Text(65_536)
-"""What people read; see `shortened`."""
+"""Text for people; see `shortened`."""
 KEYWORD: Final = Text(4096)
-"""Of an argument, in calls of custom serializers."""
+"""Name of a keyword argument, in calls of custom serializers."""
 PART: Final = Bytes(0, 2**32 - 1)
-"""An argument in such a call, or an entry of a payload column."""
+"""Bytes of an argument in such a call, or of an entry of a payload column."""
 DATA: Final = Bytes(0, 2**28)
-"""Of a field of bytes, unless something else is said."""
+"""Bytes of a field, unless its table entry says otherwise."""
 PRIORITY: Final = Whole(-(2**31), 2**31 - 1)
 RETRIES: Final = Whole(0, 2**16 - 1)
 SECONDS: Final = Real(0.0, 1e9)
-"""A timeout or an interval; 1e9 is about 31 years."""
+"""A timeout or an interval in seconds; 1e9 is about 31 years."""
 CAPABILITY_NAME: Final = Text(256, least=1)
 CAPABILITY_VALUE: Final = Whole(-1, 2**63 - 1)
 CAPABILITIES: Final = 256
@@ -62,9 +62,9 @@ CAPABILITIES: Final = 256
 FUNCTIONS: Final = 2**16
 """Groups, or functions, in one message; positions of groups have 16 bits."""
 HELD_FUNCTIONS: Final = 4096
-"""Functions that an agent is taken to hold: those it was sent last. It asks for others."""
+"""The scheduler assumes that an agent has the last 4,096 functions that it was sent; the agent requests others."""
 WORKERS: Final = Whole(0, 2**16 - 1)
-"""Of one agent."""
+"""Workers of one agent."""
 OFFERS: Final = 256
 """Worker classes that one manager can start."""
 UNITS: Final = 2**20
@@ -72,10 +72,10 @@ UNITS: Final = 2**20
 QUEUE_SIZE: Final = Whole(0, 1_000_000)
 """Runs that an agent takes in advance for each worker."""
 SIZE: Final = Whole(0, 2**63 - 1)
-"""Bytes of an object, or a position in it: what a file can have."""
+"""Bytes of an object, or an offset in it; the maximum is that of a file."""
 
 _FIGURES: Final = Text(2**17)
-"""Capabilities of a task or an agent as monitors are told: all of them in one text."""
+"""All capabilities of a task or an agent in one text, as monitors receive them."""
 _IDS: Final = Column(ID, ENTRIES)
 _FUNCTION_IDS: Final = Column(ID, FUNCTIONS)
 _FUNCTION_NAMES: Final = Column(NAME, FUNCTIONS)
@@ -99,10 +99,10 @@ DEFAULTS: Final[Mapping[str, Limit]] = {
     "data": DATA,
     "payloads": PART,
 }
-"""By type in the schema; a column holds at most ENTRIES of them."""
+"""The limit by type in the schema; a column has at most ENTRIES entries."""
 
 KEPT_BY_TYPE: Final = frozenset({"uint8", "uint16", "uint32", "uint64", "int32", "int64", "bool", "payloads"})
-"""Types that can not hold anything outside of their default limit."""
+"""Types that cannot hold a value outside of their default limit."""
 
 FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "Group": {
@@ -246,14 +246,14 @@ RELATIONS: Final[Mapping[str, Sequence[Relation]]] = {
 
 
 def limit_of(message: str, field: str, element: str, *, is_column: bool) -> Limit:
-    """The limit of a field, whose type in the schema is `element`, or a list of that."""
+    """The limit of a field; its type in the schema is `element`, or for a column a list of `element`."""
     if limit := FIELDS.get(message, {}).get(field):
         return limit
     return Column(DEFAULTS[element], ENTRIES, element in KEPT_BY_TYPE) if is_column else DEFAULTS[element]
 
 
 def shortened(text: str, limit: Text = WORDS) -> str:
-    """A text for people as a message can hold it: what UTF-8 can not write is replaced, what is too long cut off."""
+    """The text within `limit`: characters that UTF-8 cannot write are replaced, and a long text is cut off."""
     written = text.encode(errors="backslashreplace")
     if len(written) <= limit.most:
         return written.decode()

@@ -1,10 +1,10 @@
 @0xd3f0a6b1c2e94785;
-# The wire of Scaler. A Message is the columns; bytes that belong to a `…Lengths` column travel behind it in the same
-# ZeroMQ frame, joined in the order of the fields. docs/protocol.md says who sends what, when, and what is answered.
+# The messages of Scaler. A Message has the columns; the bytes of its `…Lengths` columns follow it in the same ZeroMQ
+# frame, in the order of the fields. docs/protocol.md specifies senders, receivers, times, answers and limits.
 
 struct Group {
-  # What the tasks of a batch share.
-  function @0 :Data;          # BLAKE2b-128 of a byte that says what, and the body or the name
+  # The attributes that tasks of a batch share.
+  function @0 :Data;          # BLAKE2b-128 of a byte for the kind, and the body, the reference or the name
   capabilityNames @1 :List(Text);
   capabilityValues @2 :List(Int64);
   priority @3 :Int32;
@@ -12,7 +12,7 @@ struct Group {
   timeoutSeconds @5 :Float64; # from the start of the run; 0 = none
   encoding @6 :UInt8;
   serializer @7 :Data;        # function id of the serializer class; empty for the default
-  streamOutput @8 :UInt8;     # 0 no, 1 yes, 2 each line behind its task and worker
+  streamOutput @8 :UInt8;     # 0 no, 1 yes, 2 with a prefix of task and worker per line
   depth @9 :UInt16;           # 0 for a client's own tasks, one more per nested submit
 }
 
@@ -60,7 +60,7 @@ struct Goodbye { reason @0 :Text; }
 
 struct Submit {
   parent @0 :UInt64;
-  groups @1 :List(Data);      # each one a Group message of its own, so that every hop reads an unchanged group once
+  groups @1 :List(Data);      # each entry is a separate Group message, so that a hop need not decode a known group
   tasks @2 :List(UInt64);
   taskGroups @3 :List(UInt16);
   callsLengths @4 :List(UInt32);
@@ -79,7 +79,7 @@ struct Submit {
 }
 struct Run {
   firstRun @0 :UInt64;
-  groups @1 :List(Data);      # each one a Group message of its own, so that every hop reads an unchanged group once
+  groups @1 :List(Data);      # each entry is a separate Group message, so that a hop need not decode a known group
   tasks @2 :List(UInt64);
   taskGroups @3 :List(UInt16);
   attempts @4 :List(UInt32);   # runs of the task, this one included; retries and lost runs together exceed 16 bits

@@ -1,9 +1,9 @@
 """The messages: one immutable value per batch, holding columns. docs/protocol.md is their specification.
 
-A column is a sequence with one entry per task (or run); where a docstring says *sparse*, a column of positions says
-which tasks its companions speak of. `stored`, `inputs_stored` and `bodies_stored` are positions of payloads that are
-packed references (see `scaler_protocol.objects`) to what is meant. COLUMNS names the columns that have equal lengths,
-OPTIONAL those that may be left out; an empty `task_groups` means that all tasks are in group 0.
+A column is a sequence with one entry per task (or run). A *sparse* column has positions in another column instead, and
+the columns paired with it have as many entries. `stored`, `inputs_stored` and `bodies_stored` are the positions of
+payloads that are packed references (see `scaler_protocol.objects`). COLUMNS lists the columns that have equal lengths,
+OPTIONAL those of them that may be empty; an empty `task_groups` means that all tasks are in group 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scaler_protocol.payloads import NONE, Payloads
 from scaler_protocol.storage import StorageMessage
 
 MESSAGE_LIMIT = 1024 * 1024
-"""Bytes of payload after which a sender starts another message."""
+"""Bytes of payload after which a sender begins another message."""
 
 Flags = Sequence[bool]
 Ints = Sequence[int]
@@ -30,20 +30,20 @@ Ids = Sequence[bytes]
 
 
 class Status:
-    """How a run ended."""
+    """Outcomes of runs."""
 
     VALUE: Final = 0
     RAISED: Final = 1
     """User code raised; the payload is the pickled exception."""
     FAILED: Final = 2
-    """The engine could not run it; the payload is a JSON object, see `scaler_protocol.errors.describe`."""
+    """The task could not be run; the payload is a JSON object, see `scaler_protocol.errors.describe`."""
     CANCELLED: Final = 3
     LOST: Final = 4
-    """From agents only: the worker died under the run; the payload is as for FAILED. The scheduler repeats the task."""
+    """From agents only: the worker died during the run; payload as for FAILED. The scheduler repeats the task."""
 
 
 class Encoding:
-    """How the call and the result of a task are written."""
+    """Encodings of the calls and results of tasks."""
 
     PICKLE: Final = 0
     """One pickle of `(args, kwargs)`; the result is one pickle."""
@@ -54,7 +54,7 @@ class Encoding:
 
 
 class WorkerState:
-    """What a worker process is doing."""
+    """States of worker processes."""
 
     STARTING: Final = 0
     IDLE: Final = 1
@@ -67,7 +67,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What tasks of a batch share."""
+    """The attributes that tasks of a batch share."""
 
     function: bytes
     capability_names: tuple[str, ...] = ()
@@ -121,8 +121,11 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tasks to run; the run id of task i is `first_run + i`. `inputs` are results of the tasks named in `needs`; in the
-    place of those `inputs_awaited` the worker takes what the task before has made, or the run is Returned."""
+    """Tasks to run; the run id of task i is `first_run + i`.
+
+    `inputs` are the results of the tasks in `needs`. For `inputs_awaited` (sparse) the worker uses the result of the
+    preceding task, and the run is Returned if there is none.
+    """
 
     COLUMNS: ClassVar = (
         ("tasks", "task_groups", "calls", "attempts"),
@@ -167,7 +170,7 @@ class Done:
     profiles: bytes = b""
     agent: str = ""
     encoded: Sequence[bytes] | None = field(default=None, init=False, compare=False, repr=False)
-    """The frames it came in, set by the codec alone: a message that is only passed on is not written again."""
+    """The received frames, set only by the codec: a message that is forwarded unchanged is not encoded again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +210,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Runs that began (or stopped) to wait for other tasks: a blocked run takes no worker's slot."""
+    """Runs whose tasks begin or stop to wait for other tasks; a blocked run does not occupy a worker's slot."""
 
     COLUMNS: ClassVar = (("runs", "blocked"),)
 
@@ -217,7 +220,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class NeedFunctions:
-    """The sender has tasks (of this session) whose functions it lacks."""
+    """Requests functions that the sender lacks, of tasks of this session."""
 
     functions: Ids
     session: int = 0
@@ -237,7 +240,7 @@ class Functions:
 
 @dataclass(frozen=True, slots=True)
 class NeedInputs:
-    """Pairs: this waiting task needs the result of that one, which the scheduler no longer holds."""
+    """Pairs of a waiting task and a task that it needs, whose result the scheduler does not have."""
 
     COLUMNS: ClassVar = (("tasks", "needs"),)
 
@@ -297,9 +300,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """Figures of an agent's own process (`cpu`, `rss`), of its host (`free`), and in columns of its workers.
+    """Statistics of the agent's process (`cpu`, `rss`), of its host (`free`), and in columns of its workers.
 
-    CPU is in cores, memory in bytes. `deaths` says in words which workers have ended unexpectedly.
+    CPU is in cores, memory in bytes. `deaths` has a sentence for each worker that ended unexpectedly.
     """
 
     COLUMNS: ClassVar = (("names", "pids", "states", "runs", "cpus", "rsses", "queues"),)
@@ -327,7 +330,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """A client asks the scheduler to end, and every agent with it."""
+    """Asks the scheduler to end, with all agents."""
 
 
 @dataclass(frozen=True, slots=True)

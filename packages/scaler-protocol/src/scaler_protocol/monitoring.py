@@ -14,7 +14,7 @@ PACKED_TASK = struct.Struct("<Q")
 
 
 class TaskStep:
-    """The step that the tasks of a batch in TaskEvents have taken."""
+    """State changes of the tasks of a batch in TaskEvents."""
 
     WAITING: Final = 0
     """Ready to run; the subject is their group."""
@@ -30,10 +30,10 @@ class TaskStep:
 
 @dataclass(frozen=True, slots=True)
 class MonitorStatus:
-    """Figures of the scheduler and all it knows; memory in bytes, cpu in cores, times in seconds, `at` since 1970.
+    """Statistics of the scheduler, its peers and tasks; memory in bytes, CPU in cores, times in seconds since 1970.
 
-    With `snapshot` the TaskEvents behind it begin anew: what had not ended before is told again. The numbers of
-    groups and agents are never used twice in a scheduler's life, and none is 0.
+    With `snapshot`, the TaskEvents that follow contain all tasks that have not ended. The numbers of groups and agents
+    are not 0, and are never reused while the scheduler runs.
     """
 
     COLUMNS: ClassVar = (

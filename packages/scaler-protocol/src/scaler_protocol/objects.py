@@ -1,4 +1,4 @@
-"""Stored objects: how they are referred to, and the parts they are kept and sent in."""
+"""Stored objects: references to them, and the parts in which they are sent."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from scaler_protocol.messages import MESSAGE_LIMIT
 
 OBJECT_ID_BYTES = 16
 PART_BYTES = MESSAGE_LIMIT
-"""Every part of an object but the last has this many bytes, and begins at a multiple of it."""
+"""Bytes of every part of an object but the last; parts begin at multiples of it."""
 SHARED_BYTES = 256 * 1024
-"""Objects from this size on stand in files, which peers on the server's host may write and map."""
+"""Objects of at least this size in bytes are files, which peers on the server's host may write and map."""
 
 _REFERENCE = struct.Struct(f"<{OBJECT_ID_BYTES}sQ")
 REFERENCE_BYTES = _REFERENCE.size
 
 
 def new_object_id() -> bytes:
-    """128 random bits: whoever can name an object may read it."""
+    """Draw 128 random bits; they must be hard to guess, because the id grants read access."""
     return secrets.token_bytes(OBJECT_ID_BYTES)
 
 
 def part_count(size: int) -> int:
-    """The parts of an object of `size` bytes; an empty object is one empty part."""
+    """The number of parts of an object of `size` bytes; an empty object is one empty part."""
     return max(1, -(-size // PART_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What stands for a stored object in a payload column: its id and, little-endian in 8 bytes, its size."""
+    """A stored object's id and size; packed, it replaces the bytes of the object in a payload column."""
 
     object: bytes
     size: int
 
     def pack(self) -> bytes:
-        """The 24 bytes that travel."""
+        """The id (16 bytes) and the size (8 bytes, little-endian)."""
         return _REFERENCE.pack(self.object, self.size)
 
     @classmethod
     def unpack(cls, packed: bytes) -> Reference:
-        """What `pack` wrote; raises MalformedMessageError for anything else."""
+        """The inverse of `pack`; raises MalformedMessageError for other bytes."""
         if len(packed) != _REFERENCE.size:
             raise MalformedMessageError(f"a reference has {_REFERENCE.size} bytes, not {len(packed)}")
         name, size = _REFERENCE.unpack(packed)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A worker, named by its agent's number in MonitorStatus and its process id, must finish its task and end.
+    """A worker must finish its task and end. `agent` is its agent's number in MonitorStatus, `pid` its process id.
 
-    Process id 0 names all workers of the agent, which then ends, too.
+    Process id 0 means all workers of the agent; the agent then ends, too.
     """
 
     agent: int

@@ -1,4 +1,4 @@
-"""Where the output of tasks goes."""
+"""Destinations of the output of tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A column of byte strings that travels as one frame: cut on demand, passed on whole."""
+"""A column of byte strings that travels as one frame, which is split on demand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import overload
 
 
 class Payloads(Sequence[bytes]):
-    """An immutable sequence of byte strings, either given one by one or as one frame and the lengths of its parts.
+    """An immutable sequence of byte strings, given as parts or as one frame and the lengths of its parts.
 
-    What only passes through (a scheduler relaying results) is neither cut nor joined.
+    A process that forwards a column, as the scheduler does with results, neither splits nor joins it.
     """
 
     __slots__ = ("_frame", "_lengths", "_parts")
@@ -22,14 +22,14 @@ class Payloads(Sequence[bytes]):
 
     @classmethod
     def cut(cls, frame: bytes | memoryview, lengths: Sequence[int]) -> Payloads:
-        """The column whose parts stand one behind the other in `frame`."""
+        """The column whose parts are the consecutive pieces of `frame` with these lengths."""
         column = cls.__new__(cls)
         column._parts, column._frame, column._lengths = None, frame, lengths
         return column
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Bytes of each part."""
+        """The length of each part in bytes."""
         if self._lengths is None:
             assert self._parts is not None
             self._lengths = [len(part) for part in self._parts]
@@ -45,7 +45,7 @@ class Payloads(Sequence[bytes]):
 
     @property
     def parts(self) -> Sequence[bytes]:
-        """The parts, one by one."""
+        """The parts as separate byte strings."""
         if self._parts is None:
             assert self._frame is not None and self._lengths is not None
             frame = self._frame

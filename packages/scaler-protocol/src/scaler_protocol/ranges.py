@@ -1,4 +1,4 @@
-"""Kinds of limits: ranges of numbers, lengths of texts, bytes and columns, and what holds between columns."""
+"""Kinds of limits: ranges of numbers, lengths of texts, bytes and columns, and relations between columns."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from typing import Any
 
 
 class Limit(ABC):
-    """What a value may be."""
+    """The set of allowed values of a field."""
 
     @property
     @abstractmethod
     def span(self) -> str:
-        """The range or length alone, as docs/protocol.md writes it."""
+        """The range or length, as docs/protocol.md writes it."""
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """What is allowed, in words that follow "not"."""
+        """What is allowed; error texts put it after "not"."""
 
     @abstractmethod
     def fault(self, value: Any) -> str:
-        """What is wrong with a value of any type, in words that follow the name of its field; "" if it is allowed."""
+        """Return the error text for a value of any type, without the name of its field; "" if it is allowed."""
 
     @abstractmethod
     def fits(self, value: Any) -> bool:
-        """Whether a value is allowed that has the right type already."""
+        """Whether a value of the right type is allowed."""
 
     def all_fit(self, column: Sequence[Any]) -> bool:
-        """Whether all values of a column, which is not empty, are allowed."""
+        """Whether all values of a column that is not empty are allowed."""
         return all(map(self.fits, column))
 
 
 @dataclass(frozen=True, slots=True)
 class Whole(Limit):
-    """A whole number of any integral type, as numpy's."""
+    """A whole number of any integral type, including those of numpy."""
 
     least: int
     most: int
@@ -61,13 +61,13 @@ class Whole(Limit):
         return bool(self.least <= value <= self.most)
 
     def all_fit(self, column: Sequence[int]) -> bool:
-        # Columns that may hold 0 and nothing below are of unsigned types.
+        # A column whose minimum is 0 has an unsigned type, so that its entries need no check.
         return max(column) <= self.most and (not self.least or self.least <= min(column))
 
 
 @dataclass(frozen=True, slots=True)
 class Real(Limit):
-    """A number that is finite: neither NaN nor infinite."""
+    """A finite number: neither NaN nor infinite."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -87,7 +87,7 @@ class Real(Limit):
     def fits(self, value: Any) -> bool:
         try:
             return math.isfinite(value) and self.least <= value <= self.most
-        except OverflowError:  # a whole number that no float can hold
+        except OverflowError:  # a whole number beyond the range of floats
             return False
 
 
@@ -118,7 +118,7 @@ class AnyOf(Limit):
 
 @dataclass(frozen=True, slots=True)
 class Text(Limit):
-    """A text that UTF-8 can write (surrogates are none), of so many bytes."""
+    """A text of `least` to `most` bytes of UTF-8, without surrogates."""
 
     most: int
     least: int = 0
@@ -137,18 +137,18 @@ class Text(Limit):
         try:
             size = len(value.encode())
         except UnicodeEncodeError:
-            return f"is {shown(value)}, which UTF-8 can not write: it holds a surrogate"
+            return f"is {shown(value)}, which UTF-8 cannot write: it holds a surrogate"
         return "" if self.least <= size <= self.most else f"is {shown(value)} of {size:,} bytes, not {self.text}"
 
     def fits(self, value: str) -> bool:
         if not isinstance(value, str) or len(value) < self.least:
-            return False  # Cap'n Proto would write bytes as a text
+            return False  # Cap'n Proto would write bytes as text
         return 4 * len(value) <= self.most or len(value.encode()) <= self.most
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes(Limit):
-    """So many bytes, or none at all where `optional`."""
+    """A length from `least` to `most` bytes, or also 0 if `optional`."""
 
     least: int
     most: int
@@ -172,7 +172,7 @@ class Bytes(Limit):
 
     def fits(self, value: Any) -> bool:
         if isinstance(value, str):
-            return False  # Cap'n Proto would write a text as bytes
+            return False  # Cap'n Proto would write text as bytes
         return self.least <= len(value) <= self.most or (self.optional and not len(value))
 
 
@@ -192,7 +192,7 @@ class Flag(Limit):
 
 @dataclass(frozen=True, slots=True)
 class Anything(Limit):
-    """What another check looks at: a Group."""
+    """Any value: the fields of a Group are checked separately."""
 
     span = text = "as said there"
 
@@ -205,7 +205,7 @@ class Anything(Limit):
 
 @dataclass(frozen=True, slots=True)
 class Column(Limit):
-    """At most so many entries, of which each has a limit; where their type alone keeps it, `each_fits` is set."""
+    """At most `most` entries within the limit `each`; `each_fits` if their type alone ensures that."""
 
     each: Limit
     most: int
@@ -234,10 +234,10 @@ class Column(Limit):
 
 
 def shown(value: Any) -> str:
-    """A value of any type for an error: long ones cut short."""
+    """The repr of a value for an error text; long ones are cut off."""
     try:
         return reprlib.repr(value)
-    except Exception:  # the repr of a user's own type may do anything
+    except Exception:  # the repr of a user's class may raise anything
         return f"<{type(value).__name__}>"
 
 
@@ -245,18 +245,18 @@ def shown(value: Any) -> str:
 
 
 class Relation(ABC):
-    """What holds between the columns of a message."""
+    """A condition between the columns of a message."""
 
     column: str
 
     @abstractmethod
     def fault(self, message: Any) -> str:
-        """What is wrong, in words that follow the name of `column`, which is not empty; "" if nothing is."""
+        """Return the error text without the name of `column`, which is not empty; "" if the condition holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions(Relation):
-    """A sparse column: positions of another column, in any order."""
+    """A sparse column: each entry is a position in column `of`, in any order."""
 
     column: str
     of: str
@@ -268,7 +268,7 @@ class Positions(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Grouped(Relation):
-    """Tasks without `task_groups` are in group 0, which has to be there."""
+    """A message with tasks has at least one group."""
 
     column: str = "tasks"
 
@@ -278,7 +278,7 @@ class Grouped(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Relation):
-    """No entry stands twice."""
+    """No two entries are equal."""
 
     column: str
 
@@ -292,7 +292,7 @@ class Distinct(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Records(Relation):
-    """Bytes that are records of a fixed size: one for each entry of `of`, or any number; or nothing at all."""
+    """Bytes that are records of `size` bytes: one for each entry of `of` (if given), or none."""
 
     column: str
     size: int

@@ -20,7 +20,7 @@ from scaler_protocol.payloads import NONE, Payloads
 class PutObject:
     """One part (see `scaler_protocol.objects`) of an object of `size` bytes, at `offset`; answered by ObjectStored.
 
-    A part of an object that the sender's host holds has its `version`; the server refuses an unknown one.
+    `version` is that of a replica on the sender's host, else 0; the server refuses an unknown version.
     """
 
     object: bytes
@@ -34,7 +34,10 @@ class PutObject:
 
 @dataclass(frozen=True, slots=True)
 class GetObject:
-    """Up to `limit` bytes (0: is it there?) of an object from `offset`; answered by ObjectPart, at most one part."""
+    """Requests up to `limit` bytes of an object from `offset`, at most one part; answered by ObjectPart.
+
+    Limit 0 only asks whether the object exists.
+    """
 
     object: bytes
     offset: int
@@ -44,9 +47,9 @@ class GetObject:
 
 @dataclass(frozen=True, slots=True)
 class DeleteObjects:
-    """These objects, or all of a session where the list is empty, may be freed.
+    """These objects, or all of the session if the list is empty, are no longer needed.
 
-    Clients and workers say so to the storage; the scheduler to the process of a session, if nobody else knows of it.
+    Clients and workers send it to object storage; the scheduler sends it to the process of a session.
     """
 
     objects: Sequence[bytes] = ()
@@ -55,7 +58,7 @@ class DeleteObjects:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStored:
-    """A part was taken, or why not: `error` is as a FAILED outcome. With all its parts taken an object is complete."""
+    """A part was stored, or `error` (as a FAILED outcome). An object is complete when all its parts are stored."""
 
     object: bytes
     request: int = 0
@@ -65,7 +68,7 @@ class ObjectStored:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPart:
-    """Bytes of an object of `size` bytes from `offset`; or that there is no such object, or why they can not come."""
+    """Bytes of an object of `size` bytes from `offset`; not `found`, or `error`, if they cannot be sent."""
 
     object: bytes
     found: bool
@@ -84,7 +87,7 @@ class ObjectPart:
 class HostProof:
     """The content of the file `token` in the storage's segment directory: the sender is on its host.
 
-    `lock_file` is a file in `peers` there, if any, that the sender keeps locked (flock) as long as it lives.
+    `lock_file`, if any, is a file in `peers` there that the sender keeps locked (flock) while it lives.
     """
 
     token: bytes
@@ -93,7 +96,7 @@ class HostProof:
 
 @dataclass(frozen=True, slots=True)
 class AllocateObject:
-    """A segment is wanted, to write an object of `size` bytes into; answered by ObjectAllocated."""
+    """Requests a segment to write an object of `size` bytes into; answered by ObjectAllocated."""
 
     object: bytes
     size: int
@@ -103,7 +106,7 @@ class AllocateObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectAllocated:
-    """The file in the segment directory to write to, empty where the object is stored already; or `error`."""
+    """The file in the segment directory to write to, empty if the object is stored already; or `error`."""
 
     object: bytes
     segment: str = ""
@@ -113,7 +116,7 @@ class ObjectAllocated:
 
 @dataclass(frozen=True, slots=True)
 class SealObject:
-    """The segment is written and will not change: the object is complete; answered by ObjectStored."""
+    """The segment is written and does not change any more; answered by ObjectStored."""
 
     object: bytes
     segment: str
@@ -122,7 +125,7 @@ class SealObject:
 
 @dataclass(frozen=True, slots=True)
 class MapObject:
-    """The segment of an object of `size` bytes is wanted, to be read; answered by ObjectMapped."""
+    """Requests the segment of an object of `size` bytes for reading; answered by ObjectMapped."""
 
     object: bytes
     size: int
@@ -131,7 +134,7 @@ class MapObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMapped:
-    """The file in the segment directory that begins with the object and stays until `pin` is given back."""
+    """The file in the segment directory that begins with the object; it does not change until `pin` is released."""
 
     object: bytes
     found: bool
@@ -154,7 +157,7 @@ class UnpinObjects:
 
 @dataclass(frozen=True, slots=True)
 class RegisterReplicaServer:
-    """The sender serves the objects that its host holds; `host` is a secret from a file there."""
+    """The sender serves the replicas of its host; `host` is made from a secret in a file there."""
 
     host: bytes
 
@@ -173,7 +176,7 @@ class RegisterReplica:
 
 @dataclass(frozen=True, slots=True)
 class FetchReplica:
-    """Another host reads an object that the receiver's host holds: the receiver puts it, with its version."""
+    """A peer reads an object whose replica is on the receiver's host: the receiver puts it, with its version."""
 
     object: bytes
     size: int
@@ -183,7 +186,7 @@ class FetchReplica:
 
 @dataclass(frozen=True, slots=True)
 class DropReplicas:
-    """To a host: it may delete these versions. From a host: it no longer has them."""
+    """To a host: it may delete these replicas. From a host: it no longer has them."""
 
     COLUMNS: ClassVar = (("objects", "sizes", "sessions", "versions"),)
 
@@ -193,12 +196,12 @@ class DropReplicas:
     versions: Sequence[int]
 
 
-# --- stock ----------------------------------------------------------------------------------------------------------
+# --- list -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ListObjects:
-    """The ids of all complete objects of the sender's session are wanted; answered by ObjectList."""
+    """Requests the ids of all complete objects of the sender's session; answered by ObjectList."""
 
     request: int = 0
 

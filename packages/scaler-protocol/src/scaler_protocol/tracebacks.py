@@ -1,7 +1,7 @@
-"""The traceback in the payload of a RAISED outcome, for programs that must not unpickle what strangers wrote.
+"""The traceback in the payload of a RAISED outcome, for programs that must not unpickle untrusted bytes.
 
-The payload is the pickle of `(exception, traceback as text)`. So it ends with that text, behind its length, and with
-opcodes that make the pair; where the text is long (64 KiB) these are a frame of their own.
+The payload is the pickle of `(exception, traceback as text)`. It ends with the length of that text, the text, and the
+opcodes that build the pair. If the text is long (64 KiB), these opcodes have a separate pickle frame.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _AFTER = STOP + TUPLE2 + MEMOIZE
 
 
 def traceback_text(payload: bytes) -> str:
-    """The text, or nothing where the payload is not such a pickle."""
+    """The text, or "" if the payload is not such a pickle."""
     end = len(payload.rstrip(_AFTER))
     frame = FRAME + (len(payload) - end).to_bytes(8, "little")
     if payload.endswith(frame, 0, end):
@@ -28,7 +28,7 @@ def traceback_text(payload: bytes) -> str:
 
 
 def headline(text: str) -> str:
-    """What is said in one line: of a traceback type and message of the exception, of all else the first line."""
+    """One line: the exception's type and message if the text is a traceback, else the first line."""
     lines = [line for line in text.splitlines() if line and not line[0].isspace()]
     if not lines:
         return ""

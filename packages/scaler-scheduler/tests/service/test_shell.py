@@ -277,7 +277,7 @@ def test_its_own_storage_server_is_replaced_when_it_dies() -> None:
          "--spill-directory /proc: No such file or directory; name a directory that can be written to"),
         (["--segment-directory", "/dev/null"],
          "--segment-directory /dev/null: File exists; name a directory that can be written to"),
-        (["--object-storage-address", "tcp://127.0.0.1:0"], "nobody can be reached at port 0"),
+        (["--object-storage-address", "tcp://127.0.0.1:0"], "cannot connect to port 0"),
     ],
 )  # fmt: skip
 def test_options_of_a_storage_that_is_not_ours(words: list[str], complaint: str) -> None:

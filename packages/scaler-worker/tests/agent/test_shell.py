@@ -407,7 +407,7 @@ def test_a_scheduler_at_port_0_is_refused() -> None:
     command = [sys.executable, "-m", "scaler_worker", "tcp://127.0.0.1:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "'tcp://127.0.0.1:0': nobody can be reached at port 0; name the port of the service" in done.stderr
+    assert "'tcp://127.0.0.1:0': cannot connect to port 0; name the port of the service" in done.stderr
 
 
 def test_the_scheduler_may_end_it(scheduler: Any, cluster: Start) -> None:
