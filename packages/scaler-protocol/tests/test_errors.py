@@ -74,9 +74,9 @@ def test_what_is_described_is_plain_json() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_can_not_be_read_is_an_error_too(payload: bytes) -> None:
+def test_an_unreadable_payload_becomes_a_scaler_error(payload: bytes) -> None:
     error = restore(payload)
-    assert type(error) is ScalerError and "can not be read" in str(error)
+    assert type(error) is ScalerError and "cannot be read" in str(error)
 
 
 def test_of_an_unknown_name_it_is_a_scaler_error() -> None:
