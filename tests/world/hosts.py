@@ -15,13 +15,15 @@ from scaler_io.links.uplink import LinkState, Uplink
 from scaler_io.simulation.network import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
-from scaler_protocol.messages import AgentStatus, Blocked, Submit
+from scaler_protocol.messages import Blocked, Submit
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER
 from scaler_worker.agent.core.in_flight import SWEEP_SECONDS
 from scaler_worker.agent.core.records import AgentConfig
-from scaler_worker.agent.shell import REVOCATION_SECONDS, UNSENT_LIMIT
+from scaler_worker.agent.core.snapshot import HostStats
+from scaler_worker.agent.scheduler_link import UNSENT_LIMIT
+from scaler_worker.agent.worker_probes import REVOCATION_SECONDS
 from world.plans import Execution
 from world.workers import PIPE_SECONDS, SimulatedWorker
 
@@ -161,18 +163,7 @@ class SimulatedHost:
         self.core.handle(SCHEDULER, events.MemoryRead(False), now)
         if self.dialer.uplink.state is not LinkState.UP:
             return
-        records = [worker for worker in self.core.workers if worker.pid]
-        entries = [worker.next_entry() for worker in records]
-        status = AgentStatus(
-            names=[worker.name for worker in records],
-            pids=[worker.pid for worker in records],
-            states=[worker.state for worker in records],
-            runs=[entry[0] if entry else 0 for entry in entries],
-            cpus=[0.0] * len(records),
-            rsses=[0] * len(records),
-            queues=[len(worker.entries()) for worker in records],
-        )
-        self.dialer.uplink.send(status)
+        self.dialer.uplink.send(self.core.take_status(HostStats(0.0, 0, 0, {}, {})))
 
     # --- effects ----------------------------------------------------------------------------------------------------
 

@@ -1,22 +1,29 @@
-"""What an agent reports of its process, its host and its workers."""
+"""What an agent measures of its process and its workers."""
 
 from __future__ import annotations
 
 import os
 
 from scaler_io.service.process import cpu_seconds, resident_bytes
-from scaler_protocol.codec import encode
-from scaler_worker.agent.core.workers import Workers
 from scaler_worker.agent.host import HostFigures
+
+NO_PROCESS = 2**22 + 1
+"""Above the largest process id of Linux."""
 
 
 def test_cpu_and_rss_are_those_of_the_agents_own_process() -> None:
-    figures, workers = HostFigures(), Workers(0, ())
-    figures.status(workers, queued=0, free=5, now=1.0)
+    figures = HostFigures()
+    figures.measure([], free=5, now=1.0)
     before = cpu_seconds(os.getpid())
     while (spent := cpu_seconds(os.getpid()) - before) < 0.1:
         sum(range(100_000))
-    status = figures.status(workers, queued=3, free=5, now=3.0)
-    assert spent / 2 <= status.cpu <= (cpu_seconds(os.getpid()) - before + 0.1) / 2
-    assert 0.5 < status.rss / resident_bytes(os.getpid()) < 2
-    assert (status.free, status.queued, status.names) == (5, 3, []) and encode(status)
+    stats = figures.measure([], free=5, now=3.0)
+    assert spent / 2 <= stats.cpu <= (cpu_seconds(os.getpid()) - before + 0.1) / 2
+    assert 0.5 < stats.rss / resident_bytes(os.getpid()) < 2
+    assert stats.free == 5
+
+
+def test_workers_are_measured_by_process_id_and_one_that_has_ended_takes_nothing() -> None:
+    stats = HostFigures().measure([os.getppid(), NO_PROCESS], free=5, now=1.0)
+    assert stats.worker_rsses[os.getppid()] > 0
+    assert (stats.worker_cpus[NO_PROCESS], stats.worker_rsses[NO_PROCESS]) == (0.0, 0)

@@ -6,12 +6,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from scaler_io.service.process import cpu_seconds, resident_bytes
-from scaler_protocol.messages import AgentStatus
-from scaler_worker.agent.core.workers import Workers
+from scaler_worker.agent.core.snapshot import HostStats
 from scaler_worker.ipc.frames import DESCRIPTORS_LOST
 
 END_SECONDS: Final = 2.0
@@ -46,42 +45,26 @@ def cpu_nanoseconds(pid: int) -> int:
 
 
 class HostFigures:
-    """Makes AgentStatus messages about the agent's process and its workers; CPU is the mean since the last one."""
+    """Measures the agent's process and its workers; CPU is the mean since the last measurement."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
         self._at = 0.0
 
-    def status(self, workers: Workers, queued: int, free: int, now: float) -> AgentStatus:
-        """The current status."""
-        alive = [worker for worker in workers if worker.pid]
-        deaths, workers.deaths = workers.deaths, []
-        pids = [os.getpid(), *(worker.pid for worker in alive)]
+    def measure(self, workers: Sequence[int], free: int, now: float) -> HostStats:
+        """Measure this process and the workers with these process ids; `free` is the available memory in bytes."""
+        own = os.getpid()
         seconds: dict[int, float] = {}
         memory: dict[int, int] = {}
-        for pid in pids:
+        for pid in (own, *workers):
             try:
                 seconds[pid], memory[pid] = cpu_seconds(pid), resident_bytes(pid)
             except ProcessLookupError:
                 seconds[pid], memory[pid] = self._seconds.get(pid, 0.0), 0
         passed = max(now - self._at, 1e-3)
-        cores = [max(0.0, seconds[pid] - self._seconds.get(pid, seconds[pid])) / passed for pid in pids]
+        cores = {pid: max(0.0, used - self._seconds.get(pid, used)) / passed for pid, used in seconds.items()}
         self._seconds, self._at = seconds, now
-        entries = [worker.next_entry() for worker in alive]
-        return AgentStatus(
-            cpu=cores[0],
-            rss=memory[pids[0]],
-            free=free,
-            queued=queued,
-            names=[worker.name for worker in alive],
-            pids=pids[1:],
-            states=[worker.state for worker in alive],
-            runs=[entry[0] if entry else 0 for entry in entries],
-            cpus=cores[1:],
-            rsses=[memory[pid] for pid in pids[1:]],
-            queues=[max(0, len(worker.entries()) - 1) for worker in alive],
-            deaths=deaths,
-        )
+        return HostStats(cores[own], memory[own], free, cores, memory)
 
 
 def ending_of(status: int) -> str:

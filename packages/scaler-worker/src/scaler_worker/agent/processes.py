@@ -34,6 +34,7 @@ class WorkerProcesses:
         self.template = forking.template
         self._forking = forking
         self._crashes = CrashReports()
+        self._unkillable: list[WorkerExit] = []
 
     def start(self, number: int, name: str) -> WorkerChannel:
         """Request a worker from the template; raises OSError, and then leaves nothing behind."""
@@ -87,25 +88,44 @@ class WorkerProcesses:
                 found.append(WorkerExit(number, "ended together with the template"))
         return found
 
+    def pids(self) -> list[int]:
+        """The process ids of all workers that were forked."""
+        return [channel.pid for channel in self.channels.values() if channel.pid]
+
+    def ready(self, number: int, pid: int) -> None:
+        """A worker has reported that it is ready; the template's report of its process id may come later."""
+        channel = self.channels[number]
+        channel.pid = channel.pid or pid
+
+    def current_run(self, number: int) -> int:
+        """The run in a worker's cells; a task may have overwritten it."""
+        return int(self._forking.shared.cells(number)[RUN])
+
+    def revoke(self, number: int, sequence: int) -> None:
+        """Have a worker start no more runs of its datagrams up to this sequence."""
+        self._forking.shared.cells(number)[REVOKED] = sequence
+
+    def unkillable(self) -> list[WorkerExit]:
+        """Workers that could not be killed since the last call: they exit when their task ends."""
+        found, self._unkillable = self._unkillable, []
+        return found
+
     def reap(self) -> list[WorkerExit]:
-        """Reap children: the template, workers of an exited template, orphans of tasks."""
+        """Reap children: the template, workers of an exited template, orphans of tasks; also returns `unkillable`."""
         numbers = {channel.pid: number for number, channel in self.channels.items() if channel.pid}
-        return [
+        return self.unkillable() + [
             WorkerExit(number, host.ending_of(status), peak_memory)
             for pid, status, peak_memory in host.ended_children()
             if (number := numbers.get(pid)) is not None
         ]
 
     def kill(self, number: int) -> None:
-        """Kill a worker, its descendants and its group; raises PermissionError if it now runs as another user."""
+        """Kill a worker, its descendants and its group; a worker that runs as another user becomes `unkillable`."""
         if pid := self.channels[number].pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)  # it cannot fork any more
-            host.kill_descendants(pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # it may not lead its group yet
+            try:
+                _kill_family(pid)
+            except PermissionError:
+                self._unkillable.append(WorkerExit(number, "runs as another user and could not be killed"))
 
     def forget(self, number: int) -> str:
         """Close the channel of a worker that has ended; returns its crash report."""
@@ -115,8 +135,17 @@ class WorkerProcesses:
     def end(self, is_foreign: Callable[[int], bool]) -> None:
         """Kill all workers, the template, and other children that are not foreign."""
         for number in self.channels:
-            with contextlib.suppress(PermissionError):
-                self.kill(number)
+            self.kill(number)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.template.pid, signal.SIGKILL)
         host.end_children(is_foreign)
+
+
+def _kill_family(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)  # it cannot fork any more
+    host.kill_descendants(pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # it may not lead its group yet

@@ -37,6 +37,7 @@ from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
 from scaler_protocol.errors import ScalerError, describe
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import (
+    AgentStatus,
     Blocked,
     Cancel,
     Done,
@@ -71,6 +72,7 @@ from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.nesting import Nesting
 from scaler_worker.agent.core.records import AgentConfig, Entry, WorkerRecord, run_ids
 from scaler_worker.agent.core.result_buffer import ResultBuffer
+from scaler_worker.agent.core.snapshot import HostStats, agent_status
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 from scaler_worker.ipc.inputs import with_inputs
@@ -191,6 +193,28 @@ class AgentCore:
         return min(
             self.in_flight.check_at, self._nesting.probe_at, self._rotate_at, self.workers.due(), self._failed.due
         )
+
+    # --- queries of the shell ---------------------------------------------------------------------------------------
+
+    @property
+    def has_running(self) -> bool:
+        """Whether a worker executes tasks and does not wait for other tasks."""
+        return bool(self.workers.running)
+
+    def is_swept(self, number: int) -> bool:
+        """Whether the results of this worker are read at intervals, many per wake-up, instead of each at once."""
+        worker = self.workers.by_number.get(number)
+        return worker is not None and any(datagram.is_swept for datagram in worker.datagrams)
+
+    def sweep_seconds(self, numbers: Iterable[int]) -> float:
+        """How long the results of these workers may stay unread before one of them could run out of work."""
+        return self.in_flight.sweep_seconds(numbers)
+
+    def take_status(self, stats: HostStats) -> AgentStatus:
+        """The status to report to the scheduler; its deaths are those since the last call."""
+        status = agent_status(self.workers, len(self.in_flight.waiting), stats)
+        self.workers.deaths.clear()
+        return status
 
     # --- messages of the scheduler ----------------------------------------------------------------------------------
 

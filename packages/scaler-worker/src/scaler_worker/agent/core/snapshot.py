@@ -1,0 +1,40 @@
+"""Snapshot: the agent's process, its host and its workers as one AgentStatus. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scaler_protocol.messages import AgentStatus
+from scaler_worker.agent.core.workers import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class HostStats:
+    """What the shell measures: CPU in cores, memory in bytes; of the workers by process id."""
+
+    cpu: float
+    rss: int
+    free: int
+    worker_cpus: Mapping[int, float]
+    worker_rsses: Mapping[int, int]
+
+
+def agent_status(workers: Workers, queued: int, stats: HostStats) -> AgentStatus:
+    """The status of an agent with `queued` waiting runs; workers that are not ready yet are left out."""
+    alive = [worker for worker in workers if worker.pid]
+    entries = [worker.next_entry() for worker in alive]
+    return AgentStatus(
+        cpu=stats.cpu,
+        rss=stats.rss,
+        free=stats.free,
+        queued=queued,
+        names=[worker.name for worker in alive],
+        pids=[worker.pid for worker in alive],
+        states=[worker.state for worker in alive],
+        runs=[entry[0] if entry else 0 for entry in entries],
+        cpus=[stats.worker_cpus.get(worker.pid, 0.0) for worker in alive],
+        rsses=[stats.worker_rsses.get(worker.pid, 0) for worker in alive],
+        queues=[max(0, len(worker.entries()) - 1) for worker in alive],
+        deaths=list(workers.deaths),
+    )

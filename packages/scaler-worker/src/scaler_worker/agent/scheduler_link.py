@@ -1,0 +1,113 @@
+"""SchedulerLink: the agent's link to the scheduler on an asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from scaler_io.links.events import LinkDown, LinkUp, UplinkEvent
+from scaler_io.links.uplink import LinkState
+from scaler_io.transport.in_process import AnyDialer
+from scaler_protocol.handshake import Goodbye
+from scaler_protocol.messages import Message
+from scaler_worker.ipc.shared_state import SharedState
+
+LOGGER: Final = logging.getLogger("scaler")
+UNSENT_LIMIT: Final = 32 * 1024 * 1024
+"""Bytes queued for the scheduler beyond which results stay in the pipes (back-pressure)."""
+
+
+class SchedulerLink:
+    """Receives, sends, and watches the descriptors of the connection; `take_turn` is called when one is readable.
+
+    Workers learn from `shared` which scheduler and which object storage they work for.
+    """
+
+    def __init__(self, dialer: AnyDialer, shared: SharedState, take_turn: Callable[[], None]) -> None:
+        self.connected = asyncio.Event()
+        """Set with each connection to a scheduler."""
+        self._dialer, self._shared, self._take_turn = dialer, shared, take_turn
+        self._loop = asyncio.get_running_loop()
+        self._due = 0.0
+        self._has_input = self._was_up = False
+        self._epoch = (0, True)
+        self._filenos: tuple[int, ...] = ()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether messages reach the scheduler at once."""
+        return self._dialer.uplink.state is LinkState.UP
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the scheduler does not read as fast as the agent writes."""
+        return self._dialer.uplink.kept_bytes > UNSENT_LIMIT
+
+    def receive(self, now: float) -> list[UplinkEvent]:
+        """What has arrived, and what has become of the connection; asks the socket only if it may have something."""
+        if not self._has_input and now < self._due:
+            return []
+        self._has_input = False
+        events = self._dialer.turn(now)
+        self._note(events)
+        uplink = self._dialer.uplink
+        if self._epoch != (uplink.epoch, uplink.state is LinkState.DOWN):
+            self._watch()
+        return events
+
+    def send(self, message: Message) -> None:
+        """Send with the next `flush`; raises ProtocolError for a message that cannot be encoded."""
+        self._dialer.uplink.send(message)
+
+    def flush(self, now: float) -> list[UplinkEvent]:
+        """Write what there is to send; returns what has become of the connection."""
+        events = self._dialer.flush(now)
+        if events:
+            self._note(events)
+        return events
+
+    def readable(self) -> bool:
+        """Whether input is left; also re-arms the descriptor's edge."""
+        self._has_input = self._has_input or self._dialer.readable()
+        return self._has_input
+
+    def due(self) -> float:
+        """When `receive` is due although nothing has arrived."""
+        self._due = self._dialer.uplink.due()
+        return self._due
+
+    def close(self, now: float, farewell: str) -> None:
+        """Say Goodbye with a reason, if there is one, and disconnect."""
+        if farewell:
+            self._dialer.uplink.send(Goodbye(farewell))
+            self._dialer.flush(now)
+        for descriptor in self._filenos:
+            self._loop.remove_reader(descriptor)
+        self._dialer.close()
+
+    def _note(self, events: list[UplinkEvent]) -> None:
+        for event in events:
+            if isinstance(event, LinkUp):
+                self._was_up = True
+                self._shared.follow(event.welcome.incarnation, event.welcome.storage_address)
+                self.connected.set()
+                LOGGER.info("connected to the scheduler")
+            elif isinstance(event, LinkDown) and self._was_up:
+                self._was_up = False
+                LOGGER.warning("the connection to the scheduler is lost (%s); reconnecting", event.reason)
+
+    def _watch(self) -> None:
+        """Watch the descriptors of the link after its connection has changed."""
+        uplink, filenos = self._dialer.uplink, self._dialer.filenos()
+        self._epoch = uplink.epoch, uplink.state is LinkState.DOWN
+        for descriptor in self._filenos:
+            self._loop.remove_reader(descriptor)
+        for descriptor in filenos:
+            self._loop.add_reader(descriptor, self._read)
+        self._filenos = filenos
+
+    def _read(self) -> None:
+        self._has_input = True
+        self._take_turn()

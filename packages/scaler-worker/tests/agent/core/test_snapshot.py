@@ -1,0 +1,34 @@
+"""What an agent reports of its workers."""
+
+from __future__ import annotations
+
+from scaler_protocol.codec import encode
+from scaler_protocol.messages import WorkerState
+from scaler_worker.agent.core.core import AgentCore
+from scaler_worker.agent.core.events import StartWorker, WorkerDied
+from scaler_worker.agent.core.records import NO_RUN, AgentConfig
+from scaler_worker.agent.core.snapshot import HostStats
+from scaler_worker.ipc.frames import WorkerReady
+
+STATS = HostStats(0.5, 1000, 5, {41: 0.25, 99: 1.0}, {41: 700})
+
+
+def test_workers_are_reported_from_when_they_are_ready() -> None:
+    core = AgentCore(AgentConfig(2, "agent", "host", names=("anna", "bert")))
+    assert [effect.worker for effect in core.settle(0.0) if isinstance(effect, StartWorker)] == [0, 1]
+    assert core.take_status(STATS).names == []
+    core.handle(0, WorkerReady(41), 0.0)
+    status = core.take_status(STATS)
+    assert (status.cpu, status.rss, status.free, status.queued) == (0.5, 1000, 5, 0)
+    assert (status.names, status.pids, status.states) == (["anna"], [41], [WorkerState.IDLE])
+    assert (status.runs, status.queues, status.cpus, status.rsses) == ([0], [0], [0.25], [700])
+    assert encode(status)
+
+
+def test_each_death_is_reported_once() -> None:
+    core = AgentCore(AgentConfig(1, "agent", "host", names=("anna",)))
+    core.settle(0.0)
+    core.handle(0, WorkerReady(41), 0.0)
+    core.handle(0, WorkerDied("was killed by SIGKILL", NO_RUN), 0.0)
+    assert core.take_status(STATS).deaths == ["anna (process 41) was killed by SIGKILL"]
+    assert core.take_status(STATS).deaths == []
