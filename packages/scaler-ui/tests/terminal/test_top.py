@@ -63,6 +63,8 @@ def drive(listening: Listening, steps: Steps, size: tuple[int, int] = (120, 40))
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
             await steps(app, pilot)
+            # As users do: an app that is taken down without an exit goes on to draw on parts that are gone.
+            await pilot.exit(None)
 
     asyncio.run(work())
 
