@@ -600,8 +600,15 @@ def test_a_worker_that_says_nonsense_is_replaced(scheduler: Any, cluster: Start)
         reply = REPLY.pack(kind, 77, 4, runtime.current()._run, 0, 0, 0, 0, 0, 0) + b"what"
         runtime._runner._write(reply)
 
-    for kind in range(1, 9):
-        scheduler.run(lie, (kind,))
+    def is_over(task: int) -> bool:
+        returned = {run for message in scheduler.heard(Returned) for run in message.runs}
+        return task in scheduler.done or scheduler.runs[task] in returned
+
+    for kind in (*range(1, 10), 200):
+        [lied] = scheduler.run(lie, (kind,))
+        # A death is charged to what the worker runs by then, which must be the task that lied.
+        scheduler.until(lambda lied=lied: is_over(lied))
+        assert lied not in scheduler.done or scheduler.done[lied][0] != Status.RAISED
         assert scheduler.results(scheduler.run(abs, (-1,))) == [1]
     assert agent.process.poll() is None
 
