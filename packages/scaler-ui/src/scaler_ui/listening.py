@@ -61,8 +61,12 @@ class Listening:
         while not condition(self.model):
             if self.now >= until:
                 raise NoStatusError(advice(self.address))
-            self._subscriber.wait(_LOOK_SECONDS)
-            self.look()
+            self.step()
+
+    def step(self) -> None:
+        """Wait a moment for messages, and process those that have arrived."""
+        self._subscriber.wait(_LOOK_SECONDS)
+        self.look()
 
     def close(self) -> None:
         """Leave."""

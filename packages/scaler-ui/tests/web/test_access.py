@@ -85,7 +85,7 @@ def test_without_the_token_nothing_is_answered(cookie: str) -> None:
 
 def test_a_token_is_drawn_where_other_hosts_can_reach_the_pages() -> None:
     def options(host: str, token: str | None = None) -> WebOptions:
-        return WebOptions(Address("127.0.0.1", 1), host, 8081, token, ())
+        return WebOptions(Address("127.0.0.1", 1), host, 8081, token, (), None)
 
     assert token_for(options("127.0.0.1")) is None and token_for(options("::1")) is None
     assert token_for(options("127.0.0.1", "mine")) == token_for(options("0.0.0.0", "mine")) == "mine"

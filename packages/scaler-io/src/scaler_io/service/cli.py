@@ -50,6 +50,8 @@ class Command(Generic[T]):
     example: str = ""
     kind: str = ""
     """Of a program that reads one table of an array [[section]]: the `type` of that table."""
+    kind_key: str = ""
+    """The option that tells several tables of one kind apart."""
 
     def __post_init__(self) -> None:
         fields = {field.name for field in dataclasses.fields(cast(Any, self.config))}
@@ -74,6 +76,10 @@ class Command(Generic[T]):
         except ValueError as error:
             self.refuse(error)
 
+    def parse(self, words: Sequence[str], environ: Mapping[str, str] | None = None) -> T:
+        """The configuration as `read` makes it; an error is a ValueError. There is neither help nor completion."""
+        return self.config(**self._values(self._parser(), words, os.environ if environ is None else environ))
+
     def refuse(self, reason: object) -> NoReturn:
         """End the program with one line on stderr and exit code 2."""
         print(f"{self.program}: {one_line(str(reason))}", file=sys.stderr)
@@ -84,7 +90,7 @@ class Command(Generic[T]):
     ) -> dict[str, object]:
         self._check_names(words)
         file, from_words = self._from_words(parser, words)
-        given = {**self._from_file(file), **self._from_environment(environ), **from_words}
+        given = {**self._from_file(file, from_words), **self._from_environment(environ), **from_words}
         values: dict[str, object] = {}
         for option in self.options:
             if option.destination in given:
@@ -170,7 +176,7 @@ class Command(Generic[T]):
                 given[option.destination] = Given(option.environment, text.split(",") if option.repeated else [text])
         return given
 
-    def _from_file(self, path: str | None) -> dict[str, Given]:
+    def _from_file(self, path: str | None, from_words: Mapping[str, Given]) -> dict[str, Given]:
         """The options in the program's table of a TOML file, by destination."""
         if path is None:
             return {}
@@ -178,7 +184,7 @@ class Command(Generic[T]):
         advice = {field_name(name): refusal.advice for refusal in self.refusals for name in refusal.names}
         where = f"{path} [{self.section}]"
         given: dict[str, Given] = {}
-        for key, value in self._table(path, by_key).items():
+        for key, value in self._table(path, by_key, from_words).items():
             option = by_key.get(field_name(key))
             if option is None:
                 if field_name(key) in advice:
@@ -189,7 +195,7 @@ class Command(Generic[T]):
             given[option.destination] = _from_toml(f"{where} {key}", option, value)
         return given
 
-    def _table(self, path: str, keys: Iterable[str]) -> dict[str, object]:
+    def _table(self, path: str, keys: Iterable[str], from_words: Mapping[str, Given]) -> dict[str, object]:
         """The program's own table; the others belong to other programs."""
         try:
             with open(path, "rb") as file:
@@ -203,17 +209,22 @@ class Command(Generic[T]):
                 raise UsageError(f"{path}: {key} stands outside every table; put it under [{self.section}]")
         table = tables.get(self.section, {})
         if self.kind:
-            table = self._table_of_kind(path, table)
+            table = self._table_of_kind(path, table, from_words)
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {self.section} must be one table, [{self.section}]")
         if self.section not in tables and (nearest := _nearest(self.section, tables)):
             raise UsageError(f"{path}: no table {self.section}{nearest}")
         return table
 
-    def _table_of_kind(self, path: str, tables: object) -> dict[str, object]:
-        """The one table of an array whose `type` is the program's kind, without that key."""
+    def _table_of_kind(self, path: str, tables: object, from_words: Mapping[str, Given]) -> dict[str, object]:
+        """The one table of an array whose `type` is the program's kind, without that key.
+
+        Several are told apart by the option that the command line gives for `kind_key`.
+        """
         entries = tables if isinstance(tables, list) else [tables] if tables else []
         found = [entry for entry in entries if isinstance(entry, dict) and entry.get("type") == self.kind]
+        if len(found) > 1 and (key := from_words.get(self.kind_key)):
+            found = [entry for entry in found if _value_of(entry, self.kind_key) == key.texts[0]]
         if len(found) != 1:
             number = f"{len(found)} tables" if found else "no table"
             raise UsageError(f'{path}: {number} [[{self.section}]] with type = "{self.kind}"; it needs exactly one')
@@ -228,6 +239,11 @@ class Command(Generic[T]):
         if option.environment:
             sources.insert(1, f"in {option.environment}")
         return f"missing {name}: give it {' or '.join(sources)}"
+
+
+def _value_of(table: Mapping[str, object], destination: str) -> object:
+    """The value of an option in a table, whose keys may have dashes or underscores."""
+    return next((value for key, value in table.items() if field_name(key) == destination), None)
 
 
 def _declare(parser: argparse.ArgumentParser, option: Option) -> None:

@@ -9,7 +9,8 @@ import sys
 from dataclasses import dataclass
 
 from scaler_io.service.cli import Command
-from scaler_io.service.options import Option, Refusal, whole_number
+from scaler_io.service.options import PARENT_PID, Option, Refusal, whole_number
+from scaler_io.service.process import die_with_parent
 from scaler_protocol.addresses import Address
 from scaler_ui import programs
 from scaler_ui.listening import Listening
@@ -26,6 +27,7 @@ class WebOptions:
     port: int
     token: str | None
     name: tuple[str, ...]
+    parent_pid: int | None
 
 
 COMMAND = Command(
@@ -54,6 +56,7 @@ COMMAND = Command(
             metavar="NAME",
             repeated=True,
         ),
+        PARENT_PID,
     ),
     refusals=(
         Refusal(("--gui-address",), "say --host and --port"),
@@ -78,6 +81,8 @@ def main() -> int:
 
 def _main() -> None:
     options = COMMAND.read()
+    if options.parent_pid is not None:
+        die_with_parent(options.parent_pid)
     token = token_for(options)
     _check_free(options)
     listening = Listening(options.address)

@@ -189,6 +189,7 @@ def manager_command(
         description=description,
         section="worker_manager",
         kind=kind,
+        kind_key="worker_manager_id",
         config=config,
         options=(*(option for option in MANAGER_OPTIONS if option.destination not in own), *options),
         refusals=REFUSED,

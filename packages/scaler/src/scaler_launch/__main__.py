@@ -1,0 +1,107 @@
+"""`scaler`: starts the cluster that a TOML file describes, and answers questions about a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from scaler_io.service.process import main_guard
+
+PROGRAM: Final = "scaler"
+HELP: Final = """\
+usage: scaler FILE.toml                          start the cluster that a file describes
+       scaler init [FILE.toml]                   write a commented file to start from
+       scaler check FILE.toml                    check a file without starting anything
+       scaler status SCHEDULER_ADDRESS [--json]  who is there, what waits, what scales, and why
+       scaler wait SCHEDULER_ADDRESS --workers N wait until N workers are connected
+
+example:
+  scaler init cluster.toml && scaler cluster.toml"""
+
+
+def main() -> int:
+    """Run the command; returns the exit code."""
+    return main_guard(PROGRAM, lambda: run(sys.argv[1:]))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command that these words name; raises ValueError for wrong usage."""
+    if not words or words[0] in ("-h", "--help"):
+        print(HELP, file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    commands: Mapping[str, Callable[[Sequence[str]], int]] = {
+        "init": _init,
+        "check": _check,
+        "status": _status,
+        "wait": _wait,
+    }
+    if words[0] in commands:
+        return commands[words[0]](words[1:])
+    return _start(_one_path(words, "scaler"))
+
+
+def _one_path(words: Sequence[str], usage: str) -> Path:
+    if words[:1] in (["--config"], ["-c"]):
+        words = words[1:]
+    if len(words) != 1 or words[0].startswith("-"):
+        raise ValueError(f"{usage}: give one TOML file; `scaler -h` shows the commands")
+    return Path(words[0])
+
+
+def _start(path: Path) -> int:
+    import asyncio
+
+    from scaler_io.service.process import ending
+    from scaler_launch.cluster_file import read_cluster
+    from scaler_launch.supervisor import ServiceFailedError, supervise
+
+    cluster = read_cluster(path)
+
+    async def serve() -> int:
+        try:
+            await supervise(cluster.services, ending(None))
+        except ServiceFailedError as failure:
+            print(f"scaler: {failure}", file=sys.stderr)
+            return failure.code
+        return 0
+
+    return asyncio.run(serve())
+
+
+def _init(words: Sequence[str]) -> int:
+    path = _one_path(words or ["cluster.toml"], "scaler init")
+    text = Path(__file__).with_name("starter.toml").read_text("utf-8")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ValueError(f"{path} exists already; name another file") from None
+    print(f"{path} is written; start the cluster with: scaler {path}")
+    return 0
+
+
+def _check(words: Sequence[str]) -> int:
+    from scaler_launch.cluster_file import read_cluster
+
+    path = _one_path(words, "scaler check")
+    cluster = read_cluster(path)
+    print(f"{path} is right; it starts: {', '.join(service.name for service in cluster.services)}")
+    return 0
+
+
+def _status(words: Sequence[str]) -> int:
+    from scaler_launch import status
+
+    return status.show(words)
+
+
+def _wait(words: Sequence[str]) -> int:
+    from scaler_launch import status
+
+    return status.wait(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""`scaler status` and `scaler wait`: what a scheduler's monitor reports, in words or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scaler_io.service.cli import Command
+from scaler_io.service.options import Option, positive_seconds, whole_number
+from scaler_protocol.addresses import Address
+from scaler_protocol.monitoring import MonitorStatus
+from scaler_ui.listening import Listening
+from scaler_ui.model.model import MonitorModel
+
+_ADDRESS: Final = Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusOptions:
+    """The command line of `scaler status`."""
+
+    address: Address
+    json: bool
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitOptions:
+    """The command line of `scaler wait`."""
+
+    address: Address
+    workers: int
+    timeout_seconds: float
+
+
+STATUS: Final = Command(
+    program="scaler status",
+    description="Show who is connected to a scheduler, what waits, what scales, and why.",
+    section="status",
+    config=StatusOptions,
+    options=(
+        _ADDRESS,
+        Option(("--json",), "print JSON", default=False, flag=True),
+        Option(("--timeout-seconds", "-t"), "how long to wait for an answer", positive_seconds, default=5.0),
+    ),
+    example="scaler status tcp://127.0.0.1:2345",
+)
+WAIT: Final = Command(
+    program="scaler wait",
+    description="Wait until a number of workers is connected.",
+    section="wait",
+    config=WaitOptions,
+    options=(
+        _ADDRESS,
+        Option(("--workers", "-n"), "how many", whole_number(0)),
+        Option(("--timeout-seconds", "-t"), "how long to wait at most", positive_seconds, default=300.0),
+    ),
+    example="scaler wait tcp://127.0.0.1:2345 --workers 8",
+)
+
+
+def show(words: Sequence[str]) -> int:
+    """Print the status; returns the exit code. Raises NoStatusError if no scheduler answers."""
+    options = STATUS.read(words)
+    listening = Listening(options.address.beside(2))
+    try:
+        # The second status follows the tasks that have not ended.
+        listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
+    finally:
+        listening.close()
+    shown = summary(listening.model)
+    print(json.dumps(shown, indent=2) if options.json else as_text(shown))
+    return 0
+
+
+def wait(words: Sequence[str]) -> int:
+    """Wait for workers; returns 0, or 1 after the time limit. Raises NoStatusError if no scheduler answers."""
+    options = WAIT.read(words)
+    listening = Listening(options.address.beside(2))
+    try:
+        listening.wait_for(lambda model: model.status is not None, min(options.timeout_seconds, 30.0))
+        status = listening.model.status
+        assert status is not None
+        until = listening.now + options.timeout_seconds
+        while workers(status) < options.workers:
+            if listening.now >= until:
+                print(
+                    f"scaler wait: {workers(status)} of {options.workers} workers after {options.timeout_seconds:g} s"
+                )
+                return 1
+            listening.step()
+            status = listening.model.status or status
+    finally:
+        listening.close()
+    print(f"{workers(status)} workers are connected")
+    return 0
+
+
+def workers(status: MonitorStatus) -> int:
+    """Connected workers that take tasks."""
+    return sum(status.agent_workers)
+
+
+def summary(model: MonitorModel) -> dict[str, Any]:
+    """The status as JSON values: sizes in workers and tasks."""
+    status = model.status
+    assert status is not None
+    rows = zip(
+        status.managers, status.manager_kinds, status.manager_hosts, status.manager_maximums, status.manager_desired,
+        status.manager_joined, status.manager_starting, status.manager_draining, status.manager_reasons,
+        status.manager_failures, status.manager_pauses, strict=True,
+    )  # fmt: skip
+    names = (
+        "id", "kind", "host", "maximum", "desired", "joined", "starting", "draining", "reason", "failure",
+        "paused_seconds",
+    )  # fmt: skip
+    hosts: Counter[tuple[str, str, str]] = Counter()
+    for host, manager, capabilities, size in zip(
+        status.agent_hosts, status.agent_managers, status.agent_capabilities, status.agent_workers, strict=True
+    ):
+        hosts[host, manager, capabilities] += size
+    return {
+        "scheduler": {"address": status.address, "uptime_seconds": round(status.uptime, 1)},
+        "clients": len(status.client_sessions),
+        "tasks": {
+            "waiting": status.waiting,
+            "held": status.held,
+            "running_or_queued": status.assigned,
+            "succeeded": status.succeeded,
+            "failed": status.raised + status.failed,
+            "cancelled": status.cancelled,
+        },
+        "workers": [
+            {"host": host, "manager": manager, "capabilities": capabilities, "workers": size}
+            for (host, manager, capabilities), size in sorted(hosts.items())
+        ],
+        "managers": [dict(zip(names, row, strict=True)) for row in rows],
+    }
+
+
+def as_text(shown: dict[str, Any]) -> str:
+    """A summary as lines for people."""
+    tasks, lines = shown["tasks"], []
+    lines.append(f"scheduler {shown['scheduler']['address']}, up {shown['scheduler']['uptime_seconds']:g} s")
+    lines.append(f"clients   {shown['clients']}")
+    lines.append("tasks     " + ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in tasks.items()))
+    lines.append(f"workers   {sum(row['workers'] for row in shown['workers'])}")
+    for row in shown["workers"]:
+        manager = row["manager"] or "started by hand"
+        lines.append(f"  {row['workers']:>5} on {row['host']} ({manager}) {row['capabilities']}".rstrip())
+    for row in shown["managers"]:
+        maximum = "no limit" if row["maximum"] < 0 else f"at most {row['maximum']}"
+        lines.append(
+            f"manager   {row['id']} ({row['kind']} on {row['host']}, {maximum}): {row['desired']} wanted, "
+            f"{row['joined']} joined, {row['starting']} starting, {row['draining']} draining"
+        )
+        lines.append(f"          why: {row['reason']}")
+        if row["failure"]:
+            paused = f"; paused for {row['paused_seconds']:.0f} s" if row["paused_seconds"] else ""
+            lines.append(f"          failure: {row['failure']}{paused}")
+    if not shown["managers"] and not shown["workers"]:
+        lines.append("no workers and no worker manager: start some with scaler_cluster or scaler_worker_manager")
+    return "\n".join(lines)

@@ -1,0 +1,190 @@
+"""The launcher's processes: started in order, each when the one before is ready, and ended together.
+
+Every service is a session of its own, so that Ctrl-C in a terminal reaches the launcher alone. Each ends with this
+process (`--parent-pid`), however that ends. What services print passes through; the last lines of each are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psutil
+
+from scaler_launch.cluster_file import Service
+
+READY_SECONDS: Final = 30.0
+"""How long a service may take until it can be reached."""
+END_SECONDS: Final = 1.5
+"""How long a service may take to end before it is told again, and then is killed."""
+LAST_LINES: Final = 10
+"""Lines quoted of a service that has failed."""
+_LINE_BYTES: Final = 1 << 20
+
+
+class ServiceFailedError(Exception):
+    """A service has ended, or did not become ready; `code` is the launcher's exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class RunningService:
+    """One started service."""
+
+    def __init__(self, service: Service, process: asyncio.subprocess.Process) -> None:
+        self.service, self.process = service, process
+        self.ended = asyncio.ensure_future(process.wait())
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._output = asyncio.ensure_future(self._pass_on())
+
+    @classmethod
+    async def start(cls, service: Service) -> RunningService:
+        """Start it; returns when it is ready. Raises ServiceFailedError."""
+        reading, writing = os.pipe()
+        words = [*service.words, "--parent-pid", str(os.getpid())]
+        if service.reports_ready:
+            words += ["--ready-fd", str(writing)]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(writing,) if service.reports_ready else (),
+                limit=_LINE_BYTES,
+            )
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        started = cls(service, process)
+        try:
+            if service.reports_ready:
+                await started._wait_ready(reading)
+        except BaseException:
+            await started.end()
+            raise
+        finally:
+            os.close(reading)
+        return started
+
+    async def _wait_ready(self, reading: int) -> None:
+        """Wait for the line that the service writes when it can be reached; at its end the pipe is readable, too."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(reading, readable.set)
+        try:
+            await asyncio.wait_for(readable.wait(), READY_SECONDS)
+        except asyncio.TimeoutError:
+            raise ServiceFailedError(f"the {self.service.name} is not ready after {READY_SECONDS:g} s", 1) from None
+        finally:
+            loop.remove_reader(reading)
+        if not os.read(reading, 4096):
+            raise await self.failure()
+
+    async def failure(self) -> ServiceFailedError:
+        """Why and how it has ended, with its last lines."""
+        code = await self.ended
+        await self._output
+        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        quoted = "".join(f"\n  | {line}" for line in self._last)
+        lines = f"; its last lines:{quoted}" if quoted else ""
+        return ServiceFailedError(
+            f"the {self.service.name} has ended with {how}{lines}", code if code >= 0 else 128 - code
+        )
+
+    async def _pass_on(self) -> None:
+        """Write what it prints to our own output, and remember the last lines."""
+        stream = self.process.stdout
+        assert stream is not None
+        while True:
+            try:
+                line = await stream.readline()
+            except ValueError:  # a line longer than the limit, of which the rest follows
+                continue
+            if not line:
+                return
+            self._last.append(line.decode("utf-8", "replace").rstrip("\n"))
+            with contextlib.suppress(OSError):  # nobody reads any more: the service goes on
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+
+    async def end(self) -> None:
+        """Have it end: SIGTERM, which many programs take twice for "at once", and SIGKILL for all that is left."""
+        descendants = _descendants(self.process.pid)
+        for _ in range(2):
+            if self.ended.done():
+                break
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+            await asyncio.wait((self.ended,), timeout=END_SECONDS)
+        if not self.ended.done():
+            descendants += _descendants(self.process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.ended
+        for process in descendants:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        await asyncio.wait((self._output,), timeout=END_SECONDS)
+        self._output.cancel()
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return found
+
+
+async def supervise(services: Sequence[Service], stop: asyncio.Event) -> None:
+    """Start services in order and run them until `stop` is set; raises ServiceFailedError when one has ended.
+
+    At the end all are ended, the last one first.
+    """
+    running: list[RunningService] = []
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        for service in services:
+            starting = asyncio.ensure_future(RunningService.start(service))
+            try:
+                await _first_of([starting, stopping], running)
+            except BaseException:
+                await _cancel(starting)
+                raise
+            if stopping.done():
+                await _cancel(starting)
+                return
+            running.append(await starting)
+            print(f"scaler: the {service.name} runs", flush=True)
+        await _first_of([stopping], running)
+    finally:
+        stopping.cancel()
+        for each in reversed(running):
+            await each.end()
+
+
+async def _first_of(futures: Sequence[asyncio.Future[Any]], running: Sequence[RunningService]) -> None:
+    """Wait for one of the futures; raises ServiceFailedError if a service ends before."""
+    ended: dict[asyncio.Future[Any], RunningService] = {each.ended: each for each in running}
+    await asyncio.wait((*futures, *ended), return_when=asyncio.FIRST_COMPLETED)
+    if not any(future.done() for future in futures):
+        raise await next(each for future, each in ended.items() if future.done()).failure()
+
+
+async def _cancel(starting: asyncio.Future[RunningService]) -> None:
+    """Cancel a start, and end what it may have started meanwhile."""
+    starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError, ServiceFailedError):
+        await (await starting).end()

@@ -1,0 +1,83 @@
+"""Cluster files: what they start, and the errors that name file, table and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaler_launch import __main__ as program
+from scaler_launch.cluster_file import read_cluster
+
+SCHEDULER = '[scheduler]\naddress = "tcp://127.0.0.1:2345"\n'
+MANAGER = '[[worker_manager]]\ntype = "baremetal_native"\nworker_manager_id = "{id}"\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "cluster.toml"
+
+
+def test_the_starter_file_is_right(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.run(["init", str(file)]) == 0
+    assert program.run(["check", str(file)]) == 0
+    names = "object storage server, scheduler, worker manager local, web page"
+    assert names in capsys.readouterr().out
+    with pytest.raises(ValueError, match="exists already"):
+        program.run(["init", str(file)])
+
+
+def test_services_start_in_order_and_are_told_of_each_other(file: Path) -> None:
+    gui = "[gui]\nport = 0\n"
+    storage = '[object_storage_server]\nbind_address = "tcp://0.0.0.0:9000"\ninsecure = true\n'
+    managers = MANAGER.format(id="a") + MANAGER.format(id="b")
+    file.write_text(gui + managers + SCHEDULER + storage + "[top]\nonce = true\n", encoding="utf-8")
+    cluster = read_cluster(file)
+    assert [service.name for service in cluster.services] == [
+        "object storage server", "scheduler", "worker manager a", "worker manager b", "web page",
+    ]  # fmt: skip
+    _, scheduler, first, _, page = (service.words for service in cluster.services)
+    assert scheduler[2:4] == ("--object-storage-address", "tcp://127.0.0.1:9000")
+    assert first[2:4] == ("baremetal_native", "tcp://127.0.0.1:2345")
+    assert page[2] == "tcp://127.0.0.1:2347"
+
+
+def test_what_a_table_says_itself_wins(file: Path) -> None:
+    file.write_text(
+        SCHEDULER + 'object-storage-address = "tcp://h:1"\n' + MANAGER.format(id="a") + 'address = "tcp://h:2"\n',
+        encoding="utf-8",
+    )
+    scheduler, manager = read_cluster(file).services
+    assert "--object-storage-address" not in scheduler.words and "tcp://127.0.0.1:2345" not in manager.words
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "no table of a service"),
+        ("[top]\n", "no table of a service"),
+        ("[shceduler]\n", r"unknown table \[shceduler\]; did you mean \[scheduler\]"),
+        (SCHEDULER + "protcted = true\n", r"\[scheduler\]: unknown key protcted; did you mean protected"),
+        (SCHEDULER + "[gui]\nprot = 1\n", r"\[gui\]: unknown key prot; did you mean port"),
+        ("[scheduler]\n", "missing ADDRESS"),
+        ('[scheduler]\naddress = "tcp://127.0.0.1:0"\n', "port 0 is for tests"),
+        (SCHEDULER + '[[worker_manager]]\nworker_manager_id = "a"\n', "say which kind"),
+        (SCHEDULER + '[[worker_manager]]\ntype = "slrm"\n', "unknown kind"),
+        (SCHEDULER + MANAGER.format(id="a") + MANAGER.format(id="a"), "2 have the worker_manager_id 'a'"),
+        (SCHEDULER + MANAGER.format(id="a") + "mode = 3\n", "'3' is not one of dynamic, fixed"),
+        ("[scheduler\n", "not TOML"),
+    ],
+)
+def test_errors_name_file_table_and_key(file: Path, text: str, fault: str) -> None:
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=fault):
+        program.run(["check", str(file)])
+
+
+def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.run(["--help"]) == 0 and "scaler init" in capsys.readouterr().out
+    assert program.run([]) == 2
+    with pytest.raises(ValueError, match="give one TOML file"):
+        program.run(["a", "b"])
+    with pytest.raises(ValueError, match="No such file"):
+        program.run([str(tmp_path / "missing.toml")])
