@@ -261,14 +261,14 @@ class Caller:
         core = self.core
         left = (
             core._outstanding,
-            core._waiting,
+            core._queue,
             core._releases._tasks,
             core._pending_inputs,
-            core._blocked,
+            core._blocked_runs,
             core._replies,
         )
         assert not any(left), (self.name, left)
-        assert core._used == 0
+        assert core._queue._used == 0
 
 
 class WorldClient(Caller):

@@ -69,7 +69,7 @@ def test_one_that_only_takes_its_time_is_not_cut_off() -> None:
 
 def test_a_client_with_more_than_its_credit_waits_for_its_own_tasks() -> None:
     world = World(hosts=[2], clients=2)
-    world.client.core._credit = 2000
+    world.client.core._queue.credit = 2000
     futures = world.client.submit(*plans(200, 0.002))
     world.run(0.1)
     session = world.scheduler.session(world.client)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from scaler_client.core.core import MESSAGE_TASKS, ClientCore
+from scaler_client.core.call_queue import MESSAGE_TASKS
+from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, Print, Transmit
 from scaler_client.core.events import (
     BlockingChanged,

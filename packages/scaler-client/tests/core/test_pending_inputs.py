@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from scaler_client.core.effects import DumpInputs
+from scaler_client.core.events import InputDumped
 from scaler_client.core.pending_inputs import POLL_SECONDS, PendingInputs
 from scaler_client.core.records import CallGroup, Dump, Outcome, OutstandingCall, ResentCall
 from scaler_protocol.messages import Group, Inputs, NeedInputs, Status
@@ -58,7 +59,7 @@ def test_what_must_be_serialized_is_asked_for_once_and_sent_to_all_that_want_it(
     assert awaited.answer(outstanding, 0.0) == (None, DumpInputs({1: value})) and awaited.due is None
     awaited.ask(NeedInputs([3], [1]), outstanding)
     assert awaited.answer(outstanding, 0.0) == (None, None)
-    awaited.dumped(1, (Status.RAISED, b"error"))
+    awaited.dumped(InputDumped(1, (Status.RAISED, b"error")), 0.0)
     inputs, dumps = awaited.answer(outstanding, 0.0)
     assert inputs == Inputs((2, 3), (1, 1), (Status.RAISED,) * 2, Payloads([b"error"] * 2)) and dumps is None
     assert not awaited
@@ -70,7 +71,7 @@ def test_what_was_serialized_for_nobody_is_dropped() -> None:
     awaited.ask(NeedInputs([2], [1]), outstanding)
     awaited.answer(outstanding, 0.0)
     assert awaited.answer({}, 0.0) == (None, None) and awaited
-    awaited.dumped(1, (Status.VALUE, b"late"))
+    awaited.dumped(InputDumped(1, (Status.VALUE, b"late")), 0.0)
     assert awaited.answer({}, 0.0) == (None, None) and not awaited
-    awaited.dumped(1, (Status.VALUE, b"twice"))
+    awaited.dumped(InputDumped(1, (Status.VALUE, b"twice")), 0.0)
     assert not awaited

@@ -1,6 +1,6 @@
 """ClientCore: the state of outstanding calls, and the messages that follow from it. Pure, no IO.
 
-Theory. A task is *waiting* (submitted here, not sent), *sent*, or gone: its outcome was delivered, or it was cancelled.
+Theory. A task is *waiting* (in the queue, not sent), *sent*, or gone: its outcome was delivered, or it was cancelled.
 The core keeps its call until then, because a restarted scheduler may request it again.
 
     submit ─▶ waiting ──credit──▶ sent ──Done──▶ delivered         cancel: any ─▶ gone, without delivery
@@ -13,16 +13,19 @@ that *resumed* lost no message. Otherwise the scheduler was restarted or has dro
 Reconcile with the tasks it wants, and the scheduler requests those that no process holds. When the link is refused or
 lost, all tasks fail, and so do later ones until a link is up.
 
+The core runs no code of users: what may, the shell does, and reports it as an event.
+
 Invariants (`check`): a waiting or sent task is outstanding; the credit in use is the total weight of the sent tasks.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from scaler_client.core.blocked_runs import BlockedRuns
+from scaler_client.core.call_queue import CallQueue
 from scaler_client.core.effects import (
     AnswerShutdown,
     Cleared,
@@ -56,19 +59,16 @@ from scaler_client.core.records import (
     Discard,
     LocalFailure,
     OutstandingCall,
-    ResentCall,
-    WaitingCall,
 )
 from scaler_client.core.releases import Releases
 from scaler_client.core.resubmissions import Resubmissions
+from scaler_client.core.scheduler_link import SchedulerLink
 from scaler_client.core.sent_functions import SentFunctions
-from scaler_client.core.submit_builder import SubmitBuilder, is_uploaded, submit_message, tasks_of
+from scaler_client.core.submit_builder import submit_message, tasks_of
+from scaler_client.core.unknown_objects import UnknownObjects
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
-from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError
-from scaler_protocol.handshake import SESSION_CREDIT, Goodbye
+from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import (
-    MESSAGE_LIMIT,
-    Blocked,
     Cancel,
     Done,
     Ended,
@@ -84,31 +84,21 @@ from scaler_protocol.messages import (
 )
 from scaler_protocol.storage import DeleteObjects
 
-MESSAGE_TASKS = 4096
-
 
 class ClientCore:
     """The state of a client, without threads and sockets. `handle` is the only way in, `settle` the only way out."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
-        self._up = False
-        self._was_up = False
-        self._failure: ScalerError | None = None
-        self._down_reason = ""
-        self._credit = SESSION_CREDIT
-        self._used = 0
+        self._link = SchedulerLink(address)
         self._outstanding: dict[int, OutstandingCall] = {}
-        self._waiting: deque[WaitingCall | GraphPiece] = deque()
-        self._resending: dict[int, ResentCall] = {}
+        self._queue = CallQueue()
         self._graphs = GraphTable()
         self._cancelled: list[int] = []
         self._functions = SentFunctions()
         self._resubmissions = Resubmissions()
-        self._pending_at_listing: list[int] | None = None
-        """Tasks that were outstanding when storage listed the objects of this session, and may own some of them."""
+        self._unknown_objects = UnknownObjects()
         self._releases = Releases()
-        self._blocked: dict[int, bool] = {}
+        self._blocked_runs = BlockedRuns()
         self._pending_inputs = PendingInputs()
         self._replies: list[Message] = []
         self._out: list[ClientEffect] = []
@@ -117,20 +107,20 @@ class ClientCore:
             CallBlock: self._submit_block,
             GraphPiece: self._submit_piece,
             TasksCancelled: self._cancel,
-            BlockingChanged: self._blocking_changed,
+            BlockingChanged: self._blocked_runs.change,
             ShutdownRequested: self._shut_down,
             ClearRequested: self._clear,
             ClientClosed: self._close,
             MessageRejected: self._reject,
-            InputDumped: self._input_dumped,
+            InputDumped: self._pending_inputs.dumped,
             ObjectsRestored: self._objects_restored,
             RestoreFailed: self._restore_failed,
             UnknownObjectsListed: self._unknown_objects_listed,
             LinkUp: self._link_up,
-            LinkDown: self._link_down,
+            LinkDown: self._link.broken,
             LinkLost: self._link_lost,
             LinkRefused: self._link_refused,
-            Goodbye: self._goodbye,
+            Goodbye: self._link.ended,
             Done: self._done,
             NeedFunctions: self._need_functions,
             NeedInputs: self._need_inputs,
@@ -152,15 +142,14 @@ class ClientCore:
         """Make all pending decisions once; return the effects to perform, in order."""
         if self._cancelled:
             self._drop_cancelled()
-        if self._failure is not None and self._outstanding:
+        if self._link.failure is not None and self._outstanding:
             self._replies.append(Cancel(list(self._outstanding)))  # the link may come back
-            self._fail_all(Status.FAILED, LocalFailure.of(self._failure))
-        if self._up:
-            while self._waiting and self._submit_some():
-                pass
-            if self._blocked:
-                self._send(Blocked(list(self._blocked), list(self._blocked.values())))
-                self._blocked = {}
+            self._fail_all(Status.FAILED, LocalFailure.of(self._link.failure))
+        if self._link.up:
+            while (batch := self._queue.take()) is not None:
+                self._send(submit_message(batch, self._functions.new(batch.groups)))
+            if self._blocked_runs:
+                self._send(self._blocked_runs.take())
             if self._pending_inputs:
                 self._answer_inputs(now)
             for message in self._replies:
@@ -168,29 +157,20 @@ class ClientCore:
             self._replies = []
             if release := self._releases.take(now):
                 self._send(release)
-        if self._pending_at_listing is not None:
-            self._check_listed(self._pending_at_listing)
+        if self._unknown_objects.become_garbage(self._outstanding):
+            self._out.append(DeleteUnknownObjects())
         out, self._out = self._out, []
         return out
 
-    def _check_listed(self, pending: list[int]) -> None:
-        while pending and pending[-1] not in self._outstanding:
-            pending.pop()
-        if not pending:
-            self._pending_at_listing = None
-            self._out.append(DeleteUnknownObjects())
-
     def due(self) -> float | None:
         """The time (time.monotonic) at which `settle` must be called even if no event arrives; None if never."""
-        times = (self._releases.due, self._pending_inputs.due) if self._up else ()
+        times = (self._releases.due, self._pending_inputs.due) if self._link.up else ()
         return min([time for time in times if time is not None], default=None)
 
     def check(self) -> None:
         """Assert the invariants."""
-        waiting = self._unsent()
-        assert self._resending.keys() <= waiting
-        assert all(call in self._outstanding for call in waiting) or self._graphs
-        assert self._used == sum(call._weight for task, call in self._outstanding.items() if task not in waiting)
+        self._queue.check(self._outstanding)
+        assert all(task in self._outstanding for task in self._queue.tasks()) or self._graphs
 
     def _answer_inputs(self, now: float) -> None:
         inputs, dump = self._pending_inputs.answer(self._outstanding, now)
@@ -201,32 +181,6 @@ class ClientCore:
 
     def _send(self, message: Message) -> None:
         self._out.append(Transmit(message))
-
-    def _submit_some(self) -> bool:
-        """Send one message of waiting calls; False if the next call exceeds the credit or is not uploaded yet."""
-        first = self._waiting[0]
-        size = first._weight * (len(first.calls) if type(first) is CallBlock else 1)
-        if not is_uploaded(first) or (self._used and size and self._used + size > self._credit):
-            return False
-        builder: SubmitBuilder | GraphPiece
-        if isinstance(first, GraphPiece):
-            builder = first
-            self._waiting.popleft()
-        else:
-            builder = SubmitBuilder(first._group.parent, MESSAGE_TASKS)
-            builder.fill(self._waiting, min(MESSAGE_LIMIT, self._credit - self._used))
-            self._used += builder.size
-        if self._resending:
-            for task in builder.tasks:
-                self._resending.pop(task, None)
-        self._send(submit_message(builder, self._functions.new(builder.groups)))
-        return True
-
-    def _unsent(self) -> set[int]:
-        unsent: set[int] = set()
-        for call in self._waiting:
-            unsent.update(call.tasks if isinstance(call, CallBlock | GraphPiece) else (call.task_id,))
-        return unsent
 
     def _graphs_ended(self, tasks: Iterable[int]) -> None:
         """Drop or cancel the nodes of graphs without requested nodes left; rerun deferred nodes that are ready."""
@@ -243,23 +197,14 @@ class ClientCore:
         as_tasks = self._graphs.as_tasks(self._cancelled)
         for graph in self._graphs.ended(self._cancelled):
             self._cancelled += graph.tasks
-            self._waiting = deque(call for call in self._waiting if getattr(call, "graph", None) is not graph)
+            self._queue.cancel_graph(graph)
         for graph in as_tasks:  # the scheduler treats their nodes as ordinary tasks
-            self._cancelled += graph.unneeded(self._outstanding, self._unsent() - self._resending.keys())
-        self._stop_asking(self._cancelled)
+            self._cancelled += graph.unneeded(self._outstanding, self._queue.new_tasks())
         self._resubmissions.forget(self._cancelled)
-        unsent, gone, sent = set(self._waiting), set(), []
-        for task in self._cancelled:
-            call = self._outstanding.pop(task, None)
-            if call is None:
-                continue
-            gone.add(task)
-            if call not in unsent:
-                self._used -= call._weight
-                sent.append(task)
+        pop = self._outstanding.pop
+        calls = {task: call for task in self._cancelled if (call := pop(task, None)) is not None}
         self._cancelled = []
-        if unsent and gone:
-            self._waiting = deque(call for call in self._waiting if call.task_id not in gone)
+        sent = self._queue.cancel(calls)
         self._graphs_ended(())
         if sent:
             self._replies.append(Cancel(sent))
@@ -267,9 +212,9 @@ class ClientCore:
     def _fail_all(self, status: int, payload: bytes) -> None:
         calls, self._outstanding = self._outstanding, {}
         self._graphs.clear()
-        self._used, self._cancelled, self._resending = 0, [], {}
+        self._cancelled = []
+        self._queue.clear()
         self._pending_inputs.clear()
-        self._waiting.clear()
         self._end(calls, status, payload)
 
     def _end(self, calls: dict[int, OutstandingCall], status: int, payload: bytes) -> None:
@@ -281,26 +226,20 @@ class ClientCore:
     def _submit(self, event: CallsSubmitted, now: float) -> None:
         calls = event.calls
         self._outstanding.update([(call.task_id, call) for call in calls])
-        self._waiting.extend(calls)
+        self._queue.add(calls)
 
     def _submit_block(self, block: CallBlock, now: float) -> None:
         self._outstanding.update(dict.fromkeys(block.tasks, block))
-        self._waiting.append(block)
+        self._queue.add((block,))
 
     def _submit_piece(self, piece: GraphPiece, now: float) -> None:
         self._outstanding.update(dict.fromkeys(piece.tasks, piece))
         self._outstanding.update(piece.requested)
         self._graphs.add(piece)
-        self._waiting.append(piece)
+        self._queue.add((piece,))
 
     def _cancel(self, event: TasksCancelled, now: float) -> None:
         self._cancelled.extend(event.tasks)
-
-    def _blocking_changed(self, event: BlockingChanged, now: float) -> None:
-        if self._blocked.get(event.run) is (not event.blocked):
-            del self._blocked[event.run]
-        else:
-            self._blocked[event.run] = event.blocked
 
     def _shut_down(self, event: ShutdownRequested, now: float) -> None:
         self._replies.append(Shutdown())
@@ -326,9 +265,6 @@ class ClientCore:
         self._end(calls, Status.FAILED, LocalFailure.of(event.error))
         self._cancelled.extend(calls)
 
-    def _input_dumped(self, event: InputDumped, now: float) -> None:
-        self._pending_inputs.dumped(event.task, event.outcome)
-
     def _objects_restored(self, event: ObjectsRestored, now: float) -> None:
         self._resubmissions.take(event.tasks)
         if again := [task for task in event.tasks if task in self._outstanding]:
@@ -338,53 +274,39 @@ class ClientCore:
 
     def _restore_failed(self, event: RestoreFailed, now: float) -> None:
         """Deliver the failures that were held back for these tasks."""
-        self._stop_asking(event.tasks)
+        self._queue.stop_resending(event.tasks)
         for task, payload in self._resubmissions.take(event.tasks).items():
             if (call := self._outstanding.pop(task, None)) is not None:
-                self._used -= call._weight
+                self._queue.return_credit(call._weight)
                 self._end({task: call}, Status.FAILED, payload)
         self._graphs_ended(event.tasks)
 
     def _unknown_objects_listed(self, event: UnknownObjectsListed, now: float) -> None:
-        self._pending_at_listing = list(self._outstanding)
+        self._unknown_objects.listed(self._outstanding)
 
     # --- the link ---------------------------------------------------------------------------------------------------
 
     def _link_up(self, event: LinkUp, now: float) -> None:
-        self._up, self._failure, self._credit = True, None, event.welcome.session_credit
+        forgotten = self._link.opened(event)
+        self._queue.credit = event.welcome.session_credit
         self._out.append(Connected(None, event.welcome.storage_address, event.welcome.incarnation))
-        if self._was_up and not event.resumed:
+        if forgotten:
             self._functions.clear()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
-            self._stop_asking(list(self._resending))
-            self._send(Reconcile(wanted=self._graphs.resume(self._outstanding, self._unsent())))
+            self._queue.stop_all_resending()
+            self._send(Reconcile(wanted=self._graphs.resume(self._outstanding, self._queue.tasks())))
             self._out.append(ListUnknownObjects())
-        self._was_up = True
-
-    def _link_down(self, event: LinkDown, now: float) -> None:
-        self._up, self._down_reason = False, event.reason
-
-    def _goodbye(self, event: Goodbye, now: float) -> None:
-        self._down_reason = event.reason or "it has ended"
 
     def _link_lost(self, event: LinkLost, now: float) -> None:
-        remedy = "" if self._was_up else f"; is it running? Start one with: scaler_scheduler {self._address}"
-        why = f" ({self._down_reason})" if self._down_reason else ""
-        self._fail(SchedulerLostError(f"{event.reason} to the scheduler at {self._address}{why}{remedy}"))
+        self._out.append(Connected(self._link.lost(event)))
 
     def _link_refused(self, event: LinkRefused, now: float) -> None:
-        reasons = "; ".join(event.reasons)
-        self._fail(HandshakeRefusedError(f"the scheduler at {self._address} refuses this client: {reasons}"))
-
-    def _fail(self, error: ScalerError) -> None:
-        self._up, self._failure = False, error
-        self._out.append(Connected(error))
+        self._out.append(Connected(self._link.refused(event)))
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def _done(self, message: Done, now: float) -> None:
-        if self._resending:
-            self._stop_asking(message.tasks)
+        self._queue.stop_resending(message.tasks)
         pop, held = self._outstanding.pop, self._resubmissions.hold_back(message, self._outstanding)
         calls = [None if held and task in held else pop(task, None) for task in message.tasks]
         if held and (plain := self._graphs.defer(held)):
@@ -393,7 +315,7 @@ class ClientCore:
         for call in calls:
             if call is not None:
                 freed += call._weight
-        self._used -= freed
+        self._queue.return_credit(freed)
         outcomes = Deliver.of(message, calls)
         if self._graphs:
             outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
@@ -424,18 +346,7 @@ class ClientCore:
         self._resend(self._graphs.resend(message.tasks, self._outstanding))
 
     def _resend(self, tasks: Iterable[int]) -> None:
-        """No process holds these tasks: queue them again and return their credit."""
+        """No process has these tasks: send them again."""
         for task in tasks:
-            call = self._outstanding.get(task)
-            if call is not None and task not in self._resending:
-                again = call.resent_call(task) if isinstance(call, GraphPiece) else ResentCall.of(call, task)
-                self._resending[task] = again
-                self._waiting.append(again)
-                self._used -= call._weight
-
-    def _stop_asking(self, tasks: Iterable[int]) -> None:
-        """Remove these tasks from those queued for resending."""
-        gone = {task for task in tasks if task in self._resending}
-        if gone:
-            self._used += sum(self._resending.pop(task)._weight for task in gone)
-            self._waiting = deque(call for call in self._waiting if call.task_id not in gone)
+            if (call := self._outstanding.get(task)) is not None:
+                self._queue.resend(task, call)

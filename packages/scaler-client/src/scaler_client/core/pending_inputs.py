@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scaler_client.core.effects import DumpInputs
+from scaler_client.core.events import InputDumped
 from scaler_client.core.records import Dependency, Dump, Outcome, OutstandingCall
 from scaler_client.objects.handles import stored_positions
 from scaler_protocol.messages import Inputs, NeedInputs
@@ -40,10 +41,10 @@ class PendingInputs:
             if need in known[task]:
                 self._waiting.append((task, known[task][need]))
 
-    def dumped(self, need: int, outcome: Outcome) -> None:
-        """The shell has serialized the outcome of this dependency."""
-        if need in self._dumping:
-            self._dumping[need] = outcome
+    def dumped(self, event: InputDumped, now: float) -> None:
+        """The shell has serialized the outcome of a dependency."""
+        if event.task in self._dumping:
+            self._dumping[event.task] = event.outcome
 
     def answer(self, outstanding: Mapping[int, OutstandingCall], now: float) -> tuple[Inputs | None, DumpInputs | None]:
         """What to send and what to serialize now, for tasks still outstanding; None if there is nothing."""

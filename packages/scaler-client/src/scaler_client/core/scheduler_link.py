@@ -1,0 +1,48 @@
+"""SchedulerLink: whether the scheduler can be reached, and why not. Pure, no IO."""
+
+from __future__ import annotations
+
+from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
+from scaler_protocol.errors import HandshakeRefusedError, ScalerError, SchedulerLostError
+from scaler_protocol.handshake import Goodbye
+
+
+class SchedulerLink:
+    """The state of the link to the scheduler at an address."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self.up = False
+        self.failure: ScalerError | None = None
+        """Why all calls fail, until the link is up again; None if it is up, or may come up in time."""
+        self._was_up = False
+        self._down_reason = ""
+
+    def opened(self, event: LinkUp) -> bool:
+        """The link is up; returns whether the scheduler has forgotten what it was sent before."""
+        forgotten = self._was_up and not event.resumed
+        self.up, self.failure, self._was_up = True, None, True
+        return forgotten
+
+    def broken(self, event: LinkDown, now: float) -> None:
+        """The connection is broken; attempts to connect again go on."""
+        self.up, self._down_reason = False, event.reason
+
+    def ended(self, event: Goodbye, now: float) -> None:
+        """The scheduler closes the connection."""
+        self._down_reason = event.reason or "it has ended"
+
+    def lost(self, event: LinkLost) -> ScalerError:
+        """No connection for longer than the timeout; returns the error of all calls."""
+        remedy = "" if self._was_up else f"; is it running? Start one with: scaler_scheduler {self._address}"
+        why = f" ({self._down_reason})" if self._down_reason else ""
+        return self._fail(SchedulerLostError(f"{event.reason} to the scheduler at {self._address}{why}{remedy}"))
+
+    def refused(self, event: LinkRefused) -> ScalerError:
+        """The scheduler refuses this client; returns the error of all calls."""
+        reasons = "; ".join(event.reasons)
+        return self._fail(HandshakeRefusedError(f"the scheduler at {self._address} refuses this client: {reasons}"))
+
+    def _fail(self, error: ScalerError) -> ScalerError:
+        self.up, self.failure = False, error
+        return error
