@@ -47,7 +47,7 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
         (keep_descriptors, "it can open no file"),
         (lower_limit, "its limit of open files was lowered"),
         (lower_cpu_limit, "its limit of CPU time was lowered"),
-        (use_up_task_ids, "its tasks have submitted as many tasks as it can number"),
+        (use_up_task_ids, "its tasks have used up the task ids of its session"),
     ],
 )
 def test_a_damaged_worker_is_replaced_and_spoils_no_task(own: LocalCluster, damage: object, why: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from scaler_client.payloads.captures import Capture, travels_by_name, watch
+from scaler_client.payloads.captures import Capture, is_pickled_by_name, watch
 
 
 def script(source: str, **scope: Any) -> dict[str, Any]:
@@ -28,12 +28,12 @@ def capture(fn: FunctionType) -> Capture:
     return found
 
 
-def test_who_travels_by_name() -> None:
-    assert travels_by_name(math.sqrt) and travels_by_name(dict) and travels_by_name(pytest.raises)
+def test_who_is_pickled_by_name() -> None:
+    assert is_pickled_by_name(math.sqrt) and is_pickled_by_name(dict) and is_pickled_by_name(pytest.raises)
     local = lambda: None  # noqa: E731
-    assert not travels_by_name(local)
-    assert not travels_by_name(script("def f(): pass")["f"])
-    assert not travels_by_name("".upper) and not travels_by_name(3)
+    assert not is_pickled_by_name(local)
+    assert not is_pickled_by_name(script("def f(): pass")["f"])
+    assert not is_pickled_by_name("".upper) and not is_pickled_by_name(3)
 
 
 def test_a_module_registered_by_value_does_not_travel_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,10 +41,10 @@ def test_a_module_registered_by_value_does_not_travel_by_name(monkeypatch: pytes
     exec("def f(): pass", vars(module))
     monkeypatch.setitem(sys.modules, "owned", package)
     monkeypatch.setitem(sys.modules, "owned.part", module)
-    assert travels_by_name(module.f)
+    assert is_pickled_by_name(module.f)
     cloudpickle.register_pickle_by_value(package)
     try:
-        assert not travels_by_name(module.f)
+        assert not is_pickled_by_name(module.f)
     finally:
         cloudpickle.unregister_pickle_by_value(package)
 

@@ -237,7 +237,7 @@ def test_a_resume_that_can_not_be_written_fails_the_calls_it_is_about(client: Cl
 def test_other_messages_that_can_not_be_written_are_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     run_in_core(client, lambda core: core._send(Cancel(["no task"])))  # type: ignore[list-item]
     assert client.submit(add, 1, 2).result(SECONDS) == 3
-    assert "can not send Cancel" in caplog.text
+    assert "cannot send a Cancel message" in caplog.text
 
 
 # --- code of users ----------------------------------------------------------------------------------------------------

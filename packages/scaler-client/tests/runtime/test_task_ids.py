@@ -30,7 +30,7 @@ def test_ids_are_of_the_session_and_the_last_one_is_used() -> None:
     ids = almost_used_up(TaskIds(7), SINGLES)
     assert [ids.next_task() for _ in range(SINGLES)] == list(range(FIRST + LAST_COUNT - SINGLES + 1, first_task(8)))
     for _ in range(3):
-        with pytest.raises(SessionExhaustedError, match="4,294,967,295 numbers; make another Client"):
+        with pytest.raises(SessionExhaustedError, match="4,294,967,295 task ids; make another Client"):
             ids.next_task()
     ids = TaskIds(7)
     assert (ids.next_task(), ids.next_tasks(3)) == (FIRST + 1, first_task(8) - 3)

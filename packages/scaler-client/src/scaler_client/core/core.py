@@ -266,16 +266,16 @@ class ClientCore:
         self._cancelled.extend(calls)
 
     def _objects_restored(self, event: ObjectsRestored, now: float) -> None:
-        self._resubmissions.take(event.tasks)
+        self._resubmissions.take_failures(event.tasks)
         if again := [task for task in event.tasks if task in self._outstanding]:
             self._outstanding.update(nodes := self._graphs.rerun(again))
             self._send(self._releases.take_with(again))  # their earlier outcomes are dropped
             self._resend([*again, *nodes])
 
     def _restore_failed(self, event: RestoreFailed, now: float) -> None:
-        """Deliver the failures that were held back for these tasks."""
+        """Deliver the failures of these tasks, which were kept until now."""
         self._queue.stop_resending(event.tasks)
-        for task, payload in self._resubmissions.take(event.tasks).items():
+        for task, payload in self._resubmissions.take_failures(event.tasks).items():
             if (call := self._outstanding.pop(task, None)) is not None:
                 self._queue.return_credit(call._weight)
                 self._end({task: call}, Status.FAILED, payload)
@@ -307,9 +307,9 @@ class ClientCore:
 
     def _done(self, message: Done, now: float) -> None:
         self._queue.stop_resending(message.tasks)
-        pop, held = self._outstanding.pop, self._resubmissions.hold_back(message, self._outstanding)
-        calls = [None if held and task in held else pop(task, None) for task in message.tasks]
-        if held and (plain := self._graphs.defer(held)):
+        pop, again = self._outstanding.pop, self._resubmissions.keep_failures(message, self._outstanding)
+        calls = [None if again and task in again else pop(task, None) for task in message.tasks]
+        if again and (plain := self._graphs.defer(again)):
             self._out.append(RestoreObjects(plain))
         freed = 0
         for call in calls:
@@ -319,9 +319,9 @@ class ClientCore:
         outcomes = Deliver.of(message, calls)
         if self._graphs:
             outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
-            self._graphs_ended(task for task in message.tasks if task not in held)
+            self._graphs_ended(task for task in message.tasks if task not in again)
         self._out.append(outcomes)
-        self._releases.add([task for task in message.tasks if task not in held] if held else message.tasks, now)
+        self._releases.add([task for task in message.tasks if task not in again] if again else message.tasks, now)
 
     def _need_functions(self, message: NeedFunctions, now: float) -> None:
         if answer := self._functions.answer(message, self._outstanding.values()):

@@ -43,7 +43,7 @@ class AnswerShutdown:
 
 @dataclass(frozen=True, slots=True)
 class RestoreObjects:
-    """Put lost objects into storage again, then report ObjectsRestored, or RestoreFailed."""
+    """Store lost objects again; then report ObjectsRestored or RestoreFailed with these tasks."""
 
     tasks: Sequence[int]
 

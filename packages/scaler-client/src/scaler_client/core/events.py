@@ -71,14 +71,14 @@ class InputDumped:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsRestored:
-    """An answer to RestoreObjects: the objects are in storage, so these tasks can run again."""
+    """An answer to RestoreObjects: the objects are stored again, so these tasks can run again."""
 
     tasks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """An answer to RestoreObjects: the objects cannot be put into storage, so these tasks stay failed."""
+    """An answer to RestoreObjects: the objects cannot be stored again, so these tasks stay failed."""
 
     tasks: Sequence[int]
 

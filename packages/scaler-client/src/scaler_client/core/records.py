@@ -282,11 +282,11 @@ def _replace_unreadable(done: Done) -> tuple[list[int], list[bytes]]:
     stored = set(done.stored)
     for position, status in enumerate(statuses):
         if position in stored and len(results[position]) != REFERENCE_BYTES:
-            problem = "a reference that is none"
+            problem = f"a reference has {REFERENCE_BYTES} bytes, not {len(results[position])}"
         elif status > Status.CANCELLED:
-            problem = f"of an unknown kind ({status})"
+            problem = f"status {status} is unknown"
         else:
             continue
         statuses[position] = Status.FAILED
-        results[position] = describe(ObjectNotFoundError(f"the outcome is {problem}: this client can not read it"))
+        results[position] = describe(ObjectNotFoundError(f"this client cannot read the outcome: {problem}"))
     return statuses, results

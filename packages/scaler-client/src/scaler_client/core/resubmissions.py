@@ -1,8 +1,9 @@
 """Resubmissions: tasks that failed because an input object was lost, and are run again. Pure, no IO.
 
-Restarted storage has lost all objects; the client puts those it can rebuild there again. Until then the failure is held
-back here, and its task stays outstanding. A requested node of a graph is rerun with all its inputs (`graph_state`),
-since an intermediate node that failed has failed its consumers.
+A restarted storage server has lost all objects. The client stores those again that it can rebuild, and then submits
+the failed tasks again. Until then such a task stays outstanding, and its failure is kept here instead of delivered. A
+requested node of a graph is rerun with all its inputs (`graph_state`), since an intermediate node that failed has
+failed its consumers.
 """
 
 from __future__ import annotations
@@ -20,37 +21,40 @@ RESUBMISSION_LIMIT: Final = 2
 
 
 class Resubmissions:
-    """The failures held back, and the number of resubmissions of each task."""
+    """The failures of tasks that will be submitted again, and the number of resubmissions of each task."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        self._held: dict[int, bytes] = {}
+        self._failures: dict[int, bytes] = {}
 
-    def hold_back(self, done: Done, known: Mapping[int, OutstandingCall]) -> Sequence[int]:
-        """The known tasks of a batch that failed because an object was lost, except intermediate nodes of graphs."""
+    def keep_failures(self, done: Done, outstanding: Mapping[int, OutstandingCall]) -> Sequence[int]:
+        """Keep the failures of a batch after which a task is to be submitted again; returns these tasks.
+
+        Intermediate nodes of graphs are not among them.
+        """
         if Status.FAILED not in done.statuses:
             self.forget(done.tasks)
             return ()
-        held = []
+        kept = []
         for task, status, payload in zip(done.tasks, done.statuses, done.results, strict=True):
             count = self._counts.pop(task, 0)
             if status != Status.FAILED or count >= RESUBMISSION_LIMIT or not _is_loss(payload):
                 continue
-            if task in known and not isinstance(known[task], GraphPiece):
+            if task in outstanding and not isinstance(outstanding[task], GraphPiece):
                 self._counts[task] = count + 1
-                self._held[task] = bytes(payload)
-                held.append(task)
-        return held
+                self._failures[task] = bytes(payload)
+                kept.append(task)
+        return kept
 
     def forget(self, tasks: Iterable[int]) -> None:
-        """Drop the counts of tasks that have ended."""
+        """Drop what is known of tasks that have ended."""
         for task in tasks if self._counts else ():
             self._counts.pop(task, None)
-            self._held.pop(task, None)
+            self._failures.pop(task, None)
 
-    def take(self, tasks: Sequence[int]) -> Mapping[int, bytes]:
-        """Remove and return the failures held back for these tasks."""
-        return {task: self._held.pop(task) for task in tasks if task in self._held}
+    def take_failures(self, tasks: Sequence[int]) -> Mapping[int, bytes]:
+        """Remove and return the failures of these tasks."""
+        return {task: self._failures.pop(task) for task in tasks if task in self._failures}
 
 
 def _is_loss(payload: bytes) -> bool:

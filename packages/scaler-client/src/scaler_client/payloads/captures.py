@@ -1,13 +1,13 @@
 """Captures: what the pickle of a function contains, and whether that has changed since.
 
-Theory. A function that can be imported travels by name: it is written again when that name leads to something else, as
-after a reload, or when its code changes. Any other travels by value, with the globals, cells and defaults that it and
-all that it reaches use. It is written again when one of these is another object. Where one of them can change without
-becoming another object (a list, an instance, a bound method of either), nothing tells, and the function has no capture:
-it is written for every call. A capture keeps alive nothing but code and constants
-(`scaler_client.payloads.expectations`).
+Theory. A function that can be imported is pickled *by name*: again when the name refers to another object, as after a
+reload, or when the code has changed. Any other function is pickled *by value*, with the globals, cells and defaults
+used by it and by the functions and classes that it reaches: again when one of these is another object. A list, an
+instance, or a bound method of one can change and stay the same object, so that a change cannot be detected. A function
+that reaches one of those has no capture, and is pickled for every call. A capture keeps nothing alive but code and
+constants (`scaler_client.payloads.expectations`).
 
-Not noticed: names, docstrings and annotations of functions; the fields that a dataclass declares.
+Changes that are not detected: names, docstrings and annotations of functions; the fields that a dataclass declares.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from scaler_client.payloads.expectations import (
 )
 
 by_value_modules: Final[Set[str]] = vars(vars(cloudpickle)["cloudpickle"])["_PICKLE_BY_VALUE_MODULES"]
-"""The modules that are registered to travel by value. This is the set of cloudpickle itself: its public function copies
-the set, which takes longer than all other checks before a call."""
+"""The modules whose contents are registered to be pickled by value. This is cloudpickle's own set: its public function
+copies the set, which takes longer than all other checks before a call."""
 _NO_NAMES: Final[dict[str, Any]] = {}
 Unchanged = Callable[[Any], bool]
-"""Whether a function is the one that was pickled, and its pickle would be the same now."""
+"""Whether a function is the pickled one and its pickle would be the same now."""
 _PASSED_OVER: Final = frozenset({"__annotations__", "__annotations_cache__", "__dataclass_fields__"})
-"""Dicts of classes of which no change is noticed."""
+"""Dicts of classes in which changes are not detected."""
 _NOT_WRITTEN: Final = frozenset({"__dict__", "__weakref__"})
-"""Names of classes that cloudpickle leaves out."""
+"""Attributes of classes that cloudpickle leaves out."""
 
 
-def travels_by_name(fn: Any) -> bool:
+def is_pickled_by_name(fn: Any) -> bool:
     """Whether the pickle of a function or class is its module and name."""
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if not isinstance(fn, FunctionType | BuiltinFunctionType | type) or module in (None, "__main__", "__mp_main__"):
@@ -69,20 +69,20 @@ def _is_registered(module: str) -> bool:
 class _Function(NamedTuple):
     """The expected state of a reached function."""
 
-    held: ref[Any]
+    function: ref[Any]
     code: CodeType
     defaults: object
     plain: bool
-    """Whether it has no defaults of keyword-only arguments; those are a namespace."""
+    """Whether it has no defaults of keyword-only arguments; if it has, they are a _Namespace."""
     cells: Expected
     names: Expected = ()
-    """Its globals, unless another function with the same ones has them."""
+    """Its globals, unless they are recorded with another function of the same module."""
 
 
 class _Namespace(NamedTuple):
-    """The expected values of names in a dict, which is an attribute of a function, class or module."""
+    """The expected values of names in a dict, which is an attribute of a function, class or module, its owner."""
 
-    held: ref[Any]
+    owner: ref[Any]
     attribute: str
     size: int | None
     """The expected number of names; None if names may be added."""
@@ -90,7 +90,7 @@ class _Namespace(NamedTuple):
 
 
 class Capture:
-    """What a pickle by value holds, or where a dotted name leads, as it was when the function was written."""
+    """What a pickle by value contained, or what a dotted name referred to, when the function was pickled."""
 
     __slots__ = ("_bases", "_functions", "_modules", "_namespaces", "_root")
 
@@ -99,11 +99,11 @@ class Capture:
         self._functions, self._modules, self._namespaces, self._bases = walk.found()
 
     def unchanged(self, root: Any) -> bool:
-        """Whether this is the capture of `root`, and a pickle of it would hold the same now."""
+        """Whether this is the capture of `root` and a pickle of it would contain the same now."""
         if self._root() is not root:
             return False
-        for held, code, defaults, plain, cells, names in self._functions:
-            fn = held()
+        for function, code, defaults, plain, cells, names in self._functions:
+            fn = function()
             if (
                 fn is None
                 or fn.__code__ is not code
@@ -124,15 +124,15 @@ class Capture:
         return not self._namespaces or self._namespaces_unchanged()
 
     def _namespaces_unchanged(self) -> bool:
-        for held, attribute, size, names in self._namespaces:
-            namespace = getattr(held(), attribute, None)
+        for owner, attribute, size, names in self._namespaces:
+            namespace = getattr(owner(), attribute, None)
             if namespace is None or (size is not None and len(namespace) != size) or not hold(namespace, names):
                 return False
-        return all(is_expected(getattr(held(), "__bases__", None), bases) for held, bases in self._bases)
+        return all(is_expected(getattr(cls(), "__bases__", None), bases) for cls, bases in self._bases)
 
     @classmethod
     def of(cls, fn: FunctionType) -> Capture | None:
-        """What a function that travels by value takes along; None where some of it may change and stay the same."""
+        """What the pickle of a function by value contains; None if some of it may change and stay the same object."""
         walk = _Walk()
         try:
             walk.enter_all(fn)
@@ -142,7 +142,7 @@ class Capture:
 
     @classmethod
     def of_path(cls, fn: Any) -> Capture | None:
-        """What decides where the dotted name of a function that travels by name leads."""
+        """What decides to which object the dotted name of a function refers; None if that cannot be watched."""
         walk = _Walk()
         try:
             walk.enter_name(fn)
@@ -155,16 +155,16 @@ class Capture:
 class _NamesReached:
     """Builder of a _Namespace."""
 
-    held: ref[Any]
+    owner: ref[Any]
     attribute: str
     size: int | None = None
     expected: dict[str, object] = field(default_factory=dict)
 
 
 class _Walk:
-    """Goes through all that the pickle of a function holds. Raises MayChangeError where some of it can not be watched.
+    """Visits all that the pickle of a function contains. Raises MayChangeError if some of it cannot be watched.
 
-    It keeps what it has reached, so that no id is used twice meanwhile.
+    It keeps visited objects alive, because it tells them apart by their ids.
     """
 
     def __init__(self) -> None:
@@ -181,20 +181,20 @@ class _Walk:
             names = self._names.pop(id(fn.__globals__), None)
             functions.append(function._replace(names=tuple(names.expected.items())) if names is not None else function)
         namespaces = [
-            _Namespace(names.held, names.attribute, names.size, tuple(names.expected.items()))
+            _Namespace(names.owner, names.attribute, names.size, tuple(names.expected.items()))
             for names in self._names.values()
         ]
         return functions, tuple(self._modules.items()), namespaces, self._bases
 
     def enter_all(self, root: FunctionType) -> None:
-        """The function, and whatever is reached from it."""
+        """Visit a function and all that it reaches."""
         waiting: list[object] = [root]
         while waiting:
             value = waiting.pop()
             if type(value) in IMMUTABLE or value is MISSING or id(value) in self._reached:
                 continue
             self._reached[id(value)] = value
-            if travels_by_name(value):
+            if is_pickled_by_name(value):
                 self.enter_name(value)
             elif isinstance(value, ModuleType):
                 self._enter_module(value)
@@ -202,7 +202,7 @@ class _Walk:
                 waiting.extend(self._enter(value))
 
     def enter_name(self, value: Any) -> None:
-        """Each step on the way that the name of a function or class leads."""
+        """Visit each object that the dotted name of a function or class passes through."""
         holder: Any = sys.modules[value.__module__]
         self._modules[value.__module__] = expect(holder)
         for part in value.__qualname__.split("."):
@@ -213,13 +213,14 @@ class _Walk:
             holder = getattr(holder, part)
 
     def _note(self, holder: Any, attribute: str, name: str, value: object) -> None:
-        """A name in a dict of the holder leads to this value."""
+        """Expect this value for a name in a dict of the holder."""
         names = self._names_of(holder, attribute)
         if name not in names.expected:
             names.expected[name] = expect(value)
 
     def _names_of(self, holder: Any, attribute: str) -> _NamesReached:
-        # The functions of a module share their globals; what a class gives is a new proxy each time.
+        # Functions of one module share their globals, so the dict is the key; `__dict__` of a class is a new proxy
+        # at each access, so there the class is.
         key = id(holder) if isinstance(holder, type) else id(getattr(holder, attribute))
         found = self._names.get(key)
         if found is None:
@@ -227,7 +228,7 @@ class _Walk:
         return found
 
     def _enter(self, value: object) -> Iterable[object]:
-        """What is reached from a value that travels by value."""
+        """The objects reached from one that is pickled by value."""
         if (parts := parts_of(value)) is not None:
             return parts
         if type(value) is frozenset:
@@ -241,20 +242,20 @@ class _Walk:
         raise MayChangeError
 
     def _enter_module(self, module: ModuleType) -> None:
-        """A module travels by name, or, with contents that may change at any time, by value."""
+        """A module is pickled by name, or, if it is registered for that, by value, so that it cannot be watched."""
         found = sys.modules.get(module.__name__)
         self._modules[module.__name__] = expect(found)
         if found is None or _is_registered(module.__name__):
             raise MayChangeError
 
     def _enter_submodules(self, package: object, names: Sequence[str]) -> None:
-        """A function that uses `package.a.b` travels with the modules of these names that were imported by then."""
+        """A function that uses `package.a.b` is pickled with the imported modules of these names."""
         if not isinstance(package, ModuleType) or not hasattr(package, "__path__"):
             return
         for name in names:
             submodule = f"{package.__name__}.{name}"
             found = sys.modules.get(submodule, MISSING)
-            if found is not MISSING or name not in vars(package):  # or else it is no module
+            if found is not MISSING or name not in vars(package):  # otherwise it is another attribute
                 self._modules[submodule] = expect(found)
                 self._enter_submodules(found, names)
 
@@ -291,8 +292,8 @@ class _Walk:
 
 
 def watch(fn: Any) -> Unchanged | None:
-    """Tells whether a pickle of `fn` would hold the same as now; None where nothing tells."""
-    if not travels_by_name(fn):
+    """A test of whether a pickle of `fn` would contain the same later as now; None if changes cannot be detected."""
+    if not is_pickled_by_name(fn):
         capture = Capture.of(fn) if isinstance(fn, FunctionType) else None
         return capture.unchanged if capture is not None else None
     if vars(sys.modules[fn.__module__]).get(fn.__qualname__) is fn:
@@ -301,30 +302,30 @@ def watch(fn: Any) -> Unchanged | None:
 
 
 def _watch_path(fn: Any) -> Unchanged | None:
-    """The same for a function within a class: whether its dotted name still leads there."""
+    """The test for a function within a class: whether its dotted name still refers to it."""
     path = Capture.of_path(fn)
     if path is None or not isinstance(fn, FunctionType):
         return path.unchanged if path is not None else None
     if fn.__dict__:
         return None
-    leads_there, code, optional = path.unchanged, fn.__code__, _optional(fn)
+    refers_to_it, code, optional = path.unchanged, fn.__code__, _optional(fn)
 
-    def leads_there_and_takes_the_same(fn: Any) -> bool:
-        return leads_there(fn) and fn.__code__ is code and _optional(fn) == optional
+    def refers_to_it_with_the_same_parameters(fn: Any) -> bool:
+        return refers_to_it(fn) and fn.__code__ is code and _optional(fn) == optional
 
-    return leads_there_and_takes_the_same
+    return refers_to_it_with_the_same_parameters
 
 
 def _optional(fn: FunctionType) -> tuple[int, frozenset[str]]:
-    """Which arguments may be left out."""
+    """The number of optional positional parameters, and the names of optional keyword-only ones."""
     return len(fn.__defaults__ or ()), frozenset(fn.__kwdefaults__ or ())
 
 
 def _watch_name(fn: Any) -> Unchanged | None:
-    """Whether the name still leads to the function, and its code, by which arguments are checked, is the same.
+    """The test for most functions: whether the name still refers to it, and its code and defaults are the same.
 
-    This is asked before each call of most functions, hence variables instead of attributes. They are let go with the
-    module, whose names may lead to the function.
+    It runs before each call, hence variables instead of attributes. They are dropped with the module, because they
+    may refer to the function.
     """
     module_name, name = fn.__module__, fn.__qualname__
     find_module: Callable[[str], Any] = sys.modules.get
@@ -333,24 +334,24 @@ def _watch_name(fn: Any) -> Unchanged | None:
     if isinstance(fn, FunctionType):
         code, defaults, keywords = fn.__code__, fn.__defaults__, fn.__kwdefaults__
 
-    def let_go(gone: object) -> None:
+    def drop(gone: object) -> None:
         nonlocal find, defaults, keywords
         find, defaults, keywords = _NO_NAMES.get, None, None
 
     try:
-        module = ref(sys.modules[module_name], let_go)
+        module = ref(sys.modules[module_name], drop)
     except TypeError:
         return None
 
-    def leads_there(fn: Any) -> bool:
+    def refers_to_it(fn: Any) -> bool:
         return find(name) is fn and find_module(module_name) is module()
 
-    def leads_there_and_does_the_same(fn: Any) -> bool:
+    def refers_to_it_unchanged(fn: Any) -> bool:
         if find(name) is not fn or find_module(module_name) is not module():
             return False
         return fn.__code__ is code and fn.__defaults__ is defaults and fn.__kwdefaults__ is keywords
 
-    return leads_there if code is None else leads_there_and_does_the_same
+    return refers_to_it if code is None else refers_to_it_unchanged
 
 
 def _names(code: CodeType) -> set[str]:

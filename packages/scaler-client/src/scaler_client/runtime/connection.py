@@ -62,8 +62,8 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
     return _started(thread)
 
 
-_SHARED = "the tasks of one worker share them: run this task again, another worker will"
-_USED_UP = "its tasks have submitted as many tasks as it can number"
+_SHARED = "all tasks of a worker share them, and this worker will end: run this task again"
+_USED_UP = "its tasks have used up the task ids of its session"
 
 _nested: IoThread | None = None
 _nested_lock = threading.RLock()
@@ -99,8 +99,8 @@ def connect(
             return nested(inside), inside
         if is_fork():
             raise ClientForkedError(
-                "a task has forked this process, which shares nothing with the task's worker:"
-                " give Client the address of the scheduler"
+                "this process was forked by a task and has no connection to the task's worker:"
+                " pass the address of the scheduler to Client"
             )
         raise ValueError("No scheduler address provided, and not running inside a worker context")
     io = dial(address, identity, f"Client|{identity.hex()}", timeout_seconds, storage_address)

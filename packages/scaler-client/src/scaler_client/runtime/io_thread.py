@@ -110,7 +110,7 @@ class IoThread:
             DeleteUnknownObjects: lambda effect: self._callbacks.add(self.storage.delete_unknown),
         }
         self._taken: list[MailboxEntry] = []
-        """The mailbox entries that the core is processing."""
+        """The mailbox entries that the core is handling."""
         self._taken_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scaler-io", daemon=True)
 
@@ -187,7 +187,7 @@ class IoThread:
             self.storage.discard(object_id)
 
     def restore_objects(self, tasks: Sequence[int] = ()) -> None:
-        """Put lost objects into storage again, then rerun these tasks. Does not block."""
+        """Store lost objects again, then have these tasks run again. Does not block."""
 
         def run() -> None:
             try:
@@ -195,7 +195,7 @@ class IoThread:
             except ClientQuitError:
                 return
             except Exception as error:
-                _log.warning("what object storage has lost can not be put there again: %r", error)
+                _log.warning("cannot restore lost objects, so the tasks that need them fail: %r", error)
                 self.tell(RestoreFailed(tasks))
             else:
                 self.tell(ObjectsRestored(tasks))
@@ -283,21 +283,21 @@ class IoThread:
         return more, self._expects_more(len(entries), now)
 
     def _reject(self, message: Message, error: Exception, now: float) -> None:
-        _log.error("a client can not send %s: %s", type(message).__name__, error, exc_info=error)
+        _log.error("a client cannot send a %s message: %s", type(message).__name__, error, exc_info=error)
         if not isinstance(error, ScalerError):
-            cause, error = error, ScalerError(f"the message with this call can not be sent: {error!r}")
+            cause, error = error, ScalerError(f"the message with this call cannot be sent: {error!r}")
             error.__cause__ = cause.with_traceback(None)
         self._core.handle(MessageRejected(message, error), now)
 
     def _perform_each(self, effects: Iterable[ClientEffect]) -> None:
-        """Perform all effects but messages; one that fails does not affect the others, and its waiters are notified."""
+        """Perform all effects but Transmit; one that fails does not affect the others, and its waiters are notified."""
         fatal: Exception | None = None
         for effect in effects:
             if type(effect) is not Transmit:
                 try:
                     self._perform[type(effect)](effect)
                 except Exception as error:
-                    _log.exception("a client failed to perform %s", type(effect).__name__)
+                    _log.exception("a client could not perform the effect %s", type(effect).__name__)
                     try:
                         self._recover(effect, error)
                     except Exception as another:
@@ -364,7 +364,7 @@ class IoThread:
             try:
                 step()
             except Exception:
-                _log.exception("a client failed to leave properly")
+                _log.exception("a client could not perform a step of closing")
 
     def _end_all(self, failure: ClientQuitError | None) -> None:
         """End all calls: those of the core, and those still in the mailbox."""

@@ -22,7 +22,7 @@ class TaskIds:
     def __init__(
         self,
         session: int,
-        remedy: str = "make another Client, and drop this one",
+        remedy: str = "make another Client and use that one",
         on_end: Callable[[], object] = lambda: None,
     ) -> None:
         self._remedy, self._on_end = remedy, on_end
@@ -60,6 +60,6 @@ class TaskIds:
     def _refuse(self, size: int) -> NoReturn:
         self._on_end()
         raise SessionExhaustedError(
-            f"no numbers are left for {size:,} more task{'s' if size > 1 else ''}: one client's tasks have"
-            f" {LAST_COUNT:,} numbers; {self._remedy} (calls that are under way, and finished futures, stay good)"
+            f"no task ids are left for {size:,} more task{'s' if size > 1 else ''}: a session has {LAST_COUNT:,} task"
+            f" ids; {self._remedy} (running calls and finished futures stay valid)"
         )
