@@ -24,6 +24,7 @@ from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, StorageFullError
 from scaler_protocol.handshake import Refused
+from support.waiting import wait_until
 
 DEADLINE = 30
 PROGRAM = "scaler_object_storage_server"
@@ -31,7 +32,7 @@ LOCAL = "tcp://127.0.0.1:0"
 MIB = 1024 * 1024
 
 
-class Server:
+class StorageProgram:
     """A server process; `address` waits until it can be reached."""
 
     def __init__(self, *words: str) -> None:
@@ -68,15 +69,15 @@ def _lines(text: bytes) -> list[str]:
     return text.decode().splitlines()
 
 
-Start = Callable[..., Server]
+Start = Callable[..., StorageProgram]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    servers: list[Server] = []
+    servers: list[StorageProgram] = []
 
-    def started(*words: str) -> Server:
-        servers.append(Server(*words))
+    def started(*words: str) -> StorageProgram:
+        servers.append(StorageProgram(*words))
         return servers[-1]
 
     yield started
@@ -176,10 +177,7 @@ def test_a_segment_directory_that_is_removed_is_made_again(start: Start, tmp_pat
     small, lost = connection.put(b"1" * 1000), connection.put(b"1" * MIB)
     [directory] = tmp_path.iterdir()
     shutil.rmtree(directory)
-    until = time.monotonic() + 60
-    while not (directory / "peers").exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until((directory / "peers").exists, "a new directory", 60)
     assert sorted(path.name for path in directory.iterdir()) == ["lock", "peers", "token"]
     kept = connection.put(b"2" * MIB)
     assert connection.get(kept) == b"2" * MIB and connection.get(small) == b"1" * 1000

@@ -39,9 +39,6 @@ from scaler_client.objects.store import UNCONFIRMED_BYTES, ClientStorage, Storag
 from scaler_client.payloads import pickles
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_io.links.events import LinkDown, LinkUp
-from scaler_io.objects.operations import views_of
-from scaler_io.objects.segments import Copying, copies
-from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import (
     ClientForkedError,
     ObjectNotFoundError,
@@ -57,69 +54,12 @@ from scaler_protocol.messages import Done, Functions, Group, Inputs, NeedFunctio
 from scaler_protocol.objects import SHARED_BYTES, Reference, new_object_id
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import DeleteObjects
+from support.shelves import Shelf
 
 BIG = bytes(INLINE_LIMIT + 1)
 BIG_COUNT = SHARED_BYTES
 """Of an array that is waited for."""
-Told = Callable[[ScalerError | None], None]
 GROUP = CallGroup(Group(b"f"), (), pickles.load, pickle.dumps)
-
-
-class Shelf:
-    """An ObjectConnection whose server is a dict."""
-
-    def __init__(self) -> None:
-        self.objects: dict[bytes, bytes] = {}
-        self.deleted: list[bytes] = []
-        self.opened = 0
-        self.server = 1
-        self.likely: list[list[bytes]] = []
-        self.on_the_way: list[tuple[bytes, bytes, Told]] = []
-
-    def put(
-        self, payload: bytes | Sequence[Buffer], *, session: int, name: bytes, copying: Copying | None = None
-    ) -> Reference:
-        assert session == 5
-        views = views_of(payload)
-        content = b"".join(views if copying is None else copies(views, copying))
-        reference = Reference(name, len(content))
-        self.objects[reference.object] = content
-        return reference
-
-    def put_soon(
-        self, payload: bytes, *, session: int, name: bytes, done: Callable[[ScalerError | None], None]
-    ) -> None:
-        assert session == 5
-        self.on_the_way.append((name, payload, done))
-
-    def arrive(self, error: ScalerError | None = None) -> None:
-        """What was put first is there, or refused."""
-        name, payload, done = self.on_the_way.pop(0)
-        if error is None:
-            self.objects[name] = payload
-        done(error)
-
-    def check_server(self, patience: float = 0.0) -> None: ...
-
-    def get(self, reference: Reference, timeout: float) -> bytes:
-        if reference.object not in self.objects:
-            raise ObjectNotFoundError(f"there is no object {reference}")
-        return self.objects[reference.object]
-
-    def get_soon(self, following: Sequence[Reference]) -> None:
-        self.likely.append([reference.object for reference in following])
-
-    def delete(self, references: Sequence[Reference], *, session: int) -> None:
-        assert session == 5
-        self.deleted += [reference.object for reference in references]
-        for reference in references:
-            self.objects.pop(reference.object, None)
-
-    def open_soon(self) -> None:
-        self.opened += 1
-
-    def list(self) -> Sequence[bytes]:
-        return [*self.objects]
 
 
 class Desk:
@@ -138,7 +78,7 @@ DESK = Desk()
 
 @pytest.fixture
 def shelf() -> Shelf:
-    return Shelf()
+    return Shelf(5)
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import re
 import signal
 import socket
@@ -21,20 +19,9 @@ from typing import IO
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-SECONDS = 20
-
-
-def free_port() -> int:
-    """A port that was free a moment ago, like the two above it; none that connections are given."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 20_000, 3)
-        with contextlib.ExitStack() as probes:
-            try:
-                for each in range(port, port + 3):
-                    probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
-            except OSError:
-                continue
-        return port
+from support.gates import SECONDS
+from support.processes import free_ports, taken_port
+from support.waiting import wait_until
 
 
 class SchedulerProcess:
@@ -87,7 +74,7 @@ def scheduler(*words: str) -> Iterator[SchedulerProcess]:
 
 
 def test_the_start_is_told_line_by_line() -> None:
-    port = free_port()
+    port = free_ports()
     with scheduler(f"tcp://127.0.0.1:{port}", "-osa", f"tcp://127.0.0.1:{port + 1}") as started:
         started.read_until("files and connections")
         assert started.end() == (0, "")
@@ -243,7 +230,7 @@ def test_nobody_reads_that_it_is_ready() -> None:
 
 def test_a_storage_server_that_answered_but_goes_is_replaced() -> None:
     """As does the one of a scheduler that was killed, when that is started again at once."""
-    port = free_port()
+    port = free_ports()
     with socket.create_server(("127.0.0.1", port + 1)) as going, scheduler(f"tcp://127.0.0.1:{port}") as started:
         going.settimeout(SECONDS)
         first, _ = going.accept()
@@ -254,13 +241,10 @@ def test_a_storage_server_that_answered_but_goes_is_replaced() -> None:
 
 
 def test_its_own_storage_server_is_replaced_when_it_dies() -> None:
-    port = free_port()
+    port = free_ports()
     with scheduler(f"tcp://127.0.0.1:{port}", "--parent-pid", str(os.getpid())) as started:
         started.read_until("starting one")
-        deadline = time.monotonic() + SECONDS
-        with socket.socket() as probe:
-            while probe.connect_ex(("127.0.0.1", port + 1)) and time.monotonic() < deadline:
-                time.sleep(0.01)
+        wait_until(lambda: taken_port([port + 1]) is not None, "the storage server listens")
         children = Path(f"/proc/{started.process.pid}/task/{started.process.pid}/children")
         os.kill(int(children.read_text("ascii")), signal.SIGKILL)
         started.read_until("starting one")
@@ -281,14 +265,14 @@ def test_its_own_storage_server_is_replaced_when_it_dies() -> None:
     ],
 )  # fmt: skip
 def test_options_of_a_storage_that_is_not_ours(words: list[str], complaint: str) -> None:
-    command = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{free_port()}", *words]
+    command = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{free_ports()}", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 2 and complaint in done.stderr and not done.stdout
 
 
 @pytest.mark.parametrize("own", ["tcp://127.0.0.1", "tcp://localhost", "tcp://[::1]"])
 def test_no_storage_server_is_at_its_own_address(own: str) -> None:
-    port = free_port()
+    port = free_ports()
     command = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{port}", "-osa", f"{own}:{port}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 2 and f"--object-storage-address {own}:{port} is this scheduler's own" in done.stderr

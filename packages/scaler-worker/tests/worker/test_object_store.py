@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from scaler_client.payloads.pickles import dump
-from scaler_io.objects.operations import Done
 from scaler_protocol.errors import ObjectNotFoundError, ScalerError
 from scaler_protocol.messages import Functions, Group
 from scaler_protocol.objects import SHARED_BYTES, Reference
@@ -19,31 +18,7 @@ from scaler_worker.agent.core.records import FunctionKind
 from scaler_worker.ipc.frames import Definition, handle_of, pack_definition, result_name, unpack_definition
 from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.object_store import UNCONFIRMED_BYTES, WorkerObjectStore
-
-
-class Shelf:
-    """An ObjectConnection whose server is a dict."""
-
-    def __init__(self) -> None:
-        self.objects: dict[bytes, bytes] = {}
-        self.read: list[bytes] = []
-        self.put_for: list[int] = []
-        self.on_the_way: list[Done] = []
-
-    def put(self, payload: bytes, *, session: int, name: bytes) -> Reference:
-        self.objects[name] = payload
-        self.put_for.append(session)
-        return Reference(name, len(payload))
-
-    def put_soon(self, payload: bytes, *, session: int, name: bytes, done: Done) -> Reference:
-        self.on_the_way.append(done)
-        return self.put(payload, session=session, name=name)
-
-    def get(self, reference: Reference) -> bytes:
-        self.read.append(reference.object)
-        if reference.object not in self.objects:
-            raise ObjectNotFoundError
-        return self.objects[reference.object]
+from support.shelves import Shelf
 
 
 def storage_with(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, limit: int = 10) -> WorkerObjectStore:
@@ -52,11 +27,11 @@ def storage_with(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, limit: int = 10)
 
 
 def test_results_are_named_after_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = Shelf()
+    shelf = Shelf(7)
     storage = storage_with(shelf, monkeypatch)
     task = (7 << 32) + 5
     reference = Reference.unpack(storage.put(b"result", task, 99))
-    assert reference == Reference(result_name(b"secret", task, 99, os.getpid()), 6) and shelf.put_for == [7]
+    assert reference == Reference(result_name(b"secret", task, 99, os.getpid()), 6)
     assert storage.get(reference.pack()) == b"result" and storage.session and storage.named
     ways = [(b"secret", task, 99, 1), (b"secret", task, 99, 2), (b"secret", task, 98, 1), (b"other", task, 99, 1)]
     ways += [(b"secret", task + 1, 99, 1), (b"secret", task + (1 << 32), 99, 1)]
@@ -65,24 +40,27 @@ def test_results_are_named_after_their_runs(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_little_is_put_without_waiting_and_much_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = Shelf()
+    shelf = Shelf(7)
     storage = storage_with(shelf, monkeypatch)
-    size, told = SHARED_BYTES - 1, list[ScalerError | None]()
+    size, references, told = SHARED_BYTES - 1, list[bytes](), list[ScalerError | None]()
     assert not storage.may_put_soon(SHARED_BYTES)
     while storage.may_put_soon(size):
-        reference = storage.put_soon(bytes(size), (7 << 32) + 5, 99 + len(shelf.on_the_way), told.append)
-        assert storage.get(reference) == bytes(size)
+        references.append(storage.put_soon(bytes(size), (7 << 32) + 5, 99 + len(shelf.on_the_way), told.append))
     assert len(shelf.on_the_way) * size <= UNCONFIRMED_BYTES < (len(shelf.on_the_way) + 1) * size
-    shelf.on_the_way.pop()(None)
+    shelf.arrive()
     assert storage.may_put_soon(size) and told == [None]
+    while shelf.on_the_way:
+        shelf.arrive()
+    assert all(storage.get(reference) == bytes(size) for reference in references)
+    assert storage.may_put_soon(size) and told == [None] * len(references)
     monkeypatch.setattr(Shelf, "put_soon", lambda *args, **kwargs: pytest.fail("closed"))
     with pytest.raises(pytest.fail.Exception):
         storage.put_soon(bytes(size), (7 << 32) + 5, 1, told.append)
-    assert storage.may_put_soon(size) and told == [None]
+    assert storage.may_put_soon(size) and told == [None] * len(references)
 
 
 def test_what_others_may_need_is_kept_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = Shelf()
+    shelf = Shelf(7)
     storage = storage_with(shelf, monkeypatch)
     references = {}
     for letter in (b"a", b"b", b"c"):
@@ -109,7 +87,7 @@ def test_what_others_may_need_is_kept_up_to_the_limit(monkeypatch: pytest.Monkey
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_only_what_nobody_can_change_is_shared(monkeypatch: pytest.MonkeyPatch, value: Any, shared: bool) -> None:
-    shelf = Shelf()
+    shelf = Shelf(7)
     storage = storage_with(shelf, monkeypatch, 1_000_000)
     shelf.objects[b"o" * 16] = payload = bytes(dump(value))
     reference = Reference(b"o" * 16, len(payload)).pack()
@@ -122,7 +100,7 @@ def test_only_what_nobody_can_change_is_shared(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_what_is_not_used_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = Shelf()
+    shelf = Shelf(7)
     storage = storage_with(shelf, monkeypatch)
     references = [Reference(name * 16, 3).pack() for name in (b"a", b"b")]
     shelf.objects.update({name * 16: b"abc" for name in (b"a", b"b")})
