@@ -1,4 +1,4 @@
-"""Listening: a subscription that feeds a model, for programs that poll it."""
+"""A subscription that feeds a model, for programs that poll it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
 
 PATIENCE_SECONDS = 2.0
-"""After this time without a status, the address is probably wrong."""
+"""Seconds without a status after which the address is probably wrong."""
 _LOOK_SECONDS = 0.05
 
 
@@ -30,7 +30,7 @@ def advice(address: Address) -> str:
 
 
 class Listening:
-    """One connection to a monitor address; it comes back by itself. Not thread-safe."""
+    """One connection to a monitor address; it reconnects by itself. Not thread-safe."""
 
     def __init__(self, address: Address, clock: Callable[[], float] = time.monotonic) -> None:
         self.address = address
@@ -47,7 +47,7 @@ class Listening:
 
     @property
     def now(self) -> float:
-        """The model's time."""
+        """The clock of the model in seconds."""
         return self._clock()
 
     @property
@@ -56,7 +56,7 @@ class Listening:
         return self.model.status is None and self.now > self.started + PATIENCE_SECONDS
 
     def wait_for(self, condition: Callable[[MonitorModel], bool], seconds: float) -> None:
-        """Listen until the model is so; raises NoStatusError where no status comes, or that takes longer."""
+        """Listen until the condition holds; raises NoStatusError after `seconds`, or if no status arrives."""
         until = self.now + seconds
         while not condition(self.model):
             if self.now >= until:
@@ -69,5 +69,5 @@ class Listening:
         self.look()
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._subscriber.close()

@@ -1,4 +1,4 @@
-"""How the programs of this package end: what is foreseen is one line on stderr and an exit code."""
+"""Exit codes of the programs of this package; an expected error is one line on stderr."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaler_protocol.errors import ScalerError
 
 
 def run(program: str, function: Callable[[], int | None]) -> int:
-    """The exit code of a program's main function: 2 for usage, 1 for circumstances, 0 after Ctrl-C."""
+    """The exit code of a program's main function: 2 for wrong usage, 1 for another error, 0 after Ctrl-C."""
     try:
         return function() or 0
     except KeyboardInterrupt:

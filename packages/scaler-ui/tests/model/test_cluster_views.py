@@ -44,7 +44,11 @@ def test_objects_in_numbers_and_the_biggest(publications: Publications) -> None:
         "1 (4.0 KiB)",
         "1.0 MiB",
     )
-    assert (shown["held elsewhere"], shown["other hosts"], shown["brought from there"]) == ("1 (2.0 KiB)", "1", "512 B")
+    assert (shown["replicas on other hosts"], shown["other hosts"], shown["fetched from there"]) == (
+        "1 (2.0 KiB)",
+        "1",
+        "512 B",
+    )
     page = cluster_views.biggest_objects(model, PageRequest(order="size"))
     assert [(row["object"], row["size"], row["where"]) for row in page.rows] == [
         ("bb", "4.0 KiB", "disk"), ("cc", "2.0 KiB", "another host"), ("aa", "500 B", "memory"),

@@ -1,14 +1,13 @@
 """The scheduler and the agent of a local cluster: on one event loop, in one process.
 
-Theory. Between processes a message wakes a thread of ZeroMQ here and one there, and is decided upon by a processor
-that has yet to fetch another interpreter's code and data; within one it is handed over, and what an interpreter has
-loaded is there once. Both are what they are in their own processes: they know of each other by messages alone, and
-end together anyway, since nobody would start one of them again. Object storage stays a process: what it holds in
-memory must not be the scheduler's.
+One process needs less time and memory than two: a message between processes wakes a ZeroMQ thread in each of them, and
+both load an interpreter. Scheduler and agent still communicate only by messages, as in separate processes. They end
+together in any case, because nothing in a local cluster would restart one of them. Object storage is a separate
+process, so that the memory of its objects is not that of the scheduler.
 
-It is started as `python -m scaler_launch.local <words of scaler_scheduler> [-- <words of scaler_cluster>]`; without
-the latter there are no workers. With `--preload` the line that `--ready-fd` asks for comes once the first worker is
-ready; where none can be, it is FAILED, and the reason follows up to the end of the pipe.
+Start it as `python -m scaler_launch.local <options of scaler_scheduler> [-- <options of scaler_cluster>]`; without the
+latter there are no workers. With `--preload` the line for `--ready-fd` is written when the first worker is ready; if
+no worker can be, the line is FAILED, and the reason follows up to the end of the pipe.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ FAILED = "failed"
 
 
 def main() -> int:
-    """Run the cluster that the command line describes until it is told to end; returns the exit code."""
+    """Run the cluster of the command line until a signal; returns the exit code."""
     return main_guard("local cluster", _run)
 
 
@@ -49,13 +48,13 @@ def _run() -> int:
     options = options.with_port()
     options.begin_log()
     with contextlib.ExitStack() as stack:
-        # As early as can be: it takes as long to come up as all the rest.
+        # It starts first, because it takes as long as everything else together.
         storage = StorageServer(options, options.address)
         stack.callback(storage.end)
         storage.start()
         workers = None
         if of_cluster:
-            words = [str(options.address), *of_cluster[1:]]  # which may have come with port 0
+            words = [str(options.address), *of_cluster[1:]]  # the address may have been given with port 0
             workers = stack.enter_context(_workers(words, options.ready_fd))
         descriptors.raise_limit()
         return event_loops.run(lambda: _serve(options, storage, workers), options.event_loop)
@@ -68,7 +67,7 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 @contextlib.contextmanager
 def _workers(words: Sequence[str], ready_fd: int | None) -> Iterator[tuple[ClusterConfig, Forking]]:
-    """What agent and workers are told; the template is forked here, before there is a thread or a socket."""
+    """The configuration of agent and workers, and the template, which is forked before any thread or socket exists."""
     from scaler_worker.config import COMMAND
 
     config = COMMAND.read(words)
@@ -89,7 +88,7 @@ def _workers(words: Sequence[str], ready_fd: int | None) -> Iterator[tuple[Clust
 async def _serve(
     options: SchedulerOptions, storage: StorageServer, workers: tuple[ClusterConfig, Forking] | None
 ) -> int:
-    """Serve until told to stop; returns the exit code."""
+    """Serve until a signal; returns the exit code."""
     from scaler_io.transport.in_process import InProcessListener
     from scaler_scheduler.service.shell import SchedulerService
 
@@ -115,9 +114,9 @@ async def _serve(
 
 
 def _tell(ready_fd: int | None, text: str) -> None:
-    """Tell the process that started us how the start went."""
+    """Report the result of the start to the parent process."""
     if ready_fd is not None:
-        # It may have ended meanwhile; then we are about to be told.
+        # The parent may have ended; then this process receives a signal soon.
         with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "wb") as ready:
             ready.write(text.encode("utf-8", "replace"))
 

@@ -1,1 +1,1 @@
-"""The monitor's state, as tables and texts. Pure: it knows neither terminal nor browser."""
+"""The monitor's state, as tables and texts. Pure: knows neither terminal nor browser."""

@@ -1,4 +1,4 @@
-"""What pages show of graphs, objects and capacity: rows and figures, ready to be shown. Pure."""
+"""Rows and formatted values of the pages for graphs, objects and capacity. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaler_ui.model.views import PageRequest, Row, TablePage, page_of
 
 
 def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
-    """Graphs that are under way, and the last ones that are over."""
+    """Graphs that run, and the last ones that ended."""
     status = model.status
     if status is None:
         return TablePage([], 0)
@@ -47,15 +47,15 @@ def graphs(model: MonitorModel, request: PageRequest) -> TablePage:
 
 
 OBJECT_FIGURES = (
-    "objects", "in memory", "memory limit", "being written", "mapped", "on disk", "went to disk", "came back",
+    "objects", "in memory", "memory limit", "being written", "mapped", "on disk", "spilled", "loaded back",
     "hit rate", "reads from memory", "reads from disk", "unknown reads", "waiting for room", "refused", "recyclable",
-    "held elsewhere", "other hosts", "brought from there",
+    "replicas on other hosts", "other hosts", "fetched from there",
 )  # fmt: skip
-"""What the page of objects shows in numbers."""
+"""Names of the numbers on the page of objects."""
 
 
 def object_figures(model: MonitorModel) -> dict[str, str]:
-    """Totals of the object storage server; nothing where it has not answered."""
+    """Totals of the object storage server; empty if it has not answered."""
     storage = model.storage
     if storage is None:
         return {}
@@ -67,8 +67,8 @@ def object_figures(model: MonitorModel) -> dict[str, str]:
         "being written": f"{storage.writing:,} ({size(storage.writing_bytes)})",
         "mapped": size(storage.pinned_bytes),
         "on disk": f"{storage.spilled:,} ({size(storage.spilled_bytes)})",
-        "went to disk": size(storage.spilled_bytes_total),
-        "came back": size(storage.loaded_bytes_total),
+        "spilled": size(storage.spilled_bytes_total),
+        "loaded back": size(storage.loaded_bytes_total),
         "hit rate": f"{storage.hits / reads:.1%}" if reads else "no reads",
         "reads from memory": f"{storage.hits:,}",
         "reads from disk": f"{storage.misses:,}",
@@ -76,9 +76,9 @@ def object_figures(model: MonitorModel) -> dict[str, str]:
         "waiting for room": f"{storage.waiting:,}",
         "refused": f"{storage.refused:,}",
         "recyclable": size(storage.recyclable_bytes),
-        "held elsewhere": f"{storage.replicas:,} ({size(storage.replica_bytes)})",
+        "replicas on other hosts": f"{storage.replicas:,} ({size(storage.replica_bytes)})",
         "other hosts": f"{storage.hosts:,}",
-        "brought from there": size(storage.fetched_bytes_total),
+        "fetched from there": size(storage.fetched_bytes_total),
     }
 
 
@@ -87,7 +87,7 @@ def _place(here: bool, held: bool) -> str:
 
 
 def biggest_objects(model: MonitorModel, request: PageRequest) -> TablePage:
-    """The biggest objects, by hashes of their ids."""
+    """The biggest objects, named by hashes of their ids."""
     storage = model.storage
     if storage is None:
         return TablePage([], 0)
@@ -105,7 +105,7 @@ def biggest_objects(model: MonitorModel, request: PageRequest) -> TablePage:
 
 
 def capacity(model: MonitorModel, request: PageRequest) -> TablePage:
-    """Workers that offer the same, taken together."""
+    """Workers grouped by what they offer."""
     status = model.status
     if status is None:
         return TablePage([], 0)
@@ -150,7 +150,7 @@ def _class(capabilities: str, runtime: str) -> Row:
 
 
 def demand(model: MonitorModel, request: PageRequest) -> TablePage:
-    """Waiting tasks by what they need, and how many workers could take them."""
+    """Waiting tasks grouped by requirement, with the number of workers that could run them."""
     status = model.status
     if status is None:
         return TablePage([], 0)

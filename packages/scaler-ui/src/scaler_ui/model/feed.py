@@ -14,7 +14,7 @@ from scaler_protocol.profiles import PROFILE
 
 
 class Subscription(Protocol):
-    """The port that published frames come from."""
+    """The source of published frames."""
 
     def receive(self) -> list[list[bytes]]:
         """The frames of messages that have arrived."""
@@ -24,14 +24,14 @@ class Subscription(Protocol):
 
 
 class Feed:
-    """The numbered messages of one subscription, from the first snapshot on."""
+    """The numbered messages of one subscription, beginning with the first snapshot."""
 
     def __init__(self, subscription: Subscription) -> None:
         self.gaps = 0
         self.malformed = 0
         self._subscription = subscription
         self._expected = 0
-        """The number that comes next; 0 until a snapshot has begun."""
+        """The next sequence number; 0 until a snapshot has begun."""
 
     def take(self) -> list[MonitorMessage]:
         """The messages that have arrived, in order."""
@@ -66,7 +66,7 @@ class Feed:
 
 
 def _is_sound(message: MonitorMessage) -> bool:
-    """Whether its parts fit each other, as the codec cannot know."""
+    """Whether the columns of a TaskEvents agree, which the codec does not check."""
     if isinstance(message, MonitorStatus):
         return set(message.worker_agents) <= set(message.agents)
     if isinstance(message, StorageStatus):

@@ -1,7 +1,7 @@
-"""MonitorModel: from the monitor stream to what screens show. Messages in, tables out, no IO.
+"""MonitorModel: builds tables from the monitor stream. Pure, no IO.
 
-Invariant: a task that the scheduler has told of and that has not ended stands in the table of tasks as live; a snapshot
-makes the two agree again, whatever was lost before it.
+Invariant: every task that the scheduler has published and that has not ended is live in the table of tasks. A snapshot
+restores this after messages were lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scaler_protocol.profiles import PROFILE
 from scaler_ui.model.task_table import TASKS, TaskTable
 
 STALE_SECONDS = 5.0
-"""After a silence of so long figures are marked as old."""
+"""Seconds without a message after which the numbers are marked as old."""
 EVENTS = 10_000
 GROUPS = 100_000
 HISTORY_SECONDS = 600
@@ -24,7 +24,7 @@ HISTORY_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """What tasks of a group share, as monitors see it."""
+    """The attributes that tasks of a group share, as published."""
 
     function: str = ""
     session: int = 0
@@ -35,7 +35,7 @@ class GroupInfo:
 
 @dataclass(slots=True)
 class FunctionFigures:
-    """What the calls of a function that were seen to end have cost: seconds and bytes."""
+    """Cost of the calls of a function that ended while this monitor listened: seconds and bytes."""
 
     ended: dict[int, int] = field(default_factory=dict)
     duration: float = 0.0
@@ -51,7 +51,7 @@ class FunctionFigures:
 
 @dataclass(frozen=True, slots=True)
 class MonitorEvent:
-    """Something in words: seconds since 1970, a level of logging, and the task it is about or 0."""
+    """A log text: its time in seconds since 1970, its level, and the task concerned or 0."""
 
     time: float
     level: int
@@ -77,13 +77,13 @@ class Moment:
 
 
 def mean_latency(before: Moment, moment: Moment) -> float | None:
-    """Mean seconds from submission to end, of tasks that ended between these; None where none did."""
+    """Mean seconds from submission to end of the tasks that ended between the samples; None if there are none."""
     timed = moment.timed - before.timed
     return (moment.latency - before.latency) / timed if timed > 0 else None
 
 
 class MonitorModel:
-    """All that was heard. `now` is any clock in seconds that goes forward."""
+    """The state of all received messages. `now` is any monotonic clock in seconds."""
 
     def __init__(self, tasks: int = TASKS) -> None:
         self.status: MonitorStatus | None = None
@@ -91,7 +91,7 @@ class MonitorModel:
         self.storage: StorageStatus | None = None
         self.storage_heard = 0.0
         self.faults: OrderedDict[int, str] = OrderedDict()
-        """What went wrong with the tasks that ended so last: a traceback, or a sentence."""
+        """The errors of the tasks that failed last: a traceback, or a sentence."""
         self.tasks = TaskTable(tasks)
         self.functions: dict[str, FunctionFigures] = {}
         self.groups: OrderedDict[int, GroupInfo] = OrderedDict()
@@ -101,7 +101,7 @@ class MonitorModel:
         self._timed, self._latency = 0, 0.0
 
     def take(self, message: MonitorMessage, now: float) -> None:
-        """One message of the feed, in order."""
+        """Process one message of the feed; messages must be in order."""
         if isinstance(message, MonitorStatus):
             self._take_status(message, now)
         elif isinstance(message, StorageStatus):
@@ -110,7 +110,7 @@ class MonitorModel:
             self._take_events(message)
 
     def is_stale(self, now: float) -> bool:
-        """Whether nothing was heard for long."""
+        """Whether the numbers are old: no message for STALE_SECONDS."""
         return self.status is None or now > self.heard + STALE_SECONDS
 
     def group_of(self, row: int) -> GroupInfo:
@@ -119,7 +119,7 @@ class MonitorModel:
 
     @property
     def rate(self) -> float:
-        """Tasks that ended per second, lately."""
+        """Tasks that ended per second, over the recent history."""
         if len(self.history) < 2:
             return 0.0
         first, last = self._lately()
@@ -127,7 +127,7 @@ class MonitorModel:
 
     @property
     def latency(self) -> float | None:
-        """Mean seconds from submission to end, of tasks that ended lately; None where none did."""
+        """Mean seconds from submission to end of recently ended tasks; None if there are none."""
         return mean_latency(*self._lately()) if self.history else None
 
     def _lately(self) -> tuple[Moment, Moment]:
@@ -138,7 +138,7 @@ class MonitorModel:
         if self._beginning:
             self._begun()
         if self.status is not None and status.incarnation != self.status.incarnation:
-            self.history.clear()  # its totals begin anew
+            self.history.clear()  # its totals begin at zero
         self.status, self.heard = status, now
         ended = status.succeeded + status.raised + status.failed + status.cancelled
         cpu, rss = sum(status.worker_cpus), sum(status.worker_rsses)

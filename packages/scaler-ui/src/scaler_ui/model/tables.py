@@ -1,4 +1,4 @@
-"""What screens show, as plain fields: the same for a terminal, for `--json` and for pages. Pure.
+"""The content of screens as plain fields, for the terminal, for `--json` and for pages. Pure.
 
 Fractions of CPU are in percent of a core, memory in bytes, lag in seconds.
 """
@@ -25,7 +25,7 @@ STATE_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One worker. `agt_…`, `lag` and `silence` are of its agent; `itl`: is it up, has it a task, does that wait."""
+    """One worker. `agt_…`, `lag` and `silence` are of its agent; `itl`: it is up, has a task, and the task waits."""
 
     worker: str
     agent: str
@@ -46,11 +46,11 @@ class WorkerRow:
     run: int
     capabilities: str
     number: int
-    """Of the agent."""
+    """Seconds since the last report of the agent."""
 
 
 def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
-    """All workers of all agents; `quiet` seconds have passed since the status."""
+    """All workers of all agents; the status is `quiet` seconds old."""
     places = {number: place for place, number in enumerate(status.agents)}
     rows = []
     for agent, name, pid, state, run, cpu, rss, queued in zip(
@@ -88,7 +88,7 @@ def worker_rows(status: MonitorStatus, quiet: float = 0.0) -> list[WorkerRow]:
 
 
 def task_counts(status: MonitorStatus) -> dict[str, int]:
-    """Tasks by where they stand or how they ended."""
+    """The number of tasks by state or outcome."""
     return {
         "unassigned": status.waiting + status.held,
         "running": status.assigned,
@@ -100,7 +100,7 @@ def task_counts(status: MonitorStatus) -> dict[str, int]:
 
 
 def client_tasks(status: MonitorStatus) -> dict[str, int]:
-    """Tasks that clients, and tasks that submit tasks, have and have not released, by name."""
+    """Unreleased tasks of clients, and of tasks that submit tasks, by name."""
     names = [
         name or f"session {number}" for name, number in zip(status.client_names, status.client_sessions, strict=True)
     ]
@@ -108,7 +108,7 @@ def client_tasks(status: MonitorStatus) -> dict[str, int]:
 
 
 def fields(model: MonitorModel, now: float) -> dict[str, Any]:
-    """All that the screen shows; nothing where no status has come."""
+    """All content of the screen; empty if there is no status."""
     status = model.status
     if status is None:
         return {}
@@ -151,5 +151,5 @@ def _function_counts(status: MonitorStatus) -> dict[str, int]:
 
 
 def task_of_run(model: MonitorModel, run: int) -> int | None:
-    """The row of the task that this run is of, if it has not ended."""
+    """The row of the task of this run, if the task has not ended."""
     return model.tasks.find_run(run) if run else None

@@ -1,4 +1,4 @@
-"""TaskTable: the last tasks in columns, one row each, found by id while they have not ended. Pure."""
+"""TaskTable: the last tasks in columns, one row each; tasks that have not ended are found by id. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaler_protocol.profiles import PROFILE, Profile
 
 TASKS = 1_000_000
 UNKNOWN = 5
-"""A step of our own: the task ended while nobody listened."""
+"""A step that is not published: the task ended while this monitor was not connected."""
 STATES = {
     TaskStep.WAITING: "waiting",
     TaskStep.HELD: "held",
@@ -41,13 +41,13 @@ Column = npt.NDArray[Any]
 
 
 def _last(hits: Column) -> int | None:
-    """The last place that is true."""
+    """The last position that is true."""
     places = np.flatnonzero(hits)
     return int(places[-1]) if len(places) else None
 
 
 def _is_number(text: str, base: int) -> bool:
-    """Whether a text stands for a number that a column can hold."""
+    """Whether a text is a number within the range of a column."""
     try:
         return 0 <= int(text, base) < 2**64
     except ValueError:
@@ -55,7 +55,7 @@ def _is_number(text: str, base: int) -> bool:
 
 
 def _ranks(names: Sequence[str]) -> Column:
-    """The place of each name in their order; the same for the same name."""
+    """The rank of each name in sorted order; equal names have equal ranks."""
     return np.unique(np.array(names, dtype=object), return_inverse=True)[1].astype(np.uint32)
 
 
@@ -65,9 +65,9 @@ def _take(values: Column, places: Column) -> Column:
 
 
 def _slice_of_order(keys: Column, start: int, stop: int, *, descending: bool) -> Column:
-    """Places of the keys from `start` to `stop` in their order, equal ones in the order of their places.
+    """Positions of the keys from `start` to `stop` in sorted order, equal keys in the order of their positions.
 
-    Found without sorting them all, as long as the slice is near an end.
+    A slice near an end is found without a complete sort.
     """
     total = len(keys)
     start, stop = min(start, total), min(stop, total)
@@ -109,14 +109,14 @@ class TaskRow:
 
 
 class TaskTable:
-    """Up to `capacity` tasks; the oldest rows are written over."""
+    """Up to `capacity` tasks; the oldest rows are overwritten."""
 
     def __init__(self, capacity: int = TASKS) -> None:
         self._capacity = capacity
         self._columns: dict[str, array[Any]] = {name: array(code) for name, code in _COLUMNS.items()}
         self._zero = dict.fromkeys(_COLUMNS, 0)
         self._next = 0
-        """The row that is written next, once all are taken."""
+        """The row that is overwritten next, if the table is full."""
         self._live: dict[int, int] = {}
         self._before: dict[int, int] = {}
         self._names: list[str] = [""]
@@ -131,7 +131,7 @@ class TaskTable:
         return len(self._live)
 
     def function_number(self, name: str) -> int:
-        """What stands for this name in a row."""
+        """The number of this name in the columns."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._names)
@@ -173,7 +173,7 @@ class TaskTable:
             columns["assigned"][row] = time
 
     def run(self, runs: Iterable[int], pids: Iterable[int]) -> None:
-        """Processes say that they run these."""
+        """Record that worker processes run these."""
         rows = self.runs()
         for number, pid in zip(runs, pids, strict=True):
             if number in rows:
@@ -182,7 +182,7 @@ class TaskTable:
     def end(
         self, tasks: Iterable[int], agent: int, statuses: Iterable[int], profiles: bytes, time: float
     ) -> Iterator[tuple[int, int, Profile]]:
-        """These have ended; yields the row, status and profile of each."""
+        """Record that tasks ended; yields the row, status and profile of each."""
         columns = self._columns
         for task, status, record in zip(tasks, statuses, PROFILE.iter_unpack(profiles), strict=True):
             row = self._row(task, time)
@@ -198,7 +198,7 @@ class TaskTable:
             yield row, status, profile
 
     def leave(self, tasks: Iterable[int], time: float) -> None:
-        """These tasks were cancelled."""
+        """Record that tasks were cancelled."""
         for task in tasks:
             row = self._row(task, time)
             del self._live[task]
@@ -207,11 +207,11 @@ class TaskTable:
                 self._stopped(row, time)
 
     def _stopped(self, row: int, time: float) -> None:
-        """It was stopped while it ran, and nobody has told how that went."""
+        """Whether the task was cancelled while it ran, so that its outcome is unknown."""
         self._columns["duration"][row] = round(1e6 * (time - self._columns["assigned"][row]))
 
     def _row(self, task: int, time: float) -> int:
-        """The row of a task that has not ended; a new one where it is not known."""
+        """The row of a task that has not ended; a new row if the task is unknown."""
         row = self._live.get(task)
         if row is not None:
             return row
@@ -246,25 +246,25 @@ class TaskTable:
         return _last(self._view("id") == task)
 
     def find_run(self, run: int) -> int | None:
-        """The row of the task that an agent has under this run."""
+        """The row of the task of this run of an agent."""
         return _last((self._view("run") == run) & (self._view("step") == TaskStep.ASSIGNED))
 
     def runs(self) -> dict[int, int]:
-        """The rows of the tasks that agents have, by their runs."""
+        """The rows of the tasks that agents have, by run."""
         rows = np.flatnonzero(self._view("step") == TaskStep.ASSIGNED)
         return dict(zip(self._view("run")[rows].tolist(), rows.tolist(), strict=True))
 
     def _view(self, name: str) -> Column:
-        """A column as it stands: to be let go before the next row is written."""
+        """A view of a column; release it before the next row is written."""
         return np.frombuffer(self._columns[name], _COLUMNS[name])
 
     def state(self, row: int) -> str:
-        """Where the task of a row stands, in a word."""
+        """The state of the task in a row, in one word."""
         step = self._columns["step"][row]
         return ENDINGS[self._columns["status"][row]] if step == TaskStep.ENDED else STATES[step]
 
     def value(self, name: str, row: int) -> Any:
-        """A figure of a row as it is kept."""
+        """The stored value of a column in a row."""
         return self._columns[name][row]
 
     def row(self, row: int) -> TaskRow:
@@ -281,12 +281,12 @@ class TaskTable:
         return self._live.values()
 
     def waiting_groups(self) -> list[tuple[int, int]]:
-        """The numbers of groups with waiting tasks, and how many these are."""
+        """The numbers of groups with waiting tasks, and the number of these tasks."""
         numbers, counts = np.unique(self._view("group")[self._view("step") == TaskStep.WAITING], return_counts=True)
         return [(int(number), int(count)) for number, count in zip(numbers, counts, strict=True)]
 
     def waiting(self, row: int) -> list[tuple[int, int, int]]:
-        """Of every group with waiting tasks its number, how many these are, and how many came before that of a row."""
+        """Per group with waiting tasks: its number, how many wait, and how many of them came before a row's task."""
         waits = self._view("step") == TaskStep.WAITING
         since, ids, groups = (self._view(name)[waits] for name in ("since", "id", "group"))
         at, task = self._columns["since"][row], self._columns["id"][row]
@@ -306,10 +306,10 @@ class TaskTable:
         state: str = "",
         agents: Mapping[int, str] = MappingProxyType({}),
     ) -> tuple[list[TaskRow], int]:
-        """Rows `first` and on in the order of a column, of those wanted, and how many these are.
+        """The matching rows from `first` on, sorted by a column, and the number of matches.
 
-        Wanted are tasks in this state that have the text in the name of their function or agent, or as their id,
-        client or process. Functions and states are in the order of their names, all else as it is kept.
+        A task matches if it is in this state and the text is in the name of its function or agent, or is its id,
+        client or process. Functions and states are sorted by name, other columns by value.
         """
         keys = self._keys(order, agents)
         rows = None
@@ -323,7 +323,7 @@ class TaskTable:
         return [self.row(int(row)) for row in chosen], len(keys)
 
     def _keys(self, order: str, agents: Mapping[int, str]) -> Column:
-        """What rows are sorted by."""
+        """The sort keys of the rows."""
         if order == "function":
             return _take(_ranks(self._names), self._view("function"))
         if order == "state":
@@ -355,7 +355,7 @@ class TaskTable:
         return found
 
     def longest(self, count: int, since: float, among: int) -> list[int]:
-        """So many rows of the longest runs that ended at `since` or later, among the rows that were begun last."""
+        """The rows of the `count` longest runs that ended at `since` or later, among the newest rows."""
         size = len(self)
         rows = (self._next - 1 - np.arange(min(among, size))) % max(1, size)
         rows = rows[(self._view("pid")[rows] != 0) & (self._view("ended")[rows] >= since)]

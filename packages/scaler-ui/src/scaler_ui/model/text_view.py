@@ -1,4 +1,4 @@
-"""The screen of scaler_top as lines of text: what is seen, in which order, how figures are written. Pure."""
+"""The screen of scaler_top as lines of text: selection, order and formats. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ("queued", "d"),
     ("lag", "l"),
 )
-"""What can be sorted by, and the key that does it."""
+"""The sortable columns, and the key that sorts by each."""
 SHORTCUTS = "Shortcuts: " + " ".join(f"{name}[{key}]" for name, key in COLUMNS)
 KEYS = "filter[/] details[Enter] why[y] events[e] move[arrows, PgUp, PgDn] quit[q]"
 _NAME_CELLS = 30
 _SIDE_CELLS = 24
-"""Less room than this beside the workers is none."""
+"""Columns of text below which nothing is shown beside the workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a reader has chosen: the order, which workers, and which of them is pointed at."""
+    """The reader's choices: the order, the filter, and the selected worker."""
 
     order: str = "cpu"
     descending: bool = True
@@ -40,14 +40,14 @@ class View:
     pointed: int = 0
 
     def sorted_by(self, key: str) -> View:
-        """The view after a sort key: figures begin with the greatest, names with the first; again reverses."""
+        """The view after a sort key: numbers descend, names ascend; the same key again reverses the order."""
         name = {key: name for name, key in COLUMNS}[key]
         if name == self.order:
             return replace(self, descending=not self.descending)
         return replace(self, order=name, descending=name != "worker")
 
     def rows(self, fields: dict[str, Any]) -> list[dict[str, Any]]:
-        """The workers to be shown, in order."""
+        """The workers that match, in order."""
         wanted = self.wanted.lower()
         workers = [
             worker
@@ -60,7 +60,7 @@ class View:
 
 
 def clock(at: float) -> str:
-    """A time of day, here; nothing for 0."""
+    """The local time of day; empty for 0."""
     return f"{datetime.fromtimestamp(at):%H:%M:%S}" if at else ""
 
 
@@ -85,7 +85,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _box(title: str, entries: Iterable[tuple[str, str]]) -> list[str]:
-    """Names to the right, values to the right of them, under a title."""
+    """A box with a title, names and right-aligned values."""
     listed = list(entries)
     names = max((len(name) for name, _ in listed), default=0)
     values = max((len(value) for _, value in listed), default=0)
@@ -105,7 +105,7 @@ def beside(boxes: Sequence[Sequence[str]]) -> list[str]:
 
 
 def summary(fields: dict[str, Any], types: int | None = None) -> list[str]:
-    """The upper part: the scheduler and its messages, of which only so many types are told of, the commonest."""
+    """The upper part: the scheduler and its messages, of which only the most frequent types are shown."""
     scheduler = fields["scheduler"]
     counts = [
         _box(name, ((entry, f"{count:,}") for entry, count in islice(fields[name].items(), limit)))
@@ -116,7 +116,7 @@ def summary(fields: dict[str, Any], types: int | None = None) -> list[str]:
 
 
 def keys(width: int) -> list[str]:
-    """What can be pressed."""
+    """The line of keys."""
     return [*wrap(SHORTCUTS, width), *wrap(KEYS, width)]
 
 
@@ -131,7 +131,7 @@ def total(fields: dict[str, Any], shown: int) -> str:
 
 
 def worker_table(workers: Sequence[dict[str, Any]], view: View, width: int) -> tuple[str, list[str]]:
-    """The names of the columns, of which the one that sorts is in brackets, and a line for each worker."""
+    """The names of the columns, with the sorted one in brackets, and a line for each worker."""
     names = [*(f"[{name}]" if name == view.order else name for name, _ in COLUMNS), "ITL"]
     rows = [_cells(worker) for worker in workers]
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
@@ -159,10 +159,9 @@ def _cells(worker: dict[str, Any]) -> list[str]:
 
 
 def body(table: Sequence[str], side: Sequence[str], size: tuple[int, int], pointed: int) -> tuple[int, list[str]]:
-    """The first worker that is shown, and lines for this width and height.
+    """The position of the first visible worker, and the lines for this width and height.
 
-    They are of as many workers as there is room for, around the one that is pointed at, with clients and functions
-    beside them, or else below.
+    As many workers as fit are shown, around the selected one, with clients and functions beside them or below.
     """
     width, height = size
     is_narrow = max(map(len, table), default=0) + _SIDE_CELLS > width
@@ -190,7 +189,7 @@ def side(fields: dict[str, Any]) -> list[str]:
 
 
 def details(worker: dict[str, Any], task: str) -> list[str]:
-    """All that is known of one worker."""
+    """All fields of one worker."""
     return [
         f"worker     {worker['worker']}",
         f"agent      {worker['agent']} on {worker['host']}, heard {worker['silence']:.1f}s ago",
@@ -202,7 +201,7 @@ def details(worker: dict[str, Any], task: str) -> list[str]:
 
 
 def event_lines(fields: dict[str, Any], count: int) -> list[str]:
-    """What happened last, the newest first: why a worker died, who came and went."""
+    """The last events, newest first: deaths of workers, peers that joined and left."""
     events = fields["events"][::-1][:count]
     if not events:
         return ["nothing has happened since this program began to listen"]

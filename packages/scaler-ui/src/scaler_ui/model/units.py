@@ -1,4 +1,4 @@
-"""Figures as pages and sentences write them, with their units. The terminal has less room: see `screen`. Pure."""
+"""Numbers with units for pages and sentences; the terminal has shorter formats. Pure."""
 
 
 def size(count: float) -> str:

@@ -1,4 +1,4 @@
-"""What pages show: rows, sorted and filtered here and not in the browser, and the bars of the timeline."""
+"""Content of pages: rows, which are sorted and filtered on the server, and the bars of the timeline."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from scaler_ui.model.units import duration, size
 
 Row = dict[str, Any]
 BARS = 500
-"""Tasks in the timeline: the longest of its window, looked for among the last RECENT ones."""
+"""The maximum of tasks in the timeline: the longest in its window, among the last RECENT ones."""
 RECENT = 20_000
 ERROR_LIMIT = 120
 """Characters of an error in a table."""
 TEXT_LIMIT = 300
 """Characters of an event."""
 POINTS = 120
-"""Points of a line over time."""
+"""The maximum of points in a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """Which rows: so many from `first`, in the order of a column, of those with `text` in them."""
+    """A request for `count` rows from `first` on, sorted by a column, of those that contain `text`."""
 
     first: int = 0
     count: int = 50
@@ -42,7 +42,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """The rows, and how many there are in all."""
+    """The requested rows, and the number of all matching rows."""
 
     rows: list[Row]
     total: int
@@ -63,7 +63,7 @@ TASK_ORDERS = frozenset(
 
 
 def tasks(model: MonitorModel, request: PageRequest) -> TablePage:
-    """Tasks; the text is looked for in the names of functions, or is an id."""
+    """Tasks; the text is searched in the names of functions, or is an id."""
     agents = agent_names(model.status)
     rows, total = model.tasks.page(
         request.order if request.order in TASK_ORDERS else "since",
@@ -103,7 +103,7 @@ def _task(row: TaskRow, agents: Mapping[int, str], where: Mapping[int, int], fau
 
 
 def workers(model: MonitorModel, request: PageRequest, now: float) -> TablePage:
-    """Workers; the text is looked for in names, states and capabilities."""
+    """Workers; the text is searched in names, states and capabilities."""
     if model.status is None:
         return TablePage([], 0)
     # Browsers have no integers of 64 bits, and names and process ids repeat from host to host.
@@ -141,7 +141,7 @@ def clients(model: MonitorModel, request: PageRequest) -> TablePage:
 
 
 def functions(model: MonitorModel, request: PageRequest) -> TablePage:
-    """Functions with what their calls cost, of those that were seen to end."""
+    """Functions with the cost of their calls that ended while this monitor listened."""
     rows = []
     for name, figures in list(model.functions.items()):
         ran = sum(count for status, count in figures.ended.items() if ENDINGS[status] in ("success", "raised"))
@@ -166,7 +166,7 @@ LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
 
 
 def events(model: MonitorModel, request: PageRequest) -> TablePage:
-    """What happened, in words."""
+    """The log of events."""
     rows = [
         {
             "number": number,
@@ -187,11 +187,11 @@ FIGURES = (
     "tasks/s", "latency", "waiting", "running", "success", "failed", "cancelled", "lost runs", "workers", "agents",
     "clients", "cluster cpu", "cluster memory", "lag", "scheduler cpu", "scheduler memory",
 )  # fmt: skip
-"""What the overview shows in numbers."""
+"""Names of the numbers on the overview."""
 
 
 def figures(model: MonitorModel) -> dict[str, str]:
-    """The numbers of the overview, ready to be shown."""
+    """The formatted numbers of the overview."""
     status = model.status
     if status is None:
         return {}
@@ -220,7 +220,7 @@ Points = dict[str, list[list[float]]]
 
 
 def lines(model: MonitorModel) -> Points:
-    """At most POINTS of each figure that is drawn."""
+    """At most POINTS points of each line."""
     history = list(model.history)
     step = max(1, len(history) // POINTS)
     moments = history[::-1][::step][::-1]
@@ -239,12 +239,12 @@ def lines(model: MonitorModel) -> Points:
 
 
 Bar = list[Any]
-"""Place of its worker, begin and end in milliseconds, function, state and id."""
+"""The worker's position, begin and end in milliseconds, function, state and task id."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStream:
-    """The timeline: names of workers, what they did, and the window in seconds since 1970."""
+    """The timeline: names of workers, bars of their tasks, and the window in seconds since 1970."""
 
     workers: list[str]
     bars: list[Bar]
@@ -252,7 +252,7 @@ class TaskStream:
 
     @property
     def summary(self) -> str:
-        """How much of it is shown."""
+        """The length of the window in seconds."""
         if not self.bars:
             return "no tasks in this window"
         which = f"the {BARS} longest tasks" if len(self.bars) == BARS else f"{len(self.bars):,} tasks"
@@ -260,7 +260,7 @@ class TaskStream:
 
 
 def stream(model: MonitorModel, seconds: float) -> TaskStream:
-    """The timeline of the last `seconds`; what runs ends now."""
+    """The timeline of the last `seconds`; bars of running tasks end now."""
     status, tasks = model.status, model.tasks
     if status is None:
         return TaskStream([], [], (0.0, 0.0))
@@ -278,7 +278,7 @@ def stream(model: MonitorModel, seconds: float) -> TaskStream:
 
 
 def _running(model: MonitorModel, status: MonitorStatus) -> list[tuple[float, int, int, int]]:
-    """Seconds since they were assigned, agent, process and row of the tasks that workers say they run."""
+    """The tasks that workers run: seconds since the assignment, agent, process and row."""
     rows = model.tasks.runs()
     return [
         (max(0.0, status.at - model.tasks.value("assigned", rows[run])), agent, pid, rows[run])
@@ -288,7 +288,7 @@ def _running(model: MonitorModel, status: MonitorStatus) -> list[tuple[float, in
 
 
 def _process_names(status: MonitorStatus) -> dict[tuple[int, int], str]:
-    """What to call the workers, by agent and process."""
+    """Display names of workers, by agent and process."""
     agents = agent_names(status)
     columns = zip(status.worker_agents, status.worker_pids, status.worker_names, strict=True)
     return {(agent, pid): f"{agents[agent]}/{name}" for agent, pid, name in columns}
@@ -301,4 +301,4 @@ def _bar(task: TaskRow, place: int, took: float, now: float) -> Bar:
 
 
 TASK_STATES = tuple(dict.fromkeys([*STATES.values(), *ENDINGS.values()]))
-"""Words that a task's state may be."""
+"""The names of all task states."""

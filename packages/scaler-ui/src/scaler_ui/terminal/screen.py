@@ -25,19 +25,19 @@ DRAW_SECONDS = 0.5
 
 
 class WorkerArea(Static):
-    """Where workers are listed: as many as there is room for, which the terminal and the other parts leave."""
+    """The list of workers, in the room that the other parts leave."""
 
     def __init__(self, draw: Callable[[], None], **settings: Any) -> None:
         super().__init__(markup=False, **settings)
         self._draw = draw
 
     def on_resize(self) -> None:
-        """There is more room, or less."""
+        """Draw again when the size changes."""
         self._draw()
 
 
 class TopApp(App[None]):
-    """The screen. Everything it shows comes from the fields that `--once --json` prints."""
+    """The screen. It shows the fields that `--once --json` prints."""
 
     CSS = """
     Screen { layout: vertical; overflow: hidden; }
@@ -73,7 +73,7 @@ class TopApp(App[None]):
         self.view = View()
         self._listening = listening
         self._panel: Callable[[dict[str, Any]], list[str]] | None = None
-        """What stands below the workers, should something."""
+        """The panel below the workers, if one is open."""
 
     def compose(self) -> ComposeResult:
         """The parts of the screen, from top to bottom."""
@@ -85,7 +85,7 @@ class TopApp(App[None]):
         yield Input(placeholder="the id of a task, as futures and logs show it", id="ask")
 
     def on_mount(self) -> None:
-        """Begin to look and to draw."""
+        """Start the timer that polls and draws."""
         self.set_interval(LOOK_SECONDS, self._listening.look)
         self.set_interval(DRAW_SECONDS, self.draw)
 
@@ -97,16 +97,16 @@ class TopApp(App[None]):
         self.draw()
 
     def action_move(self, lines: int) -> None:
-        """Point at another worker."""
+        """Select another worker."""
         self.view = replace(self.view, pointed=max(0, self.view.pointed + lines))
         self.draw()
 
     def action_details(self) -> None:
-        """Show, or hide, all about the worker that is pointed at."""
+        """Show or hide the details of the selected worker."""
         self._toggle(self._about_worker)
 
     def action_events(self) -> None:
-        """Show, or hide, what happened last."""
+        """Show or hide the last events."""
         self._toggle(self._events)
 
     def _toggle(self, panel: Callable[[dict[str, Any]], list[str]]) -> None:
@@ -118,11 +118,11 @@ class TopApp(App[None]):
         self.draw()
 
     def action_filter(self) -> None:
-        """Ask which workers to show."""
+        """Open the filter."""
         self._enter("#filter")
 
     def action_ask(self) -> None:
-        """Ask which task is meant."""
+        """Open the question for a task."""
         self._enter("#ask")
 
     def _enter(self, name: str) -> None:
@@ -132,7 +132,7 @@ class TopApp(App[None]):
 
     @on(Input.Changed, "#filter")
     def _filter_changed(self, event: Input.Changed) -> None:
-        """Show what fits so far."""
+        """Apply the filter while it is typed."""
         self.view = replace(self.view, wanted=event.value, pointed=0)
         self.draw()
 
@@ -142,7 +142,7 @@ class TopApp(App[None]):
 
     @on(Input.Submitted, "#ask")
     def _asked(self, event: Input.Submitted) -> None:
-        """Say why the task waits, or how it ended, as long as it is shown."""
+        """Show why the task waits, or how it ended; updated while it is visible."""
         try:
             task = task_id(event.value.strip())
         except ValueError as error:
@@ -153,7 +153,7 @@ class TopApp(App[None]):
         self._leave_entries()
 
     def action_reset(self) -> None:
-        """Drop the filter and what is shown below."""
+        """Clear the filter, and close the panel."""
         self.query_one("#filter", Input).value = ""
         self._show(None)
         self._leave_entries()
@@ -168,7 +168,7 @@ class TopApp(App[None]):
     # --- drawing ----------------------------------------------------------------------------------------------------
 
     def draw(self) -> None:
-        """Write what is known now."""
+        """Draw the current state."""
         shown = fields(self._listening.model, self._listening.now)
         note = self._note(shown)
         self._write("note", note)
@@ -203,7 +203,7 @@ class TopApp(App[None]):
         return f"stale: nothing was heard for {shown['quiet']:.0f} s" if shown["stale"] else ""
 
     def _write_body(self, rows: list[dict[str, Any]], lines: list[str], side: list[str]) -> None:
-        """As many workers as there is room for, around the one that is pointed at."""
+        """Draw as many workers as fit, around the selected one."""
         height = max(1, self.query_one("#body").size.height)
         first, shown = text_view.body(lines, side, (self.size.width, height), self.view.pointed)
         body = Text(no_wrap=True)

@@ -16,12 +16,12 @@ from scaler_ui.model.tables import fields
 from scaler_ui.model.text_view import View
 
 ONCE_CELLS = 120
-"""Characters of a line of `--once`, if there is so much to say."""
+"""The maximum of characters in a line of `--once`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopOptions:
-    """What the command line, the environment and the TOML file came to."""
+    """Options from the command line, the environment and the TOML file."""
 
     address: Address
     once: bool

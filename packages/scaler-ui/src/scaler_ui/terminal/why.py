@@ -26,7 +26,7 @@ def task_id(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WhyOptions:
-    """What the command line, the environment and the TOML file came to."""
+    """Options from the command line, the environment and the TOML file."""
 
     address: Address
     task: int
@@ -60,7 +60,7 @@ def _main() -> None:
     options = COMMAND.read()
     listening = Listening(options.address)
     try:
-        # With the status behind the snapshot all that has not ended was told.
+        # After the status that follows the snapshot, all tasks that have not ended are known.
         listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
     finally:
         listening.close()

@@ -20,11 +20,12 @@ LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class AccessGuard:
-    """ASGI middleware: refuses foreign names and origins, and whoever lacks the token where there is one.
+    """ASGI middleware: refuses unknown host names and foreign origins and, if there is a token, requests without it.
 
-    Only requests to names of ours are answered, so that no page on the web can reach us through a name of its own:
-    without a token to those of the loopback, with one to `names` and numeric addresses too. A token comes once in the
-    address (`?token=…`) and stays in a cookie. What is ordered comes over a WebSocket, which says its origin.
+    The host name of a request is checked because a web page could otherwise reach this server through a name that it
+    controls (DNS rebinding). Accepted are names of the loopback and, with a token, `names` and numeric addresses. The
+    token is in the query of the first request (`?token=…`), then in a cookie. Actions arrive over a WebSocket, whose
+    origin is checked.
     """
 
     def __init__(self, app: Application, token: str | None, names: Collection[str] = ()) -> None:
@@ -33,7 +34,7 @@ class AccessGuard:
         self._names = frozenset(name.lower() for name in names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request or connection."""
+        """Handle one request or connection."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -41,9 +42,9 @@ class AccessGuard:
         host = headers.get("host", "")
         origin = headers.get("origin")
         if not self._is_ours(host):
-            await _answer(scope, send, 403, f"{host} is no name of this host; scaler_ui is told of others by --name")
+            await _answer(scope, send, 403, f"{host} is not a known name of this host; add it with --name")
         elif (scope["type"] == "websocket" or origin is not None) and urlsplit(origin or "").netloc != host:
-            await _answer(scope, send, 403, f"pages of {origin} may not look in here")
+            await _answer(scope, send, 403, f"pages of {origin} have no access")
         elif self._token is None or self._matches(_cookie(headers.get("cookie", ""))):
             await self._app(scope, receive, send)
         elif scope["type"] == "http" and self._matches(_query(scope)):

@@ -1,4 +1,4 @@
-"""The program `scaler_ui`, also called `scaler_gui`: the cluster in a browser, from a process of its own."""
+"""The program `scaler_ui`, also called `scaler_gui`: serves pages about the cluster from a separate process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class WebOptions:
-    """What the command line, the environment and the TOML file came to."""
+    """Options from the command line, the environment and the TOML file."""
 
     address: Address
     host: str
@@ -68,14 +68,14 @@ COMMAND = Command(
 
 
 def token_for(options: WebOptions) -> str | None:
-    """What readers must know, if anything: something wherever other hosts can reach the pages."""
+    """The warning to print, if other hosts can reach the pages."""
     if options.token is not None or Address(options.host, 1).is_local:
         return options.token
     return secrets.token_urlsafe(24)
 
 
 def main() -> int:
-    """Serve pages until it is told to end; returns the exit code."""
+    """Serve pages until a signal; returns the exit code."""
     return programs.run("scaler_ui", _main)
 
 
@@ -90,7 +90,7 @@ def _main() -> None:
 
 
 def _check_free(options: WebOptions) -> None:
-    """Raise OSError now: where the server itself finds out, it says so in many lines."""
+    """Raise OSError if the address is in use: the server itself would log a long traceback."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         socket.create_server((options.host, options.port), family=family).close()
@@ -99,13 +99,13 @@ def _check_free(options: WebOptions) -> None:
 
 
 def _is_a_fault(record: logging.LogRecord) -> bool:
-    """Starlette takes a reader that leaves in the middle of a request for a fault of ours, and says so at length."""
+    """Drops the tracebacks that Starlette logs when a reader disconnects during a request."""
     error = record.exc_info[1] if record.exc_info else None
     return not (isinstance(error, RuntimeError) and str(error) == "No response returned.")
 
 
 def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
-    """Serve pages of what is heard. NiceGUI takes seconds to load: it is asked for here."""
+    """Serve the pages. NiceGUI is imported here, because that takes seconds."""
     from nicegui import app, ui
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -128,7 +128,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     app.add_middleware(AccessGuard, token=token, names=names)
     app.timer(LOOK_SECONDS, listening.look)
     app.on_shutdown(listening.close)
-    # Who has no token may look only: without one every program of this host reaches the pages.
+    # Without a token the pages are read-only, because every process of this host can reach them.
     actions = OperatorActions(listening.model, options.address) if token is not None else None
     if actions is not None:
         app.timer(LOOK_SECONDS, actions.turn)

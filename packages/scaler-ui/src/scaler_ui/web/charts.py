@@ -1,4 +1,4 @@
-"""Plots: lines over time, and the timeline of workers. Drawn as SVG, so that style sheets reach their texts."""
+"""Charts: lines over time, and the timeline of workers. They are SVG, so that style sheets apply to their texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLOURS = ["#3b82f6", "#d97706"]
 
 
 class LinesOverTime:
-    """A chart of lines that share one unit; `write` is JavaScript from a value to what is written of it."""
+    """A chart of lines with one unit; `write` is JavaScript that formats a value."""
 
     def __init__(self, title: str, names: tuple[str, ...], write: str, points: Points) -> None:
         self._names = names
@@ -43,7 +43,7 @@ class LinesOverTime:
             self._chart = ui.echart(self._options, renderer="svg")
 
     def show(self, points: Points) -> None:
-        """Draw these points, should they be others."""
+        """Draw these points if they have changed."""
         drawn = [points[name] for name in self._names]
         if drawn == [series["data"] for series in self._chart.options["series"]]:
             return
@@ -71,7 +71,7 @@ _HINT = """(params) => { const v = params.value;
 
 
 class Timeline:
-    """Tasks as bars, a line for each worker: coloured by function, failed ones in red frames, cancelled ones grey."""
+    """Tasks as bars, one line per worker: coloured by function, failed ones with a red frame, cancelled ones grey."""
 
     def __init__(self, stream: TaskStream) -> None:
         self._shown = stream
@@ -94,7 +94,7 @@ class Timeline:
         self._chart = ui.echart(options, renderer="svg").style(_height(stream))
 
     def show(self, stream: TaskStream) -> None:
-        """Draw these, should they be others."""
+        """Draw these bars if they have changed."""
         if stream == self._shown:
             return
         self._shown = stream
@@ -104,7 +104,7 @@ class Timeline:
 
 
 def _height(stream: TaskStream) -> str:
-    """Room for every line, but no more than can be seen at once."""
+    """The height for all lines, up to the height of the window."""
     return f"height: clamp(200px, {90 + 34 * len(stream.workers)}px, max(320px, 100vh - 240px))"
 
 

@@ -12,11 +12,11 @@ from scaler_protocol.operations import Drain
 from scaler_ui.model.model import MonitorModel
 
 ACTION_TIMEOUT_SECONDS = 5.0
-"""An action that could not be sent within this time is dropped: a late one would be a surprise."""
+"""Seconds after which an unsent action is dropped, because a late one would surprise the reader."""
 
 
 def scheduler_address(monitor: Address, told: str) -> Address:
-    """The address of the scheduler that publishes at `monitor` and reports `told` as its own; raises AddressError."""
+    """The address of the scheduler that publishes at `monitor` and reports the address `told`; raises AddressError."""
     scheduler = Address.parse(told)
     return scheduler if monitor.path or scheduler.path else Address(monitor.host, scheduler.port)
 
@@ -26,7 +26,7 @@ class OperatorActions:
 
     def __init__(self, model: MonitorModel, monitor: Address, clock: Callable[[], float] = time.monotonic) -> None:
         self.trouble = ""
-        """Why the last action failed; empty: it did not."""
+        """Why the last action failed; empty if it did not."""
         self._model = model
         self._monitor = monitor
         self._clock = clock

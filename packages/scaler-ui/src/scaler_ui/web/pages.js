@@ -1,5 +1,5 @@
 let here;
-// Tables that the keyboard can sort and open, and the link of the page in sight where there is no room for all. Slots would do, but are made anew, without the focus, by every update.
+// Makes tables sortable by keyboard, and keeps the link of the current page visible on narrow screens. Slots are not used, because every update replaces them, and the focus is lost.
 new MutationObserver(() => {
   for (const head of document.querySelectorAll('th.sortable')) {
     head.tabIndex = 0;

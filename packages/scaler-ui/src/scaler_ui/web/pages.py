@@ -1,6 +1,6 @@
-"""The pages of scaler_ui: each shows its part of the model, and only what the reader looks at is sent.
+"""The pages of scaler_ui: each shows a part of the model, and only visible content is sent.
 
-They are one document: who goes from page to page loads nothing again, only what stands in the middle is made anew.
+They are one document: a change of the page replaces only the content, and loads no script or style again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ EVENTS = TableKind(
 
 
 class Pages:
-    """All pages around one model."""
+    """All pages of one model."""
 
     def __init__(self, listening: Listening, actions: OperatorActions | None) -> None:
         self._listening = listening
@@ -115,7 +115,7 @@ class Pages:
         }
 
     def add(self) -> None:
-        """Make them known to the server."""
+        """Register the pages at the server."""
         beside = Path(__file__)
         ui.add_css(beside.with_name("pages.css"), shared=True)
         script = beside.with_name("pages.js").read_text("utf-8")
@@ -134,7 +134,7 @@ class Pages:
         return f"{name} - Scaler"
 
     def _frame(self, path: str, dark: str) -> None:
-        """What is around every page: where to go, and whether what is shown is fresh."""
+        """The frame of every page: navigation, and whether the content is current."""
         mode = ui.dark_mode(value={"": None, "0": False}.get(dark, True))
         with ui.header():
             ui.label("Scaler").classes("brand")
@@ -162,7 +162,7 @@ class Pages:
         ui.timer(REFRESH_SECONDS, tell, immediate=False)
 
     def _note(self) -> tuple[str, bool]:
-        """What to say of the connection, and whether what is shown is old."""
+        """The text about the connection, and whether the content is old."""
         status, now = self._model.status, self._listening.now
         if status is None:
             return (advice(self._listening.address) if self._listening.silent else "connecting"), True

@@ -21,24 +21,24 @@ _TEXTS = _CODES | _WORDS | _SENTENCES | {
     "function", "agent", "worker", "name", "host", "client", "where", "offers", "runtime", "needs", "capabilities",
     "itl", "graph", "time",
 }  # fmt: skip
-"""Columns that are read as words; the others are figures, which stand to the right."""
+"""Columns of text; the others are numbers, which are right-aligned."""
 
 
 def heading(text: str, hint: str = "") -> None:
-    """What a page is about."""
+    """The heading of a page."""
     ui.label(text).classes("heading").props("role=heading aria-level=1")
     if hint:
         ui.label(hint).classes("hint")
 
 
 def subheading(text: str) -> None:
-    """What a part of a page is about."""
+    """The heading of a part of a page."""
     ui.label(text).classes("subheading").props("role=heading aria-level=2")
 
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """What a table shows: its columns with their titles, which of them is unique, and by which it is ordered first."""
+    """The columns of a table with their titles, the unique column, and the initial order."""
 
     name: str
     columns: dict[str, str]
@@ -50,7 +50,7 @@ class TableKind:
 
 
 class ServerTable:
-    """A table of which the browser has one page; order, text and state are applied here. It follows by itself."""
+    """A table of which the browser has one page; the server sorts, filters and updates it."""
 
     def __init__(self, kind: TableKind, fetch: Fetch, on_row: Callable[[Row], None] | None = None) -> None:
         self._fetch = fetch
@@ -90,7 +90,7 @@ class ServerTable:
             self._state.props(f'dense data-testid="{kind.name}-state"')
 
     def _asked(self, event: events.GenericEventArguments) -> None:
-        """The reader wants another page or order."""
+        """Handle the request for another page or order."""
         self.table.pagination.update(event.args["pagination"])
         self.refresh()
 
@@ -99,7 +99,7 @@ class ServerTable:
         self.refresh()
 
     def refresh(self) -> None:
-        """Show what is there now; nothing is sent where that is the same."""
+        """Show the current rows; nothing is sent if they have not changed."""
         pagination = self.table.pagination
         count = int(pagination.get("rowsPerPage") or ROWS)
         page = self._fetch(
@@ -155,6 +155,6 @@ class Figures:
             return ui.label(text).classes("value").props(f'data-testid="{name}"')
 
     def show(self, texts: dict[str, str]) -> None:
-        """Show these; what is not among them stays as it is."""
+        """Show these numbers; others stay unchanged."""
         for name, text in texts.items():
             self._cards[name].text = text
