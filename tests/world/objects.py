@@ -151,11 +151,11 @@ class ObjectProcess:
         conveyor = self._conveyor
         for event in self.dialer.turn(now):
             conveyor.handle(event, now)
-        conveyor.ask(now)
+        conveyor.send_requests(now)
         for event in self.dialer.flush(now):
             conveyor.handle(event, now)
-        copied = conveyor.copy(now)
-        conveyor.give_up(now)
+        copied = conveyor.write_slice(now)
+        conveyor.fail_overdue(now)
         return now if copied else min(self._uplink.due(), conveyor.due())
 
     def put(self, name: bytes, content: bytes) -> Upload:

@@ -427,7 +427,7 @@ def test_nobody_there(connect: Connect) -> None:
 
 
 def test_a_refusal(server: StorageProcess, connect: Connect) -> None:
-    with pytest.raises(HandshakeRefusedError, match="refused us: a client has a session"):
+    with pytest.raises(HandshakeRefusedError, match="refused the connection: a client has a session"):
         connect(server.address, session=0).put(b"x")
 
 
@@ -442,7 +442,7 @@ def test_a_refusal_that_comes_at_once(
         made._thread.join(DEADLINE)
 
     monkeypatch.setattr(ConnectionThread, "__init__", begin_and_end)
-    with pytest.raises(HandshakeRefusedError, match="refused us: a client has a session"):
+    with pytest.raises(HandshakeRefusedError, match="refused the connection: a client has a session"):
         connect(server.address, session=0).open()
 
 
@@ -550,11 +550,11 @@ def test_parts_of_one_buffer_are_not_copied() -> None:
 def test_answers_that_are_none_end_a_transfer() -> None:
     reference = Reference(b"i" * 16, 5)
     upload, download = Upload(reference, [memoryview(b"12345")], 1), Download(reference)
-    with pytest.raises(ProtocolError, match="ObjectPart is no answer to PutObject"):
+    with pytest.raises(ProtocolError, match="ObjectPart is not an answer to PutObject"):
         upload.answer(0, ObjectPart(b"i" * 16, False))
-    with pytest.raises(ProtocolError, match="ObjectStored is no answer to GetObject"):
+    with pytest.raises(ProtocolError, match="ObjectStored is not an answer to GetObject"):
         download.answer(0, ObjectStored(b"i" * 16))
-    with pytest.raises(ProtocolError, match="came with 3 bytes"):
+    with pytest.raises(ProtocolError, match="has 3 bytes"):
         download.answer(0, ObjectPart(b"i" * 16, True, 5, 0, Payloads([b"123"])))
     with pytest.raises(ScalerError, match="in words"):
         upload.answer(0, ObjectStored(b"i" * 16, 0, "in words"))

@@ -49,7 +49,7 @@ def opened(cache: HostCache, name: bytes, size: int, version: int = 1) -> Cached
 def filled(cache: HostCache, name: bytes, size: int) -> bool:
     """Whether there was room for a file, which then is complete, and used by nobody."""
     with contextlib.closing(opened(cache, name, size)) as file:
-        assert file.hold()
+        assert file.lock()
         if not cache.make_room(file):
             file.remove()
             return False
@@ -68,12 +68,12 @@ def has(cache: HostCache, name: bytes, size: int) -> bool:
 def test_one_appends_and_all_map(tmp_path: Path) -> None:
     cache, other = HostCache(tmp_path, 100), HostCache(tmp_path, 100)
     file, theirs = opened(cache, b"a", 6), opened(other, b"a", 6)
-    assert file.hold() and not theirs.hold()
+    assert file.lock() and not theirs.lock()
     file.append(0, b"123")
     assert (theirs.filled, theirs.complete) == (3, False)
     file.append(3, b"456")
     mapping = file.map()
-    assert theirs.complete and theirs.hold() and mapping is not None
+    assert theirs.complete and theirs.lock() and mapping is not None
     shared = theirs.map()
     file.close()
     theirs.close()
@@ -85,10 +85,10 @@ def test_one_appends_and_all_map(tmp_path: Path) -> None:
 def test_who_is_gone_in_the_middle_is_succeeded(tmp_path: Path) -> None:
     cache = HostCache(tmp_path, 100)
     first, second = opened(cache, b"a", 6), opened(cache, b"a", 6)
-    assert first.hold()
+    assert first.lock()
     first.append(0, b"123")
     first.close()
-    assert second.hold() and second.filled == 3 and not second.complete
+    assert second.lock() and second.filled == 3 and not second.complete
     second.close()
 
 
@@ -119,7 +119,7 @@ def test_what_is_mapped_or_written_stays(tmp_path: Path) -> None:
     with contextlib.closing(opened(cache, b"a", 60)) as file:
         mapping = file.map()
     growing = opened(cache, b"b", 30)
-    assert growing.hold() and cache.make_room(growing)
+    assert growing.lock() and cache.make_room(growing)
     assert not filled(cache, b"c", 30) and not has(cache, b"c", 30)
     cache.trim(0)
     assert has(cache, b"a", 60) and not growing.removed
@@ -140,7 +140,7 @@ def test_a_fork_keeps_what_it_has_mapped(tmp_path: Path) -> None:
 
         cache = HostCache(Path(sys.argv[1]), 100)
         file = cache.open(Reference(b"a" * 16, 60), 1)
-        assert file.hold()
+        assert file.lock()
         file.append(0, b"a" * 60)
         mapping = file.map()
         file.close()
@@ -310,7 +310,7 @@ def test_small_objects_are_not_shared(host: CachingHost) -> None:
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_fetcher_that_is_killed_or_stopped(host: CachingHost, monkeypatch: pytest.MonkeyPatch, fault: int) -> None:
-    monkeypatch.setattr(host_objects, "_STILL_SECONDS", 0.1)
+    monkeypatch.setattr(host_objects, "_STALLED_SECONDS", 0.1)
     content = pattern(24 * MIB)
     reference = host.beside_server().put(content)
     host.relay.after(12 * MIB, host.relay.hold)
@@ -339,7 +339,7 @@ def test_what_is_deleted_is_not_found_although_it_is_cached(host: CachingHost) -
 
 
 def test_what_is_deleted_in_the_middle(host: CachingHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_objects, "_STILL_SECONDS", 0.1)
+    monkeypatch.setattr(host_objects, "_STALLED_SECONDS", 0.1)
     writer = host.beside_server()
     reference = writer.put(pattern(24 * MIB))
     host.relay.after(4 * MIB, host.relay.hold)

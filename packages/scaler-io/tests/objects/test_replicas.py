@@ -18,7 +18,7 @@ import pytest
 
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import REPLICAS, TOKEN, HostCache
-from scaler_io.objects.replica_server import AGAIN_SECONDS, SURE_SECONDS, ReplicaServer
+from scaler_io.objects.replica_server import RETRY_SECONDS, CONFIRMED_SECONDS, ReplicaServer
 from scaler_io.objects.replicas import Replica, Replicas, new_version
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError
@@ -291,7 +291,7 @@ def test_an_agent_without_descriptors_loses_nothing(
         wait_until(lambda: server.status().hosts == 1 and (got is not None or server.status().replicas == 1))
         assert (got.result(DEADLINE) if got is not None else place().worker().get(reference)) == content
     assert [line for line in caplog.messages if "tried again" in line] == [
-        "what is held on this host can not be read for now, and is tried again: [Errno 24] Too many open files"
+        "the replicas on this host cannot be read, will try again: [Errno 24] Too many open files"
     ]
 
 
@@ -311,8 +311,8 @@ def test_what_is_not_announced_is_not_dropped(tmp_path: Path, monkeypatch: pytes
         with monkeypatch.context() as patched:
             if not next(announced, True):
                 patched.setattr(Replicas, "list", failing)
-                assert replica_server.announce(0.0) == [] and replica_server.due() == AGAIN_SECONDS
-        assert len(replica_server.again(AGAIN_SECONDS)) in (0, 2)
+                assert replica_server.announce(0.0) == [] and replica_server.due() == RETRY_SECONDS
+        assert len(replica_server.retry(RETRY_SECONDS)) in (0, 2)
         return False
 
     def failing(files: Replicas) -> None:
@@ -349,7 +349,7 @@ def test_what_nobody_could_say_is_not_needed_is_found_out(server: StorageProcess
     assert host.held == [kept.object] and len(host.cached) == 1
     replica_server.drop_unneeded(30.0, needed)
     assert sorted(asked) == sorted([kept.object, half.reference.object])  # what was known is not asked about soon again
-    now[0] += SURE_SECONDS
+    now[0] += CONFIRMED_SECONDS
     replica_server.drop_unneeded(30.0, needed)
     assert asked[2:] == [kept.object] == host.held
 

@@ -286,7 +286,7 @@ def test_what_is_raised_by_who_is_told_harms_nobody(
 
     reference = connection.put_soon(b"x", done=done)
     assert connection.get(connection.put(b"y")) == b"y" and connection.get(reference) == b"x"
-    assert "could not be told" in caplog.text and "in the callback" in caplog.text
+    assert "the callback for object" in caplog.text and "in the callback" in caplog.text
 
 
 def test_a_lost_server_ends_puts_that_do_not_wait(start: Start, connect: Connect) -> None:
@@ -382,7 +382,7 @@ HOLDER = """
     else:
         Upload.write = lambda upload, limit: None  # for ever in the middle
         connection.put_soon(bytes(1_000_000), done=print)
-        while not connection._thread._conveyor._copies:
+        while not connection._thread._multiplexer._writing:
             pass
     print("ready", flush=True)
     sys.stdin.read()

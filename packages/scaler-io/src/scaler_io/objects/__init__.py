@@ -1,3 +1,4 @@
-"""How processes put, get and map stored objects: the connection to object storage and what hosts share. Knows no
-task and no service.
+"""Stored objects as processes use them: the connection to object storage, segments, and what a host's processes share.
+
+This folder knows no tasks and no services.
 """

@@ -1,7 +1,7 @@
 """ConnectionThread: the thread that owns a process's connection to object storage.
 
-It is a thread of its own, so that a Ctrl-C in a caller tears nothing and an idle process keeps its connection alive.
-What it does in which order is decided by scaler_io.objects.multiplexer.
+The connection has its own thread, so that Ctrl-C in a caller interrupts no operation and an idle process keeps its
+connection. scaler_io.objects.multiplexer decides what is sent in which order.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from scaler_protocol.handshake import Goodbye, Hello
 
 
 class ConnectionThread:
-    """The thread that owns the connection of one process, until it is closed or the server refuses us.
+    """The thread that owns the connection of one process, until it is closed or the server refuses the connection.
 
-    A server that is lost is looked for again and again: it keeps a session's objects only as long as the session's
-    owner is there, who may not want any of them for hours.
+    It goes on connecting to a lost server: the server keeps a session's objects only while the session's owner is
+    connected, even if the owner does not use them for hours.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class ConnectionThread:
         replica_server: ReplicaServer | None,
         first: Operation,
     ) -> None:
-        """`welcomed` is told, on the thread, which incarnation of a server it is that knows nothing of us.
+        """`welcomed` is called on the thread with the incarnation of each server that has no state for us.
 
-        The `first` transfer is taken in any case, however soon the connection ends.
+        The `first` operation is accepted in any case, however soon the connection ends.
         """
         self._address = address
         self._uplink = Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)
@@ -53,12 +53,12 @@ class ConnectionThread:
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
-        self._lock = threading.RLock()  # a finalizer may delete objects in the middle of anything
+        self._lock = threading.RLock()  # reentrant: a finalizer may delete objects at any point
         first.since = time.monotonic()
         self._arrivals = deque([first])
         self._closing = False
         self.mappings = Mappings(self._signal)
-        self._conveyor = Multiplexer(
+        self._multiplexer = Multiplexer(
             self._uplink,
             str(address),
             timeout_seconds,
@@ -71,39 +71,39 @@ class ConnectionThread:
         self._thread = threading.Thread(target=self._run, name="scaler-objects", daemon=True)
         self._thread.start()
 
-    def start(self, transfer: Operation) -> bool:
-        """Whether it was taken; False means that this connection has ended."""
+    def start(self, operation: Operation) -> bool:
+        """Begin an operation; False if this connection has ended."""
         with self._lock:
             if self.ended:
                 return False
-            transfer.since = time.monotonic()
-            self._arrivals.append(transfer)
+            operation.since = time.monotonic()
+            self._arrivals.append(operation)
         self._signal()
         return True
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is taken any more."""
-        return self._conveyor.ended is not None
+        """Whether the connection has ended for good."""
+        return self._multiplexer.ended is not None
 
     @property
     def near(self) -> bool | None:
-        """Whether the server is on this host, if that is known."""
-        return self._conveyor.near
+        """Whether the server is on this host; None if that is not known."""
+        return self._multiplexer.near
 
     @property
     def lost(self) -> bool:
         """Whether the server has been silent for longer than an operation waits for it."""
-        return self._conveyor.lost
+        return self._multiplexer.lost
 
     def close(self) -> None:
-        """Say what is waiting to be said, fail what waits for an answer, leave."""
+        """Send the queued messages and Goodbye, fail the unanswered operations, end the thread."""
         self._closing = True
         self._signal()
         self._thread.join()
 
     def _signal(self) -> None:
-        # It may be full, so the thread will wake; or closed, and there is no thread.
+        # The socket may be full, then the thread will wake up; or closed, then the thread has ended.
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
 
@@ -125,31 +125,31 @@ class ConnectionThread:
 
     def _turn(self, now: float) -> None:
         closing = self._closing
-        conveyor = self._conveyor
+        multiplexer = self._multiplexer
         for event in self._dialer.turn(now):
-            conveyor.handle(event, now)
-        self._take_arrivals()
-        conveyor.ask(now)
+            multiplexer.handle(event, now)
+        self._add_arrivals()
+        multiplexer.send_requests(now)
         for event in self._dialer.flush(now):
-            conveyor.handle(event, now)
-        copied = conveyor.copy(now)
-        conveyor.give_up(now)
+            multiplexer.handle(event, now)
+        written = multiplexer.write_slice(now)
+        multiplexer.fail_overdue(now)
         if closing and not self.ended:
             self._end(ClientQuitError(f"the connection to object storage server {self._address} was closed"))
             self._uplink.send(Goodbye())
         if self.ended:
-            with self._lock:  # what came while it ended
-                self._take_arrivals()
-        elif not copied and not self._dialer.readable() and not self._arrivals:
-            self._dialer.wait(self._woken.fileno(), min(self._uplink.due(), conveyor.due()) - now)
+            with self._lock:  # fail what was added meanwhile
+                self._add_arrivals()
+        elif not written and not self._dialer.readable() and not self._arrivals:
+            self._dialer.wait(self._woken.fileno(), min(self._uplink.due(), multiplexer.due()) - now)
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
 
-    def _take_arrivals(self) -> None:
+    def _add_arrivals(self) -> None:
         while self._arrivals:
-            self._conveyor.add(self._arrivals.popleft())
+            self._multiplexer.add(self._arrivals.popleft())
 
     def _end(self, error: ScalerError) -> None:
         with self._lock:
-            self._take_arrivals()
-            self._conveyor.end(error)
+            self._add_arrivals()
+            self._multiplexer.end(error)

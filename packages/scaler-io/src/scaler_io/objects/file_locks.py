@@ -1,4 +1,4 @@
-"""Locks on open files, which the kernel gives back with the last process that has the file open, however that ends."""
+"""Locks on open files; the kernel releases them when the last process that has the file open ends, however it ends."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if sys.platform != "win32":
     import fcntl
 
 PEERS = "peers"
-"""Where the lives of a storage's peers are, in its segment directory."""
+"""The folder of its peers' liveness files in a segment directory."""
 
 
 def try_lock(descriptor: int, *, exclusively: bool) -> bool:
-    """Lock an open file alone, or together with others; False where somebody is in the way. Raises OSError."""
+    """Take an exclusive or a shared lock on an open file; False if another lock prevents it. Raises OSError."""
     if sys.platform != "win32":
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
-    raise OSError("files can not be locked on this system")
+    raise OSError("files cannot be locked on this system")
 
 
 class LivenessLocks:
-    """What tells a storage on this host that our process lives: in its directory a file that we keep locked.
+    """Shows a storage server on this host that this process is alive: by a locked file in its segment directory.
 
-    One file per process and directory, until the process ends: that a connection is gone says nothing about the
-    process. For any thread.
+    There is one file per process and directory until the process ends, because a process may outlive its connections.
+    Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class LivenessLocks:
         self._open: dict[str, tuple[Path, int, os.stat_result]] = {}
 
     def name(self, directory: str) -> str:
-        """Our file among the `peers` in a segment directory, locked; raises OSError where there can be none."""
+        """The name of our locked file in the PEERS folder of a segment directory; raises OSError if it has none."""
         with self._lock:
             for known in [known for known, (path, _, _) in self._open.items() if not path.exists()]:
-                _close(*self._open.pop(known)[1:])  # its storage has ended, or somebody has removed the directory
+                _close(*self._open.pop(known)[1:])  # its server has ended, or another program has removed the directory
             if directory not in self._open:
                 path = Path(directory, PEERS, secrets.token_hex(8))
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -52,7 +52,7 @@ class LivenessLocks:
             return self._open[directory][0].name
 
     def end(self) -> None:
-        """It is over, or goes on without us: we are a fork, and have a life of our own."""
+        """Close our copies of the parent's locks in a fork: its liveness is not ours."""
         self._lock = threading.Lock()
         lives, self._open = self._open, {}
         for _, descriptor, opened in lives.values():
@@ -60,20 +60,20 @@ class LivenessLocks:
 
 
 LIVENESS_LOCKS: Final = LivenessLocks()
-"""This process's."""
+"""The locks of this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=LIVENESS_LOCKS.end)
 
 
 def _close(descriptor: int, opened: os.stat_result) -> None:
-    """Close a descriptor, unless somebody else has, and it is another file's by now."""
+    """Close a descriptor, unless it has been closed and now belongs to another file."""
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(descriptor), opened):
             os.close(descriptor)
 
 
 def is_unlocked(path: Path) -> bool:
-    """Whether nobody has locked a file; False also where it can not be opened: that proves nothing."""
+    """Whether no process has locked a file; False also if it cannot be opened, which proves nothing."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

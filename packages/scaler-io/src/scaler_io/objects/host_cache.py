@@ -1,16 +1,16 @@
-"""HostCache: stored objects of a server elsewhere, fetched once for all processes of a host that share a directory.
+"""HostCache: objects of a server on another host, fetched once for all processes of a host that share a directory.
 
-No process stands behind it, only files in memory and the kernel's locks on them, which end with whoever holds them,
-however that ends. A file is named after its object, the version that the server counts (what is written anew under an
-old name is another file), and its size; it has all bytes when it has that size.
+No process manages it: it consists of files in shared memory and the kernel's locks on them, which end with the process
+that holds them. A file is named after its object, the object's version (an object that is written again is another
+file) and its size; it is complete when it has that size.
 
-    nobody has it ──hold──▶ GROWING: who has the lock appends ──the last byte──▶ COMPLETE: who has it mapped
-                               └── that one ended: the next one goes on where it stands       shares the lock
+    no file ──lock──▶ GROWING: the process with the lock appends ──last byte──▶ COMPLETE: processes that map it
+                         └── if it ends, the next one continues                           share the lock
 
-Room is what names say. Who begins a file counts all of them, removes what nobody has locked, unused for longest first,
-and where that is not enough does without: so there is no lock around it all that a stopped process could keep.
-A mapping keeps its file's lock until it is gone, also from processes that were forked with it. What is held
-(scaler_io.objects.replicas) stays until it is not any more.
+The names of the files tell how much room is used. A process that begins a file adds up all sizes, removes files that
+are not locked, the longest unused one first, and does without the cache if that is not enough. So there is no global
+lock that a stopped process could hold. A mapping keeps its file locked until it is gone, also in processes that were
+forked with it. Replicas (scaler_io.objects.replicas) stay until they are released.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ from scaler_io.objects.file_locks import try_lock
 from scaler_protocol.objects import Reference
 
 REPLICAS = "replicas"
-"""The directory of second names (scaler_io.objects.replicas): a file that has one stays."""
+"""The directory of the replicas' second names (scaler_io.objects.replicas): a file with two names is not removed."""
 TOKEN = "token"
-Give = Callable[[int], bool]
-"""Lets go of about so many bytes that are held; False where that can not be."""
+FreeReplicas = Callable[[int], bool]
+"""Makes about so many bytes of replicas removable; returns False if that is impossible."""
 UNUSED_SECONDS = 30.0
-"""What nobody has needed for so long is given up."""
+"""After this time without use a file may be removed."""
 
 
 class CachedFile:
-    """One open file of a cache, and a lock on it until it is closed."""
+    """An open file of a cache, and its lock until it is closed."""
 
     def __init__(self, path: Path, descriptor: int, size: int) -> None:
         self._path, self._descriptor, self._size = path, descriptor, size
-        self._lock = threading.Lock()
+        self._closing = threading.Lock()
 
     @property
     def filled(self) -> int:
-        """The bytes that are there."""
+        """The number of bytes that the file has."""
         return os.fstat(self._descriptor).st_size
 
     @property
     def complete(self) -> bool:
-        """Whether all are."""
+        """Whether the file has all bytes of the object."""
         return self.filled == self._size
 
     @property
     def removed(self) -> bool:
-        """Whether others do not find it any more."""
+        """Whether the file has no name any more."""
         return not os.fstat(self._descriptor).st_nlink
 
-    def hold(self) -> bool:
-        """Lock it, alone to append to it or, when it is complete, with others to map it; does not wait."""
+    def lock(self) -> bool:
+        """Try to lock the file: exclusively to append to it, shared to map it if it is complete."""
         return try_lock(self._descriptor, exclusively=not self.complete)
 
-    def share(self) -> None:
-        """Let others map what is complete."""
+    def share_lock(self) -> None:
+        """Turn the lock of a complete file into a shared one, so that others can map it."""
         try_lock(self._descriptor, exclusively=False)
 
     def append(self, offset: int, part: bytes | memoryview) -> None:
-        """Write where `filled` ends; raises OSError where there is no memory, or it is closed."""
-        with self._lock:  # another thread may be about to close it, and its number would soon be another file's
+        """Write at `offset`, which is `filled`; raises OSError if there is no memory, or the file is closed."""
+        with self._closing:  # another thread may close the descriptor, which may then belong to another file
             view = memoryview(part)
             if sys.platform == "win32":
                 raise OSError("there is no cache on this system")
@@ -78,21 +78,21 @@ class CachedFile:
                 view, offset = view[written:], offset + written
 
     def map(self) -> mmap.mmap | None:
-        """All bytes, for reading, of a complete file; None where somebody else has got hold of it."""
+        """Map a complete file for reading; None if another process has locked it exclusively."""
         if not try_lock(self._descriptor, exclusively=False):
             return None
         os.utime(self._descriptor)
         return mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
 
     def remove(self) -> None:
-        """Let others not find it any more."""
+        """Remove the name of the file, so that others do not find it."""
         if not self.removed:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
 
     def close(self) -> None:
-        """Give the lock back, unless it is mapped."""
-        with self._lock:
+        """Close the file and release its lock, unless it is mapped."""
+        with self._closing:
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -105,13 +105,13 @@ class _Found:
 
 
 class HostCache:
-    """The files in a directory, whose sizes are together at most `limit` bytes."""
+    """The files in a directory, of `limit` bytes in total."""
 
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory, self._limit = directory, limit
 
     def open(self, reference: Reference, version: int) -> CachedFile | None:
-        """The file of an object, new if need be; None where there can be none."""
+        """Open the file of an object, or make it; None if that is impossible."""
         path = self.directory / cached_name(reference, version)
         if reference.size > self._limit:
             return None
@@ -120,15 +120,15 @@ class HostCache:
         except OSError:
             return None
 
-    def make_room(self, file: CachedFile, give: Give | None = None) -> bool:
-        """Remove others until all are within the limit, or say that they are not."""
-        excess = self._make_room(file)
-        if excess > 0 and give is not None and give(excess):
-            excess = self._make_room(file)
+    def make_room(self, file: CachedFile, free_replicas: FreeReplicas | None = None) -> bool:
+        """Remove other files until all are within the limit; returns whether they are."""
+        excess = self._remove_others(file)
+        if excess > 0 and free_replicas is not None and free_replicas(excess):
+            excess = self._remove_others(file)
         return excess <= 0
 
-    def _make_room(self, file: CachedFile) -> int:
-        """The bytes that are still too many."""
+    def _remove_others(self, file: CachedFile) -> int:
+        """Remove other files until all are within the limit; returns the bytes above it."""
         found = sorted(self._found(), key=lambda each: each.used)
         excess = sum(each.size for each in found) - self._limit
         for each in found:
@@ -138,14 +138,16 @@ class HostCache:
                 excess -= each.size
         return excess
 
-    def write(self, reference: Reference, version: int, buffers: Iterable[memoryview], give: Give) -> CachedFile | None:
-        """A new file that holds these, and is locked; None where there is no room, or somebody else writes it."""
+    def write(
+        self, reference: Reference, version: int, buffers: Iterable[memoryview], free_replicas: FreeReplicas
+    ) -> CachedFile | None:
+        """Make a locked file with these bytes; None if there is no room, or another process writes it."""
         file = self.open(reference, version)
         if file is None:
             return None
         written = False
         try:
-            if file.hold() and not file.complete and self.make_room(file, give):
+            if file.lock() and not file.complete and self.make_room(file, free_replicas):
                 for buffer in buffers:
                     file.append(file.filled, buffer)
                 written = file.complete
@@ -158,7 +160,7 @@ class HostCache:
         return file if written else None
 
     def trim(self, unused_seconds: float = UNUSED_SECONDS) -> None:
-        """Remove what nobody has needed for so long."""
+        """Remove the files that were not used for this time."""
         now = time.time()
         for each in self._found():
             if now - each.used >= unused_seconds:
@@ -176,12 +178,12 @@ class HostCache:
 
 
 def cached_name(reference: Reference, version: int) -> str:
-    """The name of its file."""
+    """The name of an object's file."""
     return f"{reference.object.hex()}-{version:x}-{reference.size}"
 
 
 def _removed(path: Path) -> bool:
-    """Whether the file is gone now: not while anybody uses it, or it is held."""
+    """Remove a file that is neither in use nor a replica; returns whether it is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -189,7 +191,7 @@ def _removed(path: Path) -> bool:
     try:
         if not try_lock(descriptor, exclusively=True):
             return False
-        # By its name, which another one may have had removed, and given to a new file, since it was opened.
+        # Since it was opened, another process may have removed it and made a new file with this name.
         links = os.fstat(descriptor).st_nlink
         if links == 1:
             os.unlink(path)

@@ -1,5 +1,8 @@
-"""HostObjects: what the processes of a host that is not the server's share: they fetch an object once, and keep what
-they make (scaler_io.objects.host_cache, scaler_io.objects.replicas)."""
+"""HostObjects: the objects that the processes of a host share if the server is on another host.
+
+They fetch an object once (scaler_io.objects.host_cache) and keep the objects that they make as replicas
+(scaler_io.objects.replicas).
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,23 @@ from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError, ObjectR
 from scaler_protocol.objects import Reference
 
 _LOOK_SECONDS: Final = 0.005
-"""How often to look whether another process has fetched what we want."""
-_STILL_SECONDS: Final = 5.0
-"""A fetch of another process that stands still twice as long, while the server answers us, is not waited for."""
+"""Between two checks whether another process has fetched an object."""
+_STALLED_SECONDS: Final = 5.0
+"""A fetch by another process is given up if it makes no progress for twice as long while the server answers us."""
 
 
 class HostObjects:
-    """The cache of a host as one of its processes uses it, for the objects of the server at an address."""
+    """The cache of a host as one of its processes uses it, for the objects of one server."""
 
     def __init__(self, cache: HostCache, address: Address, link: StorageLink) -> None:
         self._cache, self._files = cache, Replicas(cache.directory, address)
         self._link = link
 
     def fetch(self, reference: Reference, version: int, deadline: float) -> mmap.mmap | None:
-        """A version of an object from the cache, fetched into it by us or another process.
+        """Map a version of an object from the cache, after this or another process has fetched it.
 
-        None where that has no room, or there is another version by now. Raises TimeoutError; the next one goes on
-        where we stood.
+        None if the cache has no room, or the object has another version now. Raises TimeoutError at the deadline; the
+        next fetch continues where this one ended.
         """
         while (file := self._cache.open(reference, version)) is not None:
             with contextlib.closing(file):
@@ -50,25 +53,25 @@ class HostObjects:
         return None
 
     def _lock(self, file: CachedFile, reference: Reference, deadline: float) -> bool:
-        """Wait until the file is complete or nobody else is writing it; False where nothing happens to it."""
+        """Wait until the file is complete or no other process is writing it; False if the other one is stalled."""
         filled, since, asked = file.filled, time.monotonic(), False
-        while not file.hold():
+        while not file.lock():
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"object {reference} is still being fetched by another process of this host")
             time.sleep(_LOOK_SECONDS)
             if file.filled != filled:
                 filled, since, asked = file.filled, time.monotonic(), False
-            elif time.monotonic() > since + _STILL_SECONDS:
+            elif time.monotonic() > since + _STALLED_SECONDS:
                 if asked:
                     return False
-                # It may be deleted, or the server be out of reach.
+                # Raises an error if the object is deleted or the server cannot be reached.
                 self._link.run(Download(reference, looking=True), deadline)
                 since, asked = time.monotonic(), True
         return True
 
     def _grow(self, file: CachedFile, reference: Reference, version: int, deadline: float) -> bool:
-        """Fetch what is missing in a file; False where that can not be."""
-        if not self._cache.make_room(file, self.give):
+        """Fetch the missing part of a file; False if that is impossible."""
+        if not self._cache.make_room(file, self.upload_replicas):
             return False
         growth = CacheFill(reference, version, file)
         try:
@@ -79,19 +82,19 @@ class HostObjects:
         return growth.whole
 
     def keep(self, held: Replica, views: Iterable[memoryview]) -> bool:
-        """Whether an object stands on this host from now on, and the server knows that."""
+        """Keep an object as a replica on this host and register it; False if it must be uploaded instead."""
         files = self._files
-        file = self._cache.write(held.reference, held.version, views, self.give)
+        file = self._cache.write(held.reference, held.version, views, self.upload_replicas)
         if file is None:
             return False
-        hold = Registration(held, b"")
+        registration = Registration(held, b"")
         try:
             with contextlib.closing(file):
                 files.add(file, held)
-                hold = Registration(held, files.host)
-                self._link.run(hold)
+                registration = Registration(held, files.host)
+                self._link.run(registration)
         except ObjectRefusedError:
-            return False  # nobody speaks for this host: it is to be put
+            return False  # no process serves this host's replicas
         except ScalerError:
             self._abandon(held)
             raise
@@ -101,7 +104,7 @@ class HostObjects:
             self._abandon(held)
             raise
         finally:
-            if not hold.needed:
+            if not registration.needed:
                 files.drop(held)
         return True
 
@@ -110,17 +113,17 @@ class HostObjects:
         with contextlib.suppress(ClientQuitError):
             self._link.start_if_open(Deletion([held.reference.object], held.session))
 
-    def give(self, excess: int) -> bool:
-        """Put about so many bytes of what is held where everybody finds it, longest unused first."""
+    def upload_replicas(self, excess: int) -> bool:
+        """Upload replicas of about `excess` bytes, so that their files may be removed; the longest unused one first."""
         files = self._files
-        with files.giving() as ours:
-            for _, held in files.list() if ours else ():
+        with files.upload_lock() as locked:
+            for _, held in files.list() if locked else ():
                 try:
                     mapping = files.map(held)
                     if excess <= 0 or mapping is None:
                         continue
                     self._link.run(Upload(held.reference, [memoryview(mapping)], held.session, version=held.version))
-                except (ScalerError, OSError):  # it is full, or begins anew, or we can not read: all stays here
+                except (ScalerError, OSError):  # the server is full or restarted, or the file cannot be read: keep all
                     return False
                 files.release(held)
                 excess -= held.reference.size

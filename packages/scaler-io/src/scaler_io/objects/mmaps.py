@@ -1,4 +1,4 @@
-"""Mappings: stored objects that this process has mapped, each of them once, until nothing of them is used any more."""
+"""Mappings: the stored objects that this process has mapped, each of them once, until their bytes are not used."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from scaler_protocol.storage import UnpinObjects
 
 
 class Mappings:
-    """The mappings of one connection. A pin is given back when nothing that was made from its mapping is left.
+    """The mappings of one connection. A pin is released when nothing that was made from its mapping is left.
 
-    For any thread, finalizers included; `wake` is called when there is something to give back.
+    Any thread may call it, finalizers included; `wake` is called when there is a pin to release.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -31,22 +31,22 @@ class Mappings:
 
     @property
     def may_grow(self) -> bool:
-        """Whether there may be more: half of the descriptors and mappings that a process may have are others'."""
+        """Whether another mapping is allowed: this class uses at most half of a process's descriptors and mappings."""
         return len(self._all) < min(descriptors.limit(), _MAP_COUNT) // 2
 
     def find(self, name: bytes, size: int) -> mmap.mmap | None:
-        """The mapping of an object, if it is mapped."""
+        """The mapping of an object; None if it is not mapped."""
         mapping = self._known.get(name)
         return mapping if mapping is not None and len(mapping) == size else None
 
     def keep(self, name: bytes, mapping: mmap.mmap, pin: int) -> mmap.mmap:
-        """Hold the pin of a new mapping; returns the one to use."""
+        """Keep the pin of a new mapping; returns the mapping to use."""
         self._held.add(pin)
         weakref.finalize(mapping, self.give_back, pin).atexit = False
         return self.share(name, mapping)
 
     def share(self, name: bytes, mapping: mmap.mmap) -> mmap.mmap:
-        """Let a new mapping be found; returns the one to use, an older one of the same object if there is one."""
+        """Add a mapping to those that `find` returns; returns the one to use, which may be an older one."""
         known = self.find(name, len(mapping))
         self._all.add(mapping)
         if known is None:
@@ -54,24 +54,24 @@ class Mappings:
         return known or mapping
 
     def forget(self, names: list[bytes]) -> None:
-        """These are deleted: they are not to be found any more."""
+        """Remove deleted objects from those that `find` returns; all if `names` is empty."""
         for name in names or list(self._known):
             self._known.pop(name, None)
 
     def give_back(self, pin: int) -> None:
-        """Nothing is left of what this pin was for."""
+        """Release a pin: nothing uses its mapping any more."""
         if os.getpid() != self._pid:
-            return  # a fork's copy of what is its parent's
+            return  # the pin belongs to the parent of this fork
         self._held.discard(pin)
         self._returned.append(pin)
         self._wake()
 
     def mark_inherited(self) -> None:
-        """This process forks: another one has everything that is mapped, for nobody knows how long."""
+        """Record a fork: the child keeps all mappings for an unknown time."""
         self._inherited |= self._held
 
     def returned(self) -> UnpinObjects | None:
-        """What to tell the server, if anything."""
+        """The message with the released pins for the server; None if there are none."""
         if not self._returned:
             return None
         pins = [self._returned.popleft() for _ in range(len(self._returned))]
@@ -81,7 +81,7 @@ class Mappings:
 
 
 def _map_count() -> int:
-    """How many mappings a process may have."""
+    """The number of mappings that a process may have."""
     try:
         with open("/proc/sys/vm/max_map_count", "rb") as file:
             return int(file.read())

@@ -1,17 +1,17 @@
-"""Multiplexer: the transfers of one connection to object storage, each in its turn, and what the answers mean.
+"""Multiplexer: the operations of one connection to object storage, which take turns, and the handling of the answers.
 
-The operations of several threads share a connection fairly: each one (a transfer) asks part by part, in turn with the
-others, and together they have at most a window on the way. A small object waits behind a window of a big one, never
-behind the whole; and where the window takes longer than AHEAD_SECONDS it is made smaller, down to one part. What is
-written into segments is written slice by slice, for the same reason.
+The operations of several threads share a connection fairly: they send their requests part by part, in turn, and at most
+a window of bytes is in flight. So a small object waits for a window of a big one, never for the whole object. If a
+window takes longer than AHEAD_SECONDS, it is made smaller, down to one part. Segments are written in slices for the
+same reason.
 
     Every PutObject is answered by an ObjectStored, every GetObject by an ObjectPart, AllocateObject by ObjectAllocated,
-    SealObject by ObjectStored, MapObject by ObjectMapped, ListObjects by ObjectList. A broken connection is resumed
-    without loss by the link; when the server does not know us any more, what was asked is asked again: a download goes
-    on where it stands, an upload begins anew.
+    SealObject by ObjectStored, MapObject by ObjectMapped, ListObjects by ObjectList. The link resumes a broken
+    connection without loss. If the server has lost our state, the requests are sent again: a download continues after
+    its last part, an upload starts over.
 
-No thread, no socket, no clock: scaler_io.objects.connection_thread is its shell. Of IO there is what
-scaler_io.objects.segments does.
+It has no thread, socket or clock: scaler_io.objects.connection_thread is its shell. Its only IO is that of
+scaler_io.objects.segments.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from scaler_io.links.events import LinkDown, LinkRefused, LinkUp, UplinkEvent
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects.mmaps import Mappings
 from scaler_io.objects.operations import Deletion, Download, Operation, Upload
-from scaler_io.objects.replica_server import ReplicaServer, Said
+from scaler_io.objects.replica_server import Outgoing, ReplicaServer
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.storage import (
-    DropReplicas,
     FetchReplica,
+    DropReplicas,
     HostProof,
     ObjectAllocated,
     ObjectList,
@@ -47,20 +47,20 @@ from scaler_protocol.storage import (
 LOGGER: Final = logging.getLogger("scaler")
 WINDOW_BYTES = 8 * PART_BYTES
 AHEAD_SECONDS = 0.25
-"""How long what is on the way may take: heartbeats and small objects of this connection wait behind it."""
-_BEATS = 1.5
-"""Heartbeats of a server after which it is silent: one is on its way."""
+"""How long the bytes in flight may take: heartbeats and small objects of this connection wait behind them."""
+_HEARTBEATS = 1.5
+"""Heartbeat intervals without a message after which the server is silent."""
 _REQUEST_COST = 1024
-"""What a request takes of the window beside its bytes."""
+"""Bytes of the window for a request, in addition to its part."""
 _SLICE_BYTES = 8 * 1024 * 1024
-"""What is written into a segment before the connection is looked after."""
+"""Bytes that are written into a segment before the connection is served again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What was asked and is not answered yet; `ahead` is what was on the way then, itself included."""
+    """An unanswered request; `ahead` is the bytes that were in flight when it was sent, its own included."""
 
-    transfer: Operation
+    operation: Operation
     index: int
     cost: int
     ahead: int
@@ -88,95 +88,95 @@ class Multiplexer:
         replica_server: ReplicaServer | None = None,
     ) -> None:
         self.ended: ScalerError | None = None
-        """Why nothing is taken any more, if so."""
+        """Why the connection has ended; None while it has not."""
         self.lost = False
-        """Whether the server was silent for longer than the timeout when we looked last."""
+        """Whether the server had been silent for longer than the timeout at the last check."""
         self._uplink, self._server, self._timeout = uplink, server, timeout_seconds
         self._silence = timeout_seconds
-        """How long the server may say nothing."""
+        """How long the server may be silent, in seconds."""
         self.near: bool | None = None
-        """Whether the server is on our host; None before it has said anything."""
+        """Whether the server is on this host; None before its first Welcome."""
         self._mappings, self._prove, self._live_in, self._welcomed = mappings, prove, live, welcomed
         self._replica_server = replica_server
         self._up = False
-        self._turns: deque[Operation] = deque()
-        self._copies: deque[Upload] = deque()
+        self._queue: deque[Operation] = deque()
+        self._writing: deque[Upload] = deque()
         """Uploads that are being written into segments."""
         self._directory = ""
-        """Where the segments are, if we are on their host."""
-        self._asked: dict[int, _Request] = {}
-        self._on_the_way = 0
+        """The segment directory, if the server is on this host."""
+        self._requests: dict[int, _Request] = {}
+        self._in_flight = 0
         self._window = WINDOW_BYTES
         self._numbers = 0
 
-    def add(self, transfer: Operation) -> None:
-        """One more, which gets its turn, or fails as all others did."""
+    def add(self, operation: Operation) -> None:
+        """Queue an operation; it fails at once if the connection has ended."""
         if self.ended is not None:
-            _fail(transfer, self.ended)
+            _fail(operation, self.ended)
             return
         if not self._up:
             self._uplink.connect_now()
-        last = self._turns[-1] if self._turns else None
-        if not (isinstance(transfer, Deletion) and isinstance(last, Deletion) and last.join(transfer)):
-            self._turns.append(transfer)
+        last = self._queue[-1] if self._queue else None
+        if not (isinstance(operation, Deletion) and isinstance(last, Deletion) and last.join(operation)):
+            self._queue.append(operation)
 
     def handle(self, event: UplinkEvent, now: float) -> None:
-        """Take what the link says."""
+        """Handle an event of the link."""
         if isinstance(event, ObjectStored | ObjectPart | ObjectAllocated | ObjectMapped | ObjectList):
             self._answered(event.request, event, now)
         elif isinstance(event, LinkUp):
             self._up = True
-            self._silence = max(self._timeout, _BEATS * event.welcome.heartbeat_seconds)
+            self._silence = max(self._timeout, _HEARTBEATS * event.welcome.heartbeat_seconds)
             if not event.resumed:
-                self._arrive(event.welcome)
-                self._ask_again()
+                self._begin(event.welcome)
+                self._restart_operations()
                 if self._replica_server is not None and not self.near:
-                    self._say(self._replica_server.announce(now))
+                    self._put_first(self._replica_server.announce(now))
         elif isinstance(event, LinkDown):
             self._up, self._silence = False, self._timeout
         elif isinstance(event, LinkRefused):
             reasons = "; ".join(event.reasons)
-            self.end(HandshakeRefusedError(f"object storage server {self._server} refused us: {reasons}"))
+            self.end(HandshakeRefusedError(f"object storage server {self._server} refused the connection: {reasons}"))
         elif isinstance(event, FetchReplica) and self._replica_server is not None:
-            self._say(self._replica_server.bring(event, now))
+            self._put_first(self._replica_server.bring(event, now))
         elif isinstance(event, DropReplicas) and self._replica_server is not None:
             self._replica_server.drop(event)
 
-    def ask(self, now: float) -> None:
-        """Give pins back, and every transfer its turn, as long as the window is open."""
+    def send_requests(self, now: float) -> None:
+        """Release pins, and send the requests of each operation in turn while the window has room."""
         if self._up and (unpin := self._mappings.returned()) is not None:
             self._uplink.send(unpin)
         if self._up and self._replica_server is not None and not self.near:
-            self._say(self._replica_server.again(now))
-        while self._up and self._turns and self._on_the_way < self._window:
-            transfer = self._turns.popleft()
-            if transfer.over.is_set():
+            self._put_first(self._replica_server.retry(now))
+        while self._up and self._queue and self._in_flight < self._window:
+            operation = self._queue.popleft()
+            if operation.over.is_set():
                 continue
-            if not transfer.asked:
-                transfer.begin(self._directory)
-            if transfer.count:
-                self._ask_next(transfer, now)
+            if not operation.asked:
+                operation.begin(self._directory)
+            if operation.count:
+                self._send_next(operation, now)
             else:
-                transfer.finish()
+                operation.finish()
 
-    def _ask_next(self, transfer: Operation, now: float) -> None:
-        index = transfer.asked
-        transfer.asked += 1
+    def _send_next(self, operation: Operation, now: float) -> None:
+        index = operation.asked
+        operation.asked += 1
         self._numbers += 1
-        self._uplink.send(transfer.request(index, self._numbers))
-        if transfer.over.is_set():
+        self._uplink.send(operation.request(index, self._numbers))
+        if operation.over.is_set():
             return
-        cost = transfer.cost(index) + _REQUEST_COST
-        self._on_the_way += cost
-        self._asked[self._numbers] = _Request(transfer, index, cost, self._on_the_way, now)
-        if transfer.may_ask:
-            self._turns.append(transfer)
+        cost = operation.cost(index) + _REQUEST_COST
+        self._in_flight += cost
+        self._requests[self._numbers] = _Request(operation, index, cost, self._in_flight, now)
+        if operation.may_ask:
+            self._queue.append(operation)
 
-    def copy(self, now: float) -> bool:
-        """Write a slice of an object into its segment; False where there is none to be written."""
-        if not self._copies:
+    def write_slice(self, now: float) -> bool:
+        """Write a slice of an object into its segment; returns whether there was one to write."""
+        if not self._writing:
             return False
-        upload = self._copies.popleft()
+        upload = self._writing.popleft()
         if upload.over.is_set():
             upload.close()
             return True
@@ -186,130 +186,134 @@ class Multiplexer:
             self._refuse(upload, error)
             return True
         if upload.writing:
-            self._copies.append(upload)
+            self._writing.append(upload)
         elif self._up:
-            self._ask_next(upload, now)  # whatever is on the way: that may be waiting for the room of this one
+            self._send_next(upload, now)  # even if the window is full: others may wait for the room of this one
         else:
-            self._turns.append(upload)
+            self._queue.append(upload)
         return True
 
-    def _arrive(self, welcome: Welcome) -> None:
-        """We begin anew with a server; if it is on this host it is to know."""
+    def _begin(self, welcome: Welcome) -> None:
+        """Begin with a server that has no state for us; prove to it that we are on its host, if we are."""
         token = self._prove(welcome.segment_directory)
         self._directory = welcome.segment_directory if token else ""
         self.near = bool(token)
         if token:
             lock_file = ""
-            with contextlib.suppress(OSError):  # it may be full, or the server be gone again
+            with contextlib.suppress(OSError):  # the directory may be full, or removed with its server
                 lock_file = self._live_in(self._directory)
             self._uplink.send(HostProof(token, lock_file))
         self._welcomed(welcome.incarnation)
 
-    def _say(self, said: list[Said]) -> None:
-        """What is held on our host comes before everything that may be about it."""
-        for each in said:
+    def _put_first(self, outgoing: list[Outgoing]) -> None:
+        """Send what concerns this host's replicas before all operations that may depend on it."""
+        for each in outgoing:
             if not isinstance(each, Operation):
                 self._uplink.send(each)
-        self._turns.extendleft(reversed([each for each in said if isinstance(each, Operation)]))
+        self._queue.extendleft(reversed([each for each in outgoing if isinstance(each, Operation)]))
 
     def _answered(self, number: int, message: Message, now: float) -> None:
-        if number not in self._asked:
-            self._pass_over(message)  # of an earlier server
+        if number not in self._requests:
+            self._discard(message)  # the request was sent to an earlier server
             return
-        request = self._asked.pop(number)
-        transfer = request.transfer
-        self._on_the_way -= request.cost
+        request = self._requests.pop(number)
+        operation = request.operation
+        self._in_flight -= request.cost
         if request.cost > PART_BYTES:
             self._window = window_after(request.ahead, now - request.since)
-        if transfer.over.is_set():
-            self._pass_over(message)
+        if operation.over.is_set():
+            self._discard(message)
             return
         try:
-            transfer.answer(request.index, message)
+            operation.answer(request.index, message)
         except ScalerError as error:
-            self._pass_over(message)
-            self._refuse(transfer, error)
+            self._discard(message)
+            self._refuse(operation, error)
             return
-        if transfer.over.is_set():
-            self._pass_over(message)
+        if operation.over.is_set():
+            self._discard(message)
             return
-        if isinstance(transfer, Download) and transfer.mapping is not None and isinstance(message, ObjectMapped):
-            transfer.mapping = self._mappings.keep(transfer.reference.object, transfer.mapping, message.pin)
-        transfer.answered += 1
-        if transfer.answered == transfer.count:
-            transfer.finish()
-        elif isinstance(transfer, Upload) and transfer.writing:
-            self._copies.append(transfer)
+        if isinstance(operation, Download) and operation.mapping is not None and isinstance(message, ObjectMapped):
+            operation.mapping = self._mappings.keep(operation.reference.object, operation.mapping, message.pin)
+        operation.answered += 1
+        if operation.answered == operation.count:
+            operation.finish()
+        elif isinstance(operation, Upload) and operation.writing:
+            self._writing.append(operation)
 
-    def _pass_over(self, message: Message) -> None:
-        """Nobody wants this answer."""
+    def _discard(self, message: Message) -> None:
+        """Release the pin of an answer that is not wanted any more."""
         if isinstance(message, ObjectMapped) and message.found:
             self._mappings.give_back(message.pin)
 
-    def _refuse(self, transfer: Operation, error: ScalerError) -> None:
-        """A transfer is over; the parts of a failed upload are of no use."""
-        transfer.finish(type(error)(f"{error} (object storage server {self._server})", **error.details))
-        if isinstance(transfer, Upload) and not transfer.version:
-            self.add(Deletion([transfer.reference.object], transfer.session))
+    def _refuse(self, operation: Operation, error: ScalerError) -> None:
+        """Fail an operation; the server drops the parts of a failed upload."""
+        operation.finish(type(error)(f"{error} (object storage server {self._server})", **error.details))
+        if isinstance(operation, Upload) and not operation.version:
+            self.add(Deletion([operation.reference.object], operation.session))
 
-    def give_up(self, now: float) -> None:
-        """Nobody waits longer than the timeout for a server that is silent. Deletions do: nobody waits for them."""
+    def fail_overdue(self, now: float) -> None:
+        """Fail operations that have waited for a silent server for the timeout; not deletions, which have no waiter."""
         self.lost = now >= self._uplink.heard_at + self._silence
         if self.lost:
-            trouble = "answer" if self._up else "connection"
-            error = StorageLostError(f"object storage server {self._server}: no {trouble} for {self._timeout:g} s")
-            for transfer in self._waited_for():
-                if now >= transfer.since + self._timeout:
-                    _fail(transfer, error)
+            missing = "answer" if self._up else "connection"
+            error = StorageLostError(f"object storage server {self._server}: no {missing} for {self._timeout:g} s")
+            for operation in self._awaited():
+                if now >= operation.since + self._timeout:
+                    _fail(operation, error)
 
     def due(self) -> float:
-        """When to `give_up` something, or to look `again` at what is held, if the server says nothing before."""
+        """When `fail_overdue` or `send_requests` must be called even if nothing arrives; infinity if never."""
         return min(
             self._fails_at(), self._replica_server.due() if self._up and self._replica_server is not None else math.inf
         )
 
     def _fails_at(self) -> float:
-        if not self._asked and not self._turns and not self._copies:
+        if not self._requests and not self._queue and not self._writing:
             return math.inf
         if not self.lost:
             return self._uplink.heard_at + self._silence
-        return min((transfer.since + self._timeout for transfer in self._waited_for()), default=math.inf)
+        return min((operation.since + self._timeout for operation in self._awaited()), default=math.inf)
 
-    def _waited_for(self) -> list[Operation]:
+    def _awaited(self) -> list[Operation]:
+        """The operations that a caller may wait for."""
         return [each for each in self._live() if not each.over.is_set() and not isinstance(each, Deletion)]
 
-    def _ask_again(self) -> None:
+    def _restart_operations(self) -> None:
+        """Queue all operations again for a server that has no state for us; uploads of replicas fail."""
         live = dict.fromkeys(self._live())
-        self._asked.clear()
-        self._copies.clear()
-        self._on_the_way = 0
-        for transfer in live:
-            if isinstance(transfer, Upload) and transfer.version:
-                _fail(transfer, StorageLostError("the server that knew it to be held here is gone"))
+        self._requests.clear()
+        self._writing.clear()
+        self._in_flight = 0
+        for operation in live:
+            if isinstance(operation, Upload) and operation.version:
+                _fail(operation, StorageLostError("the server that had registered this replica is gone"))
             else:
-                transfer.restart()
-        self._turns = deque(live)
+                operation.restart()
+        self._queue = deque(live)
 
     def _live(self) -> list[Operation]:
-        """What was asked or is to be asked."""
-        return [*(request.transfer for request in self._asked.values()), *self._turns, *self._copies]
+        """The operations that have not ended: sent, queued or being written."""
+        return [*(request.operation for request in self._requests.values()), *self._queue, *self._writing]
 
     def end(self, error: ScalerError) -> None:
-        """Nothing is taken any more, and what is here fails."""
+        """End the connection: all operations fail with this error, also later ones."""
         self.ended = error
-        transfers = self._live()
-        for held in (self._asked, self._turns, self._copies):
-            held.clear()
-        for transfer in transfers:
-            _fail(transfer, error)
+        operations = self._live()
+        for waiting in (self._requests, self._queue, self._writing):
+            waiting.clear()
+        for operation in operations:
+            _fail(operation, error)
 
 
 def window_after(ahead: int, seconds: float) -> int:
-    """The window, in bytes, when an answer took so long behind `ahead` bytes."""
+    """The window in bytes, after an answer took `seconds` with `ahead` bytes in flight."""
     if seconds * WINDOW_BYTES <= ahead * AHEAD_SECONDS:
         return WINDOW_BYTES
     return max(PART_BYTES, int(ahead * AHEAD_SECONDS / seconds))
 
 
-def _fail(transfer: Operation, error: ScalerError) -> None:
-    transfer.finish(type(error)(f"object {transfer.reference}: {error}" if transfer.reference.object else str(error)))
+def _fail(operation: Operation, error: ScalerError) -> None:
+    operation.finish(
+        type(error)(f"object {operation.reference}: {error}" if operation.reference.object else str(error))
+    )

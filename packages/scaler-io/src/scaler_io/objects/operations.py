@@ -1,7 +1,7 @@
-"""Transfers: one operation on a stored object each, as requests and answers.
+"""Operations on stored objects, each as a sequence of requests and answers.
 
-On the server's host objects from SHARED_BYTES on are written into segments and mapped; everywhere else, and below that,
-they travel in parts.
+On the server's host, objects of SHARED_BYTES or more are written into segments and mapped. Smaller ones, and all
+objects on other hosts, are sent in parts.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from scaler_protocol.storage import (
     AllocateObject,
     DeleteObjects,
     GetObject,
+    RegisterReplica,
     ListObjects,
     MapObject,
     ObjectAllocated,
@@ -36,34 +37,33 @@ from scaler_protocol.storage import (
     ObjectPart,
     ObjectStored,
     PutObject,
-    RegisterReplica,
     SealObject,
 )
 
 LOGGER: Final = logging.getLogger("scaler")
 _CHECK_SECONDS: Final = 1.0
-"""How often a waiting thread looks up: on Windows nothing else lets a Ctrl-C through."""
+"""How long a thread waits at a time: on Windows only the return of a wait lets Ctrl-C through."""
 _DELETED_TOGETHER: Final = 1000
 Buffer = bytes | bytearray | memoryview
 Pieces = Buffer | Sequence[Buffer]
-"""The bytes of an object: one buffer, or several, one behind the other."""
+"""The bytes of an object: one buffer, or several to be concatenated."""
 Done = Callable[[ScalerError | None], object]
 
 
 def views_of(payload: Pieces) -> Sequence[memoryview]:
-    """The bytes of an object, as views that are not empty."""
+    """The bytes of an object as views, without empty ones."""
     buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
     views = [memoryview(buffer) for buffer in buffers]
     return [view.cast("B") for view in views if view.nbytes]
 
 
 def reference_of(views: Sequence[memoryview], name: bytes = b"") -> Reference:
-    """The reference of a new object with these bytes; its id is random unless it is to have a `name`."""
+    """The reference of a new object with these bytes; its id is `name`, or random if that is empty."""
     return Reference(name or new_object_id(), sum(map(len, views)))
 
 
 class Operation:
-    """One operation: `count` requests, asked in order, and their answers, which come in order."""
+    """One operation: `count` requests, sent in order, and their answers, which arrive in order."""
 
     def __init__(self, reference: Reference, count: int) -> None:
         self.reference = reference
@@ -71,12 +71,12 @@ class Operation:
         self.asked = 0
         self.answered = 0
         self.since = 0.0
-        """When somebody began to wait for it."""
+        """When the caller began to wait."""
         self.over = OnceEvent()
         self.error: ScalerError | OSError | None = None
 
     def begin(self, directory: str) -> None:
-        """It is going to be asked from its beginning; `directory` is where segments are if we are on their host."""
+        """Prepare to send the first request; `directory` is the segment directory, or "" on another host."""
 
     @property
     def may_ask(self) -> bool:
@@ -84,31 +84,31 @@ class Operation:
         return self.asked < self.count
 
     def request(self, index: int, number: int) -> Message:
-        """The message that asks for part `index`."""
+        """The request for part `index`, with the request number `number`."""
         raise NotImplementedError
 
     def answer(self, index: int, message: Message) -> None:
-        """Take the answer for part `index`; raises the ScalerError that ends the transfer."""
+        """Process the answer for part `index`; raises the ScalerError that ends the operation."""
         raise NotImplementedError
 
     def span(self, index: int) -> int:
-        """The bytes of part `index`."""
+        """The size of part `index` in bytes."""
         return max(0, min(PART_BYTES, self.reference.size - index * PART_BYTES))
 
     def cost(self, index: int) -> int:
-        """The bytes that part `index` takes of the connection."""
+        """The bytes that part `index` sends over the connection."""
         return self.span(index)
 
     def finish(self, error: ScalerError | None = None) -> None:
-        """End, unless it has ended."""
+        """End the operation, with an error if it failed; does nothing if it has ended."""
         if not self.over.is_set():
             self.error = error
             self.over.set()
 
     def wait(self, deadline: float = math.inf) -> None:
-        """Block until it has ended; raises its error. Interrupted, it ends without an outcome.
+        """Block until the operation has ended; raises its error. If this is interrupted, the operation is abandoned.
 
-        Raises TimeoutError at the deadline, a time of time.monotonic: then it still goes on.
+        Raises TimeoutError at the deadline (of time.monotonic); the operation then continues.
         """
         try:
             while not self.over.wait(min(_CHECK_SECONDS, deadline - time.monotonic())):
@@ -118,17 +118,20 @@ class Operation:
             self.over.set()
             raise
         if not self.over.is_set():
-            raise TimeoutError(f"object {self.reference} did not come in time")
+            raise TimeoutError(f"object {self.reference} did not arrive in time")
         if self.error is not None:
             raise self.error
 
     def restart(self) -> None:
-        """Nothing that was asked and not answered will be answered."""
+        """Send the unanswered requests again: the server has lost them."""
         self.asked = self.answered
 
 
 class Upload(Operation):
-    """An object to the server, with a `version` where it is held here; `done` hears of its end, unless abandoned."""
+    """Sends an object to the server; `done` is called at its end, unless it is abandoned.
+
+    A replica of this host has a `version`. With `copying`, copies of the buffers are sent.
+    """
 
     def __init__(
         self,
@@ -160,16 +163,16 @@ class Upload(Operation):
 
     @property
     def writing(self) -> bool:
-        """Whether there is something to `write`."""
+        """Whether `write` has more bytes to write."""
         return self._writer is not None
 
     def write(self, limit: int) -> None:
-        """Write about `limit` bytes into our segment; raises ScalerError."""
+        """Write about `limit` bytes into the segment; raises ScalerError."""
         if self._writer is not None and self._writer.write(limit):
             self.close()
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing into the segment."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -183,7 +186,7 @@ class Upload(Operation):
             try:
                 self._done(error)
             except Exception:
-                LOGGER.exception("the end of object %s could not be told", self.reference)
+                LOGGER.exception("the callback for object %s failed", self.reference)
 
     def cost(self, index: int) -> int:
         return 0 if self._directory else self.span(index)
@@ -201,7 +204,7 @@ class Upload(Operation):
         return PutObject(name, size, parts, index * PART_BYTES, self.session, number, self.version)
 
     def _part(self, start: int, length: int) -> memoryview | bytes:
-        """Bytes of the buffers as if they were one; copied only where they are not in one."""
+        """A range of the concatenated buffers; copied only if it spans several."""
         pieces = []
         at = bisect_right(self._ends, start)
         while length:
@@ -215,13 +218,13 @@ class Upload(Operation):
             self._allocated(message)
             return
         if not isinstance(message, ObjectStored):
-            raise ProtocolError(f"{type(message).__name__} is no answer to PutObject")
+            raise ProtocolError(f"{type(message).__name__} is not an answer to PutObject")
         if message.error:
             raise restore(message.error.encode())
 
     def _allocated(self, message: Message) -> None:
         if not isinstance(message, ObjectAllocated):
-            raise ProtocolError(f"{type(message).__name__} is no answer to AllocateObject")
+            raise ProtocolError(f"{type(message).__name__} is not an answer to AllocateObject")
         if message.error:
             raise restore(message.error.encode())
         self._segment = message.segment
@@ -236,20 +239,20 @@ class Upload(Operation):
 
 
 class Download(Operation):
-    """An object from the server: mapped if it `may_map` and is on this host, else in parts.
+    """Gets an object from the server: mapped if it `may_map` and the server is on this host, otherwise in parts.
 
-    With `looking`, where it would come in parts, only whether it is there.
+    With `looking`, an object that would be sent in parts is not sent: the server only tells whether it exists.
     """
 
     def __init__(self, reference: Reference, *, looking: bool = False, may_map: bool = True) -> None:
         super().__init__(reference, part_count(reference.size))
-        # Half the time of joining at the end, and half the memory: it grows in place and gives itself away.
+        # Takes half the time and memory of joining parts at the end: it grows in place and shares its bytes.
         self._file = BytesIO()
         self._directory = ""
         self.looking, self._may_map = looking, may_map
         self.mapping: mmap.mmap | None = None
         self.version = 0
-        """As the server counts what is written; 0: not known."""
+        """The version of the object at the server; 0 if it is not known."""
 
     def begin(self, directory: str) -> None:
         self._directory = directory if self._may_map and self.reference.size >= SHARED_BYTES else ""
@@ -257,12 +260,12 @@ class Download(Operation):
 
     @property
     def looked(self) -> bool:
-        """Whether the object is there, and not on this host, and has not come."""
+        """Whether the server has the object, but it was neither mapped nor sent."""
         return self.looking and self.mapping is None
 
     @property
     def whole(self) -> bool:
-        """Whether all has come: not, although there was no error, where another version or no room was found."""
+        """Whether all parts have arrived. Without an error they may not have, because of another version or no room."""
         return self.answered == self.count
 
     def cost(self, index: int) -> int:
@@ -277,7 +280,7 @@ class Download(Operation):
     def answer(self, index: int, message: Message) -> None:
         if not isinstance(message, ObjectMapped if self._directory else ObjectPart):
             asked = "MapObject" if self._directory else "GetObject"
-            raise ProtocolError(f"{type(message).__name__} is no answer to {asked}")
+            raise ProtocolError(f"{type(message).__name__} is not an answer to {asked}")
         if message.error:
             raise restore(message.error.encode())
         if not message.found or (isinstance(message, ObjectPart) and message.size != self.reference.size):
@@ -297,10 +300,12 @@ class Download(Operation):
         if self.looking:
             return
         if len(part) != self.span(index):
-            raise ProtocolError(f"part {index} of object {self.reference} came with {len(part):,} bytes")
-        self._take(index, part)
+            raise ProtocolError(
+                f"part {index} of object {self.reference} has {len(part):,} bytes, not {self.span(index):,}"
+            )
+        self._append(index, part)
 
-    def _take(self, index: int, part: bytes | memoryview) -> None:
+    def _append(self, index: int, part: bytes | memoryview) -> None:
         if self.count == 1:
             self._file = BytesIO(bytes(part))  # shares the bytes
         else:
@@ -308,12 +313,12 @@ class Download(Operation):
 
     @property
     def payload(self) -> bytes | memoryview:
-        """What has come; of a mapped object a view, for which it stays mapped."""
+        """The bytes of the object; a view of a mapped object keeps it mapped."""
         return self._file.getvalue() if self.mapping is None else memoryview(self.mapping)
 
 
 class CacheFill(Download):
-    """An object from the server into a file of the host's cache, from where that ends."""
+    """Gets an object from the server into a file of the host's cache, beginning where the file ends."""
 
     def __init__(self, reference: Reference, version: int, file: CachedFile) -> None:
         super().__init__(reference)
@@ -322,9 +327,9 @@ class CacheFill(Download):
         self.asked = self.answered = file.filled // PART_BYTES
 
     def begin(self, directory: str) -> None:
-        """Nothing: it goes on where the file ends, in parts."""
+        """Nothing to prepare: it continues where the file ends, in parts."""
 
-    def _take(self, index: int, part: bytes | memoryview) -> None:
+    def _append(self, index: int, part: bytes | memoryview) -> None:
         try:
             self._into.append(index * PART_BYTES, part)
         except OSError:
@@ -332,28 +337,26 @@ class CacheFill(Download):
 
 
 class Registration(Operation):
-    """To say that an object is held on our host; `heard` is told when the server has said how that is."""
+    """Registers a replica on this host with the server; `done` is called with this operation when it has ended."""
 
     def __init__(
-        self, held: Replica, host: bytes, heard: Callable[[Registration, ScalerError | None], object] | None = None
+        self, held: Replica, host: bytes, done: Callable[[Registration, ScalerError | None], object] | None = None
     ) -> None:
         super().__init__(held.reference, 1)
-        self.held, self._host, self._heard = held, host, heard
+        self.held, self._host, self._done = held, host, done
         self.needed = False
-        """Whether the server has it from nobody else."""
+        """Whether the server has no other copy of this object."""
 
     def request(self, index: int, number: int) -> Message:
         held = self.held
-        return RegisterReplica(
-            held.reference.object, held.reference.size, held.session, held.version, self._host, number
-        )
+        return RegisterReplica(held.reference.object, held.reference.size, held.session, held.version, self._host, number)
 
     def cost(self, index: int) -> int:
         return 0
 
     def answer(self, index: int, message: Message) -> None:
         if not isinstance(message, ObjectStored):
-            raise ProtocolError(f"{type(message).__name__} is no answer to RegisterReplica")
+            raise ProtocolError(f"{type(message).__name__} is not an answer to RegisterReplica")
         if message.error:
             raise restore(message.error.encode())
         self.needed = message.version == self.held.version
@@ -361,12 +364,12 @@ class Registration(Operation):
     def finish(self, error: ScalerError | None = None) -> None:
         if not self.over.is_set():
             super().finish(error)
-            if self._heard is not None:
-                self._heard(self, error)
+            if self._done is not None:
+                self._done(self, error)
 
 
 class Listing(Operation):
-    """What there is of our session."""
+    """Lists the complete objects of our session."""
 
     def __init__(self) -> None:
         super().__init__(Reference(b"", 0), 1)
@@ -377,19 +380,19 @@ class Listing(Operation):
 
     def answer(self, index: int, message: Message) -> None:
         if not isinstance(message, ObjectList):
-            raise ProtocolError(f"{type(message).__name__} is no answer to ListObjects")
+            raise ProtocolError(f"{type(message).__name__} is not an answer to ListObjects")
         self.objects = message.objects
 
 
 class Deletion(Operation):
-    """Objects of a session that may be freed, or all of it where none is named; not answered."""
+    """Deletes objects of a session, or all if none is named; the server does not answer."""
 
     def __init__(self, names: Sequence[bytes], session: int) -> None:
         super().__init__(Reference(b"", 0), 1)
         self._names, self._session = list(names), session
 
     def join(self, other: Deletion) -> bool:
-        """Say what comes right behind this in the same message, if that is possible."""
+        """Add the deletion that follows to this message; returns whether that is possible."""
         if self._session != other._session or not self._names or not other._names:
             return False
         if len(self._names) + len(other._names) > _DELETED_TOGETHER:

@@ -1,8 +1,8 @@
-"""Replicas: which files of a host's cache are the only ones of their objects, as the server of an address knows.
+"""Replicas: the files of a host's cache that are the only copies of their objects, as registered with a server.
 
-A held file has a second name, in a directory below the cache, which says to which session it belongs: as long as it has
-that nobody removes it for room or for not being used. Both names are taken away when the object is deleted; the second
-one alone when the server has the bytes, too.
+A replica has a second name in a directory below the cache, which contains its session. While it has this name, it is
+not removed to make room or because it is unused. Both names are removed when the object is deleted; only the second
+one is removed when the server has the bytes, too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
 _TOKEN_BYTES = 32
 _VERSION_BITS = 63
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.EIO)
-"""What says that bytes are lost; whatever else is wrong may pass."""
+"""Error numbers that mean that the bytes are lost; other errors may be temporary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """An object that stands on this host, as this version."""
+    """A version of an object that this host keeps for the server."""
 
     reference: Reference
     version: int
@@ -38,12 +38,12 @@ class Replica:
 
 
 def new_version() -> int:
-    """As a writer numbers what it holds; never 0."""
+    """A random version number for a replica, never 0."""
     return secrets.randbits(_VERSION_BITS) + 1
 
 
 class Replicas:
-    """What is held in a host's cache for the server at an address."""
+    """The replicas in a host's cache for the server at an address."""
 
     def __init__(self, directory: Path, address: Address) -> None:
         self.directory = directory
@@ -52,37 +52,37 @@ class Replicas:
 
     @property
     def host(self) -> bytes:
-        """By which the server knows this host, and nobody who can not read the directory; raises OSError."""
+        """A secret that identifies this host to the server: only readers of the directory know it. Raises OSError."""
         path = self.directory / TOKEN
         if not path.exists():
             making = self.directory / f"{TOKEN}.{secrets.token_hex(8)}"
             making.write_bytes(secrets.token_bytes(_TOKEN_BYTES))
-            with contextlib.suppress(FileExistsError):  # somebody else was first
+            with contextlib.suppress(FileExistsError):  # another process was first
                 os.link(making, path)
             making.unlink()
         return path.read_bytes() + self._server
 
     def add(self, file: CachedFile, held: Replica) -> None:
-        """From now on nobody removes a complete file that the caller has locked; raises OSError."""
+        """Make a complete file, which the caller has locked, a replica; raises OSError."""
         self._held.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.link(self._file(held), self._name(held))
-        file.share()
+        file.share_lock()
 
     def release(self, held: Replica) -> None:
-        """It need not be held: it may go, as what was fetched may."""
+        """Make the file an ordinary one of the cache, which may be removed."""
         self._name(held).unlink(missing_ok=True)
 
     def drop(self, held: Replica) -> None:
-        """It is of no use; who has it mapped may go on reading."""
+        """Remove the file; processes that have mapped it can go on reading."""
         self._file(held).unlink(missing_ok=True)
         self.release(held)
 
     def map(self, held: Replica) -> mmap.mmap | None:
-        """Its bytes; None where they are lost. Raises OSError for what may pass, as where no descriptors are left."""
+        """Map the bytes of a replica; None if they are lost. Raises OSError for temporary errors."""
         try:
             with open(self._name(held), "rb", buffering=0) as file:
                 return mmap.mmap(file.fileno(), held.reference.size, access=mmap.ACCESS_READ)
-        except ValueError:  # it is too short
+        except ValueError:  # the file is too short
             return None
         except OSError as error:
             if error.errno in _GONE:
@@ -90,7 +90,7 @@ class Replicas:
             raise
 
     def list(self) -> list[tuple[float, Replica]]:
-        """All of them and when each was used last, the longest unused first."""
+        """All replicas, each with the time of its last use (as time.time), the longest unused one first."""
         found = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._held) as entries:
             for entry in entries:
@@ -101,8 +101,8 @@ class Replicas:
         return sorted(found, key=lambda each: each[0])
 
     @contextlib.contextmanager
-    def giving(self) -> Iterator[bool]:
-        """Whether it is the caller who makes room of what is held: of a host's processes one at a time."""
+    def upload_lock(self) -> Iterator[bool]:
+        """Whether the caller may upload replicas to make room: one process of a host at a time may."""
         try:
             descriptor = os.open(self._held, os.O_RDONLY)
         except OSError:

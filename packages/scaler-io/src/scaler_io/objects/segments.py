@@ -1,4 +1,4 @@
-"""Segments as peers on the storage's host see them: files that are written once, mapped by many, never changed."""
+"""Segments as peers on the server's host use them: files that are written once, mapped by many, never changed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, Stor
 _TOKEN_LIMIT = 4096
 _MOST_BUFFERS = 512
 COPY_BYTES = 256 * 1024
-"""What is copied at a time where copies are written: it stays in a core's own cache."""
+"""Bytes that are copied at a time if copies are written: few enough for a CPU core's own cache."""
 
 
 class Copying(Protocol):
-    """Copies what is written, for a caller who must know what was written while others may change the buffers."""
+    """Copies the bytes that are written, for a caller that must know them although others may change the buffers."""
 
     def restart(self) -> None:
-        """The object is written from its beginning (again)."""
+        """Begin at the first byte of the object, perhaps again."""
 
     def copy(self, piece: memoryview) -> bytes:
-        """The next bytes of the object, as they are written."""
+        """Copy the next bytes of the object; the copy is written."""
 
 
 def copies(buffers: Sequence[memoryview], copying: Copying) -> Iterator[memoryview]:
-    """Buffers as copies of COPY_BYTES at most."""
+    """Copies of the buffers, in pieces of at most COPY_BYTES."""
     copying.restart()
     for buffer in buffers:
         for at in range(0, len(buffer), COPY_BYTES):
@@ -37,7 +37,7 @@ def copies(buffers: Sequence[memoryview], copying: Copying) -> Iterator[memoryvi
 
 
 def read_token(directory: str) -> bytes:
-    """What proves that we are on the host of the storage with this segment directory, or nothing if we are not."""
+    """The token that proves that we are on the host of this segment directory; empty if we are not."""
     if not directory or sys.platform == "win32":
         return b""
     try:
@@ -48,9 +48,9 @@ def read_token(directory: str) -> bytes:
 
 
 def map_segment(directory: str, name: str, size: int) -> mmap.mmap:
-    """The first `size` bytes of a segment, for reading.
+    """Map the first `size` bytes of a segment, for reading.
 
-    Raises ObjectNotFoundError where it is gone, and OSError where this process can not map it.
+    Raises ObjectNotFoundError if it is gone, OSError if this process cannot map it.
     """
     try:
         with open(Path(directory, name), "rb", buffering=0) as file:
@@ -60,11 +60,11 @@ def map_segment(directory: str, name: str, size: int) -> mmap.mmap:
 
 
 class SegmentWriter:
-    """Writes buffers into a segment, one behind the other.
+    """Writes buffers into a segment, one after the other.
 
-    Not by a mapping: where memory runs out a write is refused, while a mapping ends the process, and other threads run
-    meanwhile. Raises StorageLostError where the segment is gone, StorageFullError where there is no memory, and
-    ObjectRefusedError where this process can not write it.
+    It does not use a mapping: without memory a write fails, but a mapping ends the process; and other threads run
+    during a write. Raises StorageLostError if the segment is gone, StorageFullError if there is no memory, and
+    ObjectRefusedError if this process cannot write it.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SegmentWriter:
             raise _refusal(error) from error
 
     def write(self, limit: int) -> bool:
-        """Write up to about `limit` bytes; whether that was all."""
+        """Write up to about `limit` bytes; returns whether all bytes are written."""
         if self._copying is None:
             return self._write_some(limit)
         return any(self._write_some(COPY_BYTES) for _ in range(0, limit, COPY_BYTES))
@@ -104,14 +104,14 @@ class SegmentWriter:
 
     def _write(self, batch: list[memoryview]) -> int:
         if sys.platform == "win32":
-            raise StorageLostError("segments are not on this system")
+            raise StorageLostError("this system has no segments")
         try:
             return os.pwritev(self._file, batch, self._at)
         except OSError as error:
             raise _refusal(error) from error
 
     def close(self) -> None:
-        """Write no more; may be repeated."""
+        """Close the file; may be repeated."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -122,4 +122,4 @@ def _refusal(error: OSError) -> StorageLostError | ObjectRefusedError:
         return StorageLostError(f"its segment is gone: {error}")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFullError(f"the memory for segments is full: {error}")
-    return ObjectRefusedError(f"its segment can not be written: {error}")
+    return ObjectRefusedError(f"its segment cannot be written: {error}")
