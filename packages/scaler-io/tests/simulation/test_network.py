@@ -128,7 +128,7 @@ def test_an_address_is_taken_once(memory_rig: MemoryRig) -> None:
 def test_a_shell_that_spins_is_told_so() -> None:
     network = MemoryNetwork()
     network.attach(lambda now: now)
-    with pytest.raises(RuntimeError, match="it asks for a time that has come"):
+    with pytest.raises(RuntimeError, match="each turn asked for another one at once"):
         network.run(1)
 
 

@@ -47,7 +47,7 @@ class ReplicaServer:
         self._logged = False
 
     def announce(self, now: float) -> list[Outgoing]:
-        """The list of replicas, which a server that has no state for us receives first; empty if `retry` must send it."""
+        """The list of replicas, which a server without state for us receives first; empty if `retry` must send it."""
         self._wanted.clear()
         return self._announce(now)
 

@@ -1,10 +1,10 @@
-"""A network in memory, on a clock of its own: what the links of a cluster go through, without sockets or time. Pure.
+"""A network in memory with its own clock: the links of a cluster with their faults, without sockets or time. Pure.
 
-Frames are really made and read, so what works here works on a wire. One connection is one epoch, and fails as real
-ones do: what is under way when it breaks is lost from some message on, in each direction by itself; either side may go
-on believing in it (half-open); what was not lost may arrive after the next epoch began (stale), and through a proxy
-even at the next incarnation of the service; messages may stand still for a while (stall); processes are killed,
-stopped, or vanish with their host. Equal seeds give equal histories.
+Messages are encoded and decoded as on a real network. One connection is one epoch, and fails as real ones do. If it
+breaks, the messages in flight are lost from some message on, separately in each direction. One side may not notice
+(half-open). Messages that are not lost may arrive after the next epoch has begun (stale), and through a proxy even at
+the next incarnation of the service. Messages may be delayed (stall). Processes are killed, stopped, or vanish with
+their host. Equal seeds give equal histories.
 
     network = MemoryNetwork(seed=1)
     listener = MemoryListener(network, address)
@@ -38,46 +38,46 @@ _ROUTE_BYTES = 20
 
 
 class MemoryPipe:
-    """One direction of a connection: in order, each message `latency` after it was sent."""
+    """One direction of a connection: messages arrive in order, each `latency` seconds after it was sent."""
 
     def __init__(self, network: MemoryNetwork, deliver: Callable[[list[bytes]], None]) -> None:
         self._network = network
         self._deliver = deliver
-        self._flying: deque[tuple[float, list[bytes]]] = deque()
+        self._in_flight: deque[tuple[float, list[bytes]]] = deque()
         self._stalled_until = -math.inf
         self.closed = False
 
     def __len__(self) -> int:
-        """Messages under way."""
-        return len(self._flying)
+        """The number of messages in flight."""
+        return len(self._in_flight)
 
     def send(self, frames: Frames) -> None:
-        """Put a message on the wire; into a closed one it falls unnoticed."""
+        """Send a message; it is lost if the pipe is closed."""
         if not self.closed:
             at = max(self._network.now + self._network.latency, self._stalled_until)
-            self._flying.append((at, cut(join(frames))))
+            self._in_flight.append((at, cut(join(frames))))
             self._network.at(at, self._arrive)
 
     def lose(self, messages: int | None) -> None:
-        """The last `messages` of what is under way are lost; None leaves it to the network's seed."""
-        lost = self._network.random.randint(0, len(self._flying)) if messages is None else messages
-        for _ in range(min(lost, len(self._flying))):
-            self._flying.pop()
+        """Lose the last messages in flight; None leaves their number to the network's seed."""
+        lost = self._network.random.randint(0, len(self._in_flight)) if messages is None else messages
+        for _ in range(min(lost, len(self._in_flight))):
+            self._in_flight.pop()
 
     def stall(self, seconds: float) -> None:
-        """Nothing arrives before so much time has passed."""
+        """Deliver no message for this time."""
         until = self._stalled_until = max(self._stalled_until, self._network.now + seconds)
-        self._flying = deque((max(at, until), frames) for at, frames in self._flying)
-        for at, _ in self._flying:
+        self._in_flight = deque((max(at, until), frames) for at, frames in self._in_flight)
+        for at, _ in self._in_flight:
             self._network.at(at, self._arrive)
 
     def _arrive(self) -> None:
-        while self._flying and self._flying[0][0] <= self._network.now:
-            self._deliver(self._flying.popleft()[1])
+        while self._in_flight and self._in_flight[0][0] <= self._network.now:
+            self._deliver(self._in_flight.popleft()[1])
 
 
 class MemoryConnection:
-    """One epoch between a dialer and whoever listens at its address."""
+    """The connection of one epoch between a dialer and the listener at its address."""
 
     def __init__(self, dialer: MemoryDialer, route: bytes) -> None:
         self.network = dialer.network
@@ -86,7 +86,7 @@ class MemoryConnection:
         self._dialer = dialer
         self._reason: str | None = None
         self._known_to_listener = True
-        """Whether the listening side believes in it."""
+        """Whether the connection exists for the listener."""
         self.up = MemoryPipe(self.network, self._deliver_up)
         self.down = MemoryPipe(self.network, self._deliver_down)
 
@@ -100,22 +100,22 @@ class MemoryConnection:
         dialer_notices: bool = True,
         listener_notices: bool = True,
     ) -> None:
-        """Break it: of what is under way the last messages are lost, and nothing follows.
+        """Break the connection: the last messages in flight are lost, and no others follow.
 
-        A side that does not notice goes on believing in it, and what it sends is lost. None leaves the number to the
-        network's seed.
+        `up_lost` and `down_lost` are their numbers; None leaves them to the network's seed. For a side that does not
+        notice the connection still exists, and its messages are lost.
         """
         for pipe, lost in ((self.up, up_lost), (self.down, down_lost)):
             if not pipe.closed:
                 pipe.lose(lost)
                 pipe.closed = True
         if dialer_notices:
-            self.network.after(lambda: self._tell_dialer("connection closed"))
+            self.network.after(lambda: self._notify_dialer("connection closed"))
         if listener_notices:
-            self.network.after(self._unknown_to_listener)
+            self.network.after(self._forget_at_listener)
 
     def stall(self, seconds: float, *, up: bool = True, down: bool = True) -> None:
-        """Hold what is under way, and what follows, for a while."""
+        """Delay the messages in flight, and those that follow, for this time."""
         for pipe in (self.up,) * up + (self.down,) * down:
             pipe.stall(seconds)
 
@@ -133,11 +133,11 @@ class MemoryConnection:
         return True
 
     def lost(self) -> str | None:
-        """Why the connection is gone, if it is known to be."""
+        """Why the connection is gone; None while the dialer does not know that it is."""
         return self._reason
 
     def close(self, linger: float = 0.0) -> None:
-        """Leave: of what was sent a part may never go, unless there is time for it."""
+        """Close the connection; without `linger` the last messages may be lost."""
         self._reason = self._reason or "closed"
         if not self.up.closed:
             self.cut(up_lost=0 if linger else None, dialer_notices=False)
@@ -147,28 +147,28 @@ class MemoryConnection:
     # --- the listener's side ----------------------------------------------------------------------------------------
 
     def answer(self, frames: Frames) -> bool:
-        """Whether the listening side's transport took a message for the dialer."""
+        """Send a message to the dialer; False if the connection is gone for the listener."""
         if self._known_to_listener:
             self.down.send(frames)
         return self._known_to_listener
 
     def refuse(self) -> None:
-        """Nobody listens."""
+        """End the connection: there is no listener."""
         self.up.closed = self.down.closed = True
         self._known_to_listener = False
-        self._tell_dialer("cannot connect")
+        self._notify_dialer("cannot connect")
 
-    def _tell_dialer(self, reason: str) -> None:
+    def _notify_dialer(self, reason: str) -> None:
         self._reason = self._reason or reason
         self._dialer.wake()
 
-    def _unknown_to_listener(self) -> None:
+    def _forget_at_listener(self) -> None:
         self._known_to_listener = False
 
     def _deliver_up(self, frames: list[bytes]) -> None:
         listener = self.network.listener(self._dialer.address)
         if listener is not None:
-            listener.take(self, frames)
+            listener.deliver(self, frames)
 
     def _deliver_down(self, frames: list[bytes]) -> None:
         if self._reason is None:
@@ -177,7 +177,7 @@ class MemoryConnection:
 
 
 class MemoryListener(MemoryEndpoint):
-    """The accepting socket of a service; raises AddressError where another one has the address."""
+    """The accepting socket of a service; raises AddressError if another one has the address."""
 
     def __init__(self, network: MemoryNetwork, address: Address) -> None:
         self.address = address
@@ -186,18 +186,18 @@ class MemoryListener(MemoryEndpoint):
         self._connections: dict[bytes, MemoryConnection] = {}
         network.bind(self)
 
-    def take(self, connection: MemoryConnection, frames: list[bytes]) -> None:
-        """A message has arrived."""
+    def deliver(self, connection: MemoryConnection, frames: list[bytes]) -> None:
+        """Receive a message."""
         self._connections[connection.route] = connection
         self._inbox.append((connection.route, frames))
         self.wake()
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[tuple[bytes, list[bytes]]]:
-        """Up to `limit` messages: the route each came by, and its frames."""
+        """Up to `limit` messages, each as route and frames."""
         return [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
 
     def send(self, route: bytes, frames: Frames) -> bool:
-        """Whether the message was taken; False means there is no such route any more."""
+        """Whether the message was accepted; False if the route is gone."""
         connection = self._connections.get(route)
         if connection is None:
             return False
@@ -207,7 +207,7 @@ class MemoryListener(MemoryEndpoint):
         return True
 
     def cut(self, route: bytes) -> None:
-        """Close a connection, whatever is on its way."""
+        """Close a connection, even if messages are in flight."""
         if connection := self._connections.pop(route, None):
             connection.cut()
 
@@ -217,30 +217,30 @@ class MemoryListener(MemoryEndpoint):
 
     @property
     def connections(self) -> list[MemoryConnection]:
-        """Those that something has come by and that it believes in."""
+        """The connections that exist for the listener, of those by which a message has arrived."""
         return list(self._connections.values())
 
     def close(self) -> None:
-        """Free the address; what was written last arrives."""
+        """Free the address; the last messages arrive."""
         self._leave()
         for connection in self._connections.values():
             connection.cut(down_lost=0, dialer_notices=False)
             self._network.after(lambda connection=connection: connection.cut())  # type: ignore[misc]
 
     def kill(self) -> None:
-        """Its process is killed: dialers notice."""
+        """End with its process: dialers notice."""
         self._leave()
         for connection in self._connections.values():
             connection.cut(up_lost=len(connection.up))
 
     def vanish(self) -> None:
-        """Its host is gone: dialers notice nothing."""
+        """End with its host: dialers do not notice."""
         self._leave()
         for connection in self._connections.values():
             connection.cut(up_lost=len(connection.up), dialer_notices=False)
 
     def replace(self) -> None:
-        """It is gone, but a proxy keeps its connections: what comes by them goes to whoever listens here next."""
+        """End behind a proxy that keeps its connections: their messages go to the next listener at this address."""
         self._leave()
 
     def _leave(self) -> None:
@@ -249,14 +249,14 @@ class MemoryListener(MemoryEndpoint):
 
 
 class MemoryDialer(EpochDialer[MemoryConnection], MemoryEndpoint):
-    """An Uplink over a MemoryNetwork."""
+    """Connects an Uplink over a MemoryNetwork."""
 
     def __init__(self, network: MemoryNetwork, address: Address, uplink: Uplink) -> None:
         super().__init__(uplink)
         self.network = network
         self.address = address
         self.connections: list[MemoryConnection] = []
-        """Of every epoch, the current one last."""
+        """The connections of all epochs, the current one last."""
         self._secret = network.random.randbytes(_ROUTE_BYTES)
 
     def _connect(self, epoch: int) -> MemoryConnection:
@@ -268,7 +268,7 @@ class MemoryDialer(EpochDialer[MemoryConnection], MemoryEndpoint):
 
     @property
     def connection(self) -> MemoryConnection:
-        """That of the newest epoch."""
+        """The connection of the newest epoch."""
         return self.connections[-1]
 
     def readable(self) -> bool:
@@ -276,18 +276,18 @@ class MemoryDialer(EpochDialer[MemoryConnection], MemoryEndpoint):
         return self._connection is not None and bool(self._connection.inbox)
 
     def kill(self) -> None:
-        """Its process is killed: the listener notices."""
+        """End with its process: the listener notices."""
         if self._connection is not None:
             self._connection.close()
 
     def vanish(self) -> None:
-        """Its host is gone: the listener notices nothing."""
+        """End with its host: the listener does not notice."""
         if self._connection is not None:
             self._connection.cut(listener_notices=False)
 
 
 class MemoryNetwork:
-    """Where listeners and dialers meet, and time passes."""
+    """Connects dialers to listeners, and advances the time."""
 
     def __init__(self, seed: int = 0, *, now: float = 1000.0, latency: float = LATENCY_SECONDS) -> None:
         self.now = now
@@ -298,21 +298,21 @@ class MemoryNetwork:
         self._numbers = count()
 
     def clock(self) -> float:
-        """The time, for whoever wants a function."""
+        """The time, as a function."""
         return self.now
 
     def attach(self, turn: Callable[[float], float], *endpoints: MemoryEndpoint) -> MemoryShell:
-        """A process with these endpoints; `turn(now)` returns when it wants to be called if nothing arrives."""
+        """Add a process with these endpoints; `turn(now)` returns when the next turn is due if nothing arrives."""
         shell = MemoryShell(self, turn, endpoints)
         shell.wake()
         return shell
 
     def run(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this time pass."""
         self.run_until(lambda: False, seconds)
 
     def run_until(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Let time pass until `done`, at most so much; returns whether it is."""
+        """Let time pass until `done()`, at most `seconds`; returns the last `done()`."""
         until = self.now + seconds
         while not done():
             if not self._plans or self._plans[0][0] > until:
@@ -324,25 +324,25 @@ class MemoryNetwork:
         return True
 
     def at(self, time: float, act: Callable[[], None]) -> None:
-        """Do something then; never, at infinity."""
+        """Call `act` at this time; never, if it is infinity."""
         if time < math.inf:
             heapq.heappush(self._plans, (time, next(self._numbers), act))
 
     def after(self, act: Callable[[], None]) -> None:
-        """Do something when news of now has travelled."""
+        """Call `act` after the network's latency."""
         self.at(self.now + self.latency, act)
 
     def listener(self, address: Address) -> MemoryListener | None:
-        """Who listens there."""
+        """The listener at this address, if there is one."""
         return self._listeners.get(address)
 
     def bind(self, listener: MemoryListener) -> None:
-        """Give a listener its address."""
+        """Give a listener its address; raises AddressError if another one has it."""
         if listener.address in self._listeners:
             raise AddressError(f"cannot listen to {listener.address}: Address already in use")
         self._listeners[listener.address] = listener
 
     def unbind(self, listener: MemoryListener) -> None:
-        """Take it back."""
+        """Free a listener's address."""
         if self._listeners.get(listener.address) is listener:
             del self._listeners[listener.address]

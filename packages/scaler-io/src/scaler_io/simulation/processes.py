@@ -1,4 +1,4 @@
-"""Processes on a network in memory: when they take turns, and how they end. Pure."""
+"""Processes on a network in memory: their turns, and how they stop and end. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPIN_LIMIT = 10_000
 
 
 class MemoryEndpoint(ABC):
-    """What a process has on the network."""
+    """A listener or dialer of a process."""
 
     shell: MemoryShell | None = None
 
@@ -24,20 +24,20 @@ class MemoryEndpoint(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Its process is killed."""
+        """End with its process."""
 
     @abstractmethod
     def vanish(self) -> None:
-        """Its host is gone."""
+        """End with its host."""
 
     def wake(self) -> None:
-        """Let its process take a turn."""
+        """Have its process take a turn now."""
         if self.shell is not None:
             self.shell.wake()
 
 
 class MemoryShell:
-    """A process: `turn` is called when something has arrived at its endpoints, and when it asked to be called."""
+    """A process: `turn` is called when a message has arrived at its endpoints, and when the last turn asked for it."""
 
     def __init__(
         self, network: MemoryNetwork, turn: Callable[[float], float], endpoints: Iterable[MemoryEndpoint]
@@ -53,33 +53,33 @@ class MemoryShell:
             endpoint.shell = self
 
     def kill(self) -> None:
-        """SIGKILL: it does nothing any more; its host closes its connections."""
+        """Kill the process; its host closes its connections."""
         self.alive = False
         for endpoint in self._endpoints:
             endpoint.kill()
 
     def vanish(self) -> None:
-        """Its host is gone: nobody closes its connections, and peers are told nothing."""
+        """End the host: its connections are not closed, and peers do not notice."""
         self.alive = False
         for endpoint in self._endpoints:
             endpoint.vanish()
 
     def stop(self, seconds: float = math.inf) -> None:
-        """SIGSTOP for so long: connections stay, and what arrives piles up."""
+        """Stop the process for this time, as SIGSTOP: its connections stay, and messages wait for it."""
         self._stopped_until = self._network.now + seconds
         self.wake()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Continue the process, as SIGCONT."""
         self._stopped_until = -math.inf
         self.wake()
 
     def wake(self) -> None:
-        """Something is there to be read, or was asked of it from outside: take a turn."""
+        """Take a turn now: a message has arrived, or something outside the network asks for it."""
         self._plan(self._network.now)
 
     def take_turn(self, planned: float) -> None:
-        """The time has come that was planned."""
+        """Take the turn that was planned for this time, unless another time is planned now."""
         now = self._network.now
         if not self.alive or planned != self._due:
             return
@@ -89,7 +89,7 @@ class MemoryShell:
         self._turns = self._turns + 1 if now == self._turned_at else 0
         self._turned_at = now
         if self._turns > _SPIN_LIMIT:
-            raise RuntimeError(f"a shell took {_SPIN_LIMIT} turns at {now}: it asks for a time that has come")
+            raise RuntimeError(f"a shell took {_SPIN_LIMIT} turns at {now}: each turn asked for another one at once")
         self._due = math.inf
         due = self._turn(now)
         self._plan(now if any(endpoint.readable() for endpoint in self._endpoints) else due)
