@@ -18,7 +18,7 @@ import pytest
 
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import REPLICAS, TOKEN, HostCache
-from scaler_io.objects.replica_server import RETRY_SECONDS, CONFIRMED_SECONDS, ReplicaServer
+from scaler_io.objects.replica_server import CONFIRMED_SECONDS, RETRY_SECONDS, ReplicaServer
 from scaler_io.objects.replicas import Replica, Replicas, new_version
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, StorageFullError
@@ -290,7 +290,7 @@ def test_an_agent_without_descriptors_loses_nothing(
         exhausted = False
         wait_until(lambda: server.status().hosts == 1 and (got is not None or server.status().replicas == 1))
         assert (got.result(DEADLINE) if got is not None else place().worker().get(reference)) == content
-    assert [line for line in caplog.messages if "tried again" in line] == [
+    assert [line for line in caplog.messages if "will try again" in line] == [
         "the replicas on this host cannot be read, will try again: [Errno 24] Too many open files"
     ]
 

@@ -34,8 +34,8 @@ from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES
 from scaler_protocol.storage import (
-    FetchReplica,
     DropReplicas,
+    FetchReplica,
     HostProof,
     ObjectAllocated,
     ObjectList,

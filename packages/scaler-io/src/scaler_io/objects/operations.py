@@ -28,7 +28,6 @@ from scaler_protocol.storage import (
     AllocateObject,
     DeleteObjects,
     GetObject,
-    RegisterReplica,
     ListObjects,
     MapObject,
     ObjectAllocated,
@@ -37,6 +36,7 @@ from scaler_protocol.storage import (
     ObjectPart,
     ObjectStored,
     PutObject,
+    RegisterReplica,
     SealObject,
 )
 
@@ -349,7 +349,9 @@ class Registration(Operation):
 
     def request(self, index: int, number: int) -> Message:
         held = self.held
-        return RegisterReplica(held.reference.object, held.reference.size, held.session, held.version, self._host, number)
+        return RegisterReplica(
+            held.reference.object, held.reference.size, held.session, held.version, self._host, number
+        )
 
     def cost(self, index: int) -> int:
         return 0

@@ -19,7 +19,7 @@ from scaler_io.objects.replicas import Replica, Replicas
 from scaler_protocol.errors import ObjectRefusedError, ScalerError
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import Reference
-from scaler_protocol.storage import FetchReplica, DropReplicas, RegisterReplicaServer
+from scaler_protocol.storage import DropReplicas, FetchReplica, RegisterReplicaServer
 
 LOGGER: Final = logging.getLogger("scaler")
 RETRY_SECONDS: Final = 1.0
