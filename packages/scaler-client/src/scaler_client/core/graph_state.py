@@ -58,13 +58,16 @@ class GraphTasks:
         return self.leases.get(task) or NodeNeed(self, task)
 
     def rerun(self, requested: Iterable[int]) -> dict[int, GraphPiece]:
-        """The intermediate nodes to rerun for requested ones: all their inputs, transitively, without a value here."""
+        """The intermediate nodes to rerun for requested ones: all their inputs, transitively, without a value here.
+
+        Consumers come before their inputs.
+        """
         self.as_tasks = True
         start = {node for task in requested for node in self._to_rerun(self.requested[task]._needs_of(task))}
         nodes = reachable(start, lambda node: self._to_rerun(self._piece_of(node)._needs_of(node)))
         for node in nodes:
             self.outcomes.pop(node, None)
-        return {node: self._piece_of(node) for node in sorted(nodes)}
+        return {node: self._piece_of(node) for node in sorted(nodes, reverse=True)}
 
     def _to_rerun(self, needs: Iterable[Dependency]) -> set[int]:
         """The intermediate nodes among dependencies that have no value here."""
