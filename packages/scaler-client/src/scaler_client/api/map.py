@@ -12,12 +12,12 @@ from typing import Any, Final
 from scaler_client.calls.encoding import CallWriter, FailedArgumentError
 from scaler_client.core.records import CallBlock, CallGroup, Dependency
 from scaler_client.futures.results import load_failure, refuse
-from scaler_client.futures.waiters import Bell
 from scaler_client.objects.handles import fetched, object_bytes, pending_puts, stored_positions
 from scaler_client.objects.store import wait_until_put
 from scaler_client.payloads.pickles import load_with
 from scaler_client.payloads.signatures import CallCheck
 from scaler_client.runtime.io_thread import IoThread
+from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
@@ -52,7 +52,7 @@ class MapSubmission:
         self._io, self._writer, self._group, self._check = io, writer, group, check
         self._timeout_seconds = timeout_seconds
         self._blocks: list[CallBlock] = []
-        self._changed = Bell()
+        self._changed = ThreadEvent()
 
     def progress(self) -> tuple[int, int]:
         """The number of calls that have ended, and of all calls so far."""
@@ -124,7 +124,7 @@ class MapSubmission:
         for at, end in _pieces(calls):
             first = self._io.next_tasks(end - at)
             needed = {position - at: found for position, found in needs.items() if at <= position < end}
-            block = CallBlock(first, self._group, calls[at:end], self._changed.ring, needed)
+            block = CallBlock(first, self._group, calls[at:end], self._changed.set, needed)
             self._blocks.append(block)
             self._io.mailbox.put(block)
 
@@ -138,7 +138,7 @@ class MapSubmission:
     def _await(self, block: CallBlock) -> None:
         """Wait for the end of a block; raises the first failure of any block."""
         while True:
-            self._changed.hush()
+            self._changed.clear()
             for each in self._blocks:
                 if each.failures:
                     _raise_first(each, self._timeout_seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import logging
 import math
 import numbers
@@ -16,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.ranges import shown
 
 if TYPE_CHECKING:
@@ -63,52 +63,15 @@ class FutureOwner(Protocol):
         """Run this in the callback thread."""
 
 
-class ThreadWaiter:
+class ThreadWaiter(ThreadEvent):
     """Blocks one thread in `result()`, with the interface of the waiters of concurrent.futures."""
 
-    __slots__ = ("_gate",)
-
-    def __init__(self) -> None:
-        self._gate = threading.Lock()
-        self._gate.acquire()
-
-    def wait(self, timeout: float | None) -> bool:
-        if timeout is None:
-            return self._gate.acquire()
-        return self._gate.acquire(timeout=float(min(max(timeout, 0.0), threading.TIMEOUT_MAX)))
+    __slots__ = ()
 
     def add_result(self, future: object) -> None:
-        with contextlib.suppress(RuntimeError):  # it was notified before
-            self._gate.release()
+        self.set()
 
     add_exception = add_cancelled = add_result
-
-
-class Bell:
-    """An event that resets itself: one thread rings, another waits.
-
-    It is no threading.Event because a signal handler that raises in the middle of `Event.wait` can leave the condition
-    of that event in a state in which the next call raises RuntimeError.
-    """
-
-    __slots__ = ("_silent",)
-
-    def __init__(self) -> None:
-        self._silent = threading.Lock()
-        self._silent.acquire()
-
-    def ring(self) -> None:
-        """End the wait that is going on, or the next one."""
-        with contextlib.suppress(RuntimeError):  # it rings already
-            self._silent.release()
-
-    def hush(self) -> None:
-        """Forget what has rung so far."""
-        self._silent.acquire(blocking=False)
-
-    def wait(self) -> None:
-        """Block until it rings; it is silent afterwards."""
-        self._silent.acquire()
 
 
 class DueCallbacks:
@@ -116,7 +79,7 @@ class DueCallbacks:
 
     def __init__(self) -> None:
         self._futures: dict[Future[Any], None] = {}
-        self._called = Bell()
+        self._called = ThreadEvent()
 
     def add(self, future: Future[Any]) -> None:
         """Add a pending future that has a callback."""
@@ -139,17 +102,20 @@ class DueCallbacks:
             except BaseException as error:
                 raised = error
         self._futures.pop(future, None)
-        self._called.ring()
+        self._called.set()
         if raised is not None:
             raise raised
 
     def clear(self) -> None:
         """Forget all futures in a forked process, which has no callback thread."""
-        self._futures, self._called = {}, Bell()
+        self._futures, self._called = {}, ThreadEvent()
 
     def wait(self) -> None:
         """Block until no done future has pending callbacks."""
-        while any(future.done() for future in list(self._futures)):
+        while True:
+            self._called.clear()
+            if not any(future.done() for future in list(self._futures)):
+                return
             self._called.wait()
 
 

@@ -16,7 +16,7 @@ from scaler_client.objects.read_order import ReadOrder
 from scaler_io.objects.async_puts import AsyncPuts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.segments import Copying
-from scaler_io.once_event import OnceEvent
+from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.errors import ObjectRefusedError, ScalerError, StorageLostError
@@ -37,7 +37,7 @@ LOST_SECONDS = 1.0
 
 def wait_until_put(stored_object: StoredObject) -> None:
     """Block until storage confirms an object; raises ScalerError if it refuses it."""
-    ended = OnceEvent()
+    ended = ThreadEvent()
     stored_object.add_put_callback(lambda error: ended.set())
     while not ended.wait(1.0):  # on Windows an untimed wait ignores Ctrl-C
         pass

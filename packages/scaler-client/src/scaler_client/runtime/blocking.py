@@ -10,7 +10,7 @@ from scaler_client.core.events import BlockingChanged, ClientRequest
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.task_context import TaskRuntime
-from scaler_io.once_event import check_may_wait
+from scaler_io.thread_event import check_may_wait
 from scaler_protocol.errors import ClientForkedError
 
 MailboxEntry = ScalerFuture[Any] | ClientRequest

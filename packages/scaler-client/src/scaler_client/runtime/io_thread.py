@@ -51,7 +51,7 @@ from scaler_client.runtime.callbacks import Callbacks
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import TaskRuntime, Transport
-from scaler_io.once_event import OnceEvent, never_wait_here
+from scaler_io.thread_event import ThreadEvent, never_wait_here
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import Message
@@ -90,12 +90,12 @@ class IoThread:
         self._dial = dial
         self._core = ClientCore(address)
         self._callbacks = Callbacks()
-        self._connected = OnceEvent()
+        self._connected = ThreadEvent()
         self._connect_error: ScalerError | None = None
-        self._shutdown_answered = OnceEvent()
+        self._shutdown_answered = ThreadEvent()
         self._shutdown_answer: AnswerShutdown | None = None
         self._clear_numbers = itertools.count()
-        self._clearing: dict[int, OnceEvent] = {}
+        self._clearing: dict[int, ThreadEvent] = {}
         """By the number of its request: what is set when a `clear` is done."""
         self._perform: dict[type[Any], Callable[[Any], object]] = {
             Cleared: self._cleared,
@@ -144,7 +144,7 @@ class IoThread:
 
     def clear(self) -> None:
         """Cancel all tasks; returns when all futures have ended."""
-        number, cleared = next(self._clear_numbers), OnceEvent()
+        number, cleared = next(self._clear_numbers), ThreadEvent()
         self._clearing[number] = cleared
         self.tell(ClearRequested(number))
         self.mailbox.wake()
@@ -231,7 +231,7 @@ class IoThread:
 
     def _note_shutdown(self, answer: AnswerShutdown) -> None:
         self._shutdown_answer = answer
-        answered, self._shutdown_answered = self._shutdown_answered, OnceEvent()  # for the next request
+        answered, self._shutdown_answered = self._shutdown_answered, ThreadEvent()  # for the next request
         answered.set()
 
     # --- the thread -------------------------------------------------------------------------------------------------

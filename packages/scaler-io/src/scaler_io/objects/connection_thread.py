@@ -20,7 +20,7 @@ from scaler_io.objects.multiplexer import Multiplexer
 from scaler_io.objects.operations import Operation
 from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.objects.segments import read_token
-from scaler_io.once_event import never_wait_here
+from scaler_io.thread_event import never_wait_here
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, ScalerError, StorageLostError

@@ -19,7 +19,7 @@ from typing import Final
 from scaler_io.objects.host_cache import CachedFile
 from scaler_io.objects.replicas import Replica
 from scaler_io.objects.segments import Copying, SegmentWriter, map_segment
-from scaler_io.once_event import OnceEvent
+from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, restore
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, SHARED_BYTES, Reference, new_object_id, part_count
@@ -72,7 +72,7 @@ class Operation:
         self.answered = 0
         self.since = 0.0
         """When the caller began to wait."""
-        self.over = OnceEvent()
+        self.over = ThreadEvent()
         self.error: ScalerError | OSError | None = None
 
     def begin(self, directory: str) -> None:

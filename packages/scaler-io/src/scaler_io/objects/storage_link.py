@@ -15,7 +15,7 @@ from scaler_io.objects.connection_thread import ConnectionThread
 from scaler_io.objects.mmaps import Mappings
 from scaler_io.objects.operations import Operation
 from scaler_io.objects.replica_server import ReplicaServer
-from scaler_io.once_event import check_may_wait
+from scaler_io.thread_event import check_may_wait
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, StorageLostError
 from scaler_protocol.handshake import Hello, Role

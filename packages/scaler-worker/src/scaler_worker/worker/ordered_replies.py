@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from scaler_io.once_event import OnceEvent
+from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.errors import ScalerError
 from scaler_worker.worker.forks import notify_forks
 
@@ -31,7 +31,7 @@ class PendingReply:
         self._packed: bytes | None = None
         self._on_error: OnError | None = None
         self._error: ScalerError | None = None
-        self._stored = OnceEvent()
+        self._stored = ThreadEvent()
 
     def complete(self, reply: bytes, on_error: OnError) -> None:
         """Set the reply to write once the result is stored; `on_error` makes one if it could not be stored."""

@@ -1,4 +1,4 @@
-"""Latches, also those whose threads are interrupted again and again."""
+"""Events, also those whose threads are interrupted again and again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import FrameType
 
 import pytest
 
-from scaler_io import once_event
-from scaler_io.once_event import OnceEvent, check_may_wait, never_wait_here
+from scaler_io import thread_event
+from scaler_io.thread_event import ThreadEvent, check_may_wait, never_wait_here
 
 DEADLINE = 20.0
 
 
 def test_it_happens_once_for_everybody() -> None:
-    latch = OnceEvent()
+    latch = ThreadEvent()
     assert not latch.is_set() and not latch.wait(0.0) and not latch.wait(-1.0)
     heard: list[bool] = []
     threads = [threading.Thread(target=lambda: heard.append(latch.wait(DEADLINE))) for _ in range(5)]
@@ -30,8 +30,28 @@ def test_it_happens_once_for_everybody() -> None:
     assert latch.is_set() and latch.wait(0.0) and latch.wait(DEADLINE)
 
 
+def test_a_cleared_event_is_waited_for_again() -> None:
+    event, heard = ThreadEvent(), ThreadEvent()
+
+    def answer() -> None:
+        for _ in range(100):
+            event.wait()
+            event.clear()
+            heard.set()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for _ in range(100):
+        event.set()
+        assert heard.wait(DEADLINE)
+        heard.clear()
+        assert not heard.is_set() and not heard.wait(0.0)
+    thread.join(DEADLINE)
+    assert not thread.is_alive() and not event.is_set()
+
+
 def test_a_thread_that_serves_others_is_told_that_it_must_not_wait() -> None:
-    over, open_latch = OnceEvent(), OnceEvent()
+    over, open_latch = ThreadEvent(), ThreadEvent()
     over.set()
     found: list[object] = []
 
@@ -51,9 +71,9 @@ def test_a_thread_that_serves_others_is_told_that_it_must_not_wait() -> None:
 
 def test_those_who_set_it_at_once_do_not_meet() -> None:
     for _ in range(200):
-        latch, begin = OnceEvent(), threading.Barrier(4)
+        latch, begin = ThreadEvent(), threading.Barrier(4)
 
-        def run(act: object, latch: OnceEvent = latch, begin: threading.Barrier = begin) -> None:
+        def run(act: object, latch: ThreadEvent = latch, begin: threading.Barrier = begin) -> None:
             begin.wait(DEADLINE)
             latch.set() if act == "set" else latch.wait(DEADLINE)
 
@@ -66,10 +86,10 @@ def test_those_who_set_it_at_once_do_not_meet() -> None:
 
 
 def test_what_interrupts_a_wait_is_all_that_comes_of_it() -> None:
-    latch, interrupts = OnceEvent(), 0
+    latch, interrupts = ThreadEvent(), 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code.co_filename == once_event.__file__:
+        if frame is not None and frame.f_code.co_filename == thread_event.__file__:
             raise KeyboardInterrupt
 
     def send() -> None:

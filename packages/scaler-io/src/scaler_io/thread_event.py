@@ -1,8 +1,7 @@
-"""OnceEvent: a one-time event that threads wait for, and the check that a thread may wait at all."""
+"""ThreadEvent: an event that threads wait for, and the check that a thread may wait at all."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 
 
@@ -31,11 +30,11 @@ def check_may_wait() -> None:
         )
 
 
-class OnceEvent:
-    """Like `threading.Event`, but it is never cleared, and `wait` may be interrupted at any point.
+class ThreadEvent:
+    """Like `threading.Event`, but `wait` may be interrupted at any point.
 
-    An Event that is interrupted within `wait` may release a lock that it does not hold, which raises RuntimeError. A
-    lock is acquired in one step.
+    A `threading.Event` that a signal handler interrupts within `wait` may release a lock that it does not hold, which
+    raises RuntimeError. A lock is acquired in one step.
     """
 
     __slots__ = ("_closed", "_set")
@@ -52,21 +51,30 @@ class OnceEvent:
     def set(self) -> None:
         """Record that the event has happened; may be repeated."""
         self._set = True
-        self._open()
+        try:  # not contextlib.suppress, which takes longer than the rest
+            self._closed.release()
+        except RuntimeError:
+            return  # it was released before
 
-    def wait(self, timeout: float) -> bool:
+    def clear(self) -> None:
+        """Forget that the event has happened. Only for an event with one waiting thread, which calls this itself."""
+        self._set = False
+        self._closed.acquire(blocking=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
         """Block until the event has happened, at most `timeout` seconds; returns whether it has.
 
-        To wait without a limit, call this in a loop with a timeout of a second: on Windows only this lets Ctrl-C
-        through, and after an interrupted wait other threads may see the event only at their timeout. Raises
+        If several threads wait, let each call this in a loop with a timeout of a second: after an interrupted wait
+        other threads may see the event only at their timeout. On Windows only this lets Ctrl-C through. Raises
         RuntimeError in a thread that must not wait.
         """
-        if not self._set:
-            check_may_wait()
-        if not self._set and self._closed.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX)):
-            self._open()  # for the next waiting thread
+        if self._set:
+            return True
+        check_may_wait()
+        seconds = -1.0 if timeout is None else float(min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        if self._closed.acquire(timeout=seconds):
+            try:
+                self._closed.release()  # for the next waiting thread
+            except RuntimeError:
+                return True  # another thread has released it
         return self._set
-
-    def _open(self) -> None:
-        with contextlib.suppress(RuntimeError):  # another thread has done it
-            self._closed.release()
