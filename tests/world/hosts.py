@@ -16,13 +16,13 @@ from scaler_io.simulation.network import MemoryDialer, MemoryNetwork
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.messages import Blocked, Submit
+from scaler_worker.agent.agent_link import UNSENT_LIMIT
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER
 from scaler_worker.agent.core.in_flight import SWEEP_SECONDS
 from scaler_worker.agent.core.records import AgentConfig
 from scaler_worker.agent.core.snapshot import HostStats
-from scaler_worker.agent.scheduler_link import UNSENT_LIMIT
 from scaler_worker.agent.worker_probes import REVOCATION_SECONDS
 from world.plans import Execution
 from world.workers import PIPE_SECONDS, SimulatedWorker

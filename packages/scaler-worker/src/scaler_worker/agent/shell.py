@@ -13,13 +13,13 @@ from scaler_io.links.effects import Log, perform_each
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.in_process import AnyDialer
 from scaler_worker.agent import host
+from scaler_worker.agent.agent_link import AgentLink
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.events import SCHEDULER, AgentEffect
 from scaler_worker.agent.core.in_flight import SWEEP_SECONDS
 from scaler_worker.agent.log_once import LogOnce
 from scaler_worker.agent.processes import WorkerProcesses
-from scaler_worker.agent.scheduler_link import SchedulerLink
 from scaler_worker.agent.start_report import StartReport
 from scaler_worker.agent.supervisor import WorkerSupervisor
 from scaler_worker.agent.worker_events import WorkerEvents
@@ -47,7 +47,7 @@ class Agent:
         self._errors = errors = LogOnce(LOGGER)
         self._figures = host.HostFigures()
         self._turns = turns = TurnLoop(self)
-        self._link = link = SchedulerLink(dialer, forking.shared, turns.now)
+        self._link = link = AgentLink(dialer, forking.shared, turns.now)
         self._processes = processes = WorkerProcesses(forking)
         worker_events = WorkerEvents(core, processes, self.started, errors)
         self._reader = reader = WorkerReader(core, processes, worker_events, link, turns, self._reap_later)

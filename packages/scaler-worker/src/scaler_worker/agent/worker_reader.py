@@ -15,9 +15,9 @@ from typing import Final
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.messages import Blocked, Submit
+from scaler_worker.agent.agent_link import AgentLink
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.processes import WorkerProcesses
-from scaler_worker.agent.scheduler_link import SchedulerLink
 from scaler_worker.agent.worker_events import WorkerEvents
 
 LOGGER: Final = logging.getLogger("scaler")
@@ -31,7 +31,7 @@ class WorkerReader:
         core: AgentCore,
         processes: WorkerProcesses,
         events: WorkerEvents,
-        link: SchedulerLink,
+        link: AgentLink,
         turns: TurnLoop,
         pipe_ended: Callable[[], None],
     ) -> None:

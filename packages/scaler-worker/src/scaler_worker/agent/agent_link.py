@@ -1,4 +1,4 @@
-"""SchedulerLink: the agent's link to the scheduler on an asyncio loop."""
+"""AgentLink: the agent's link to the scheduler on an asyncio loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNSENT_LIMIT: Final = 32 * 1024 * 1024
 """Bytes queued for the scheduler beyond which results stay in the pipes (back-pressure)."""
 
 
-class SchedulerLink:
+class AgentLink:
     """Receives, sends, and watches the descriptors of the connection; `take_turn` is called when one is readable.
 
     Workers learn from `shared` which scheduler and which object storage they work for.

@@ -1,4 +1,4 @@
-"""SchedulerLink over a dialer that a test plays: when it is asked, what is watched, what is logged."""
+"""AgentLink over a dialer that a test plays: when it is asked, what is watched, what is logged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaler_io.links.events import LinkDown, LinkUp
 from scaler_io.links.uplink import LinkState
 from scaler_protocol.handshake import Goodbye, Welcome
 from scaler_protocol.messages import Recall
-from scaler_worker.agent.scheduler_link import UNSENT_LIMIT, SchedulerLink
+from scaler_worker.agent.agent_link import UNSENT_LIMIT, AgentLink
 from scaler_worker.ipc.shared_state import SharedState
 
 WELCOME = Welcome(7, storage_address="tcp://127.0.0.1:2346")
@@ -62,9 +62,9 @@ class ScriptedDialer:
                 os.close(descriptor)
 
 
-def link_of(dialer: Any, turns: list[str]) -> tuple[SchedulerLink, SharedState]:
+def link_of(dialer: Any, turns: list[str]) -> tuple[AgentLink, SharedState]:
     shared = SharedState.create(1)
-    return SchedulerLink(dialer, shared, lambda: turns.append("turn")), shared
+    return AgentLink(dialer, shared, lambda: turns.append("turn")), shared
 
 
 def test_the_socket_is_asked_only_when_something_is_due_or_readable() -> None:
