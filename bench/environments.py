@@ -22,7 +22,7 @@ PINS: dict[str, tuple[str, ...]] = {
 
 
 class EnvironmentMissingError(RuntimeError):
-    """A peer's environment can not be made."""
+    """A peer's environment cannot be made."""
 
 
 def _find_uv(given: str | None) -> str:
@@ -52,7 +52,7 @@ def _find_python() -> str:
 
 
 def _make(peer: str, uv: str) -> None:
-    """Make a peer's environment anew. Modules are compiled at once, or the first start would pay for it."""
+    """Recreate a peer's environment. Modules are compiled now, so that the first start does not include it."""
     folder = FOLDER / peer
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)

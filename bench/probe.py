@@ -1,4 +1,4 @@
-"""What /proc says about processes: who descends from whom, their CPU time and their memory.
+"""Reads processes from /proc: descendants, CPU time and memory.
 
 No third-party module is used, so that measuring changes neither the start-up time nor the memory of what is measured.
 Linux only.
@@ -16,7 +16,7 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class ProcessSeen:
-    """One process at the moment of looking; (pid, born) names it for good, a pid alone may be used again."""
+    """One process when it was read; (pid, born) identifies it, because a pid may be reused."""
 
     pid: int
     parent: int

@@ -26,7 +26,7 @@ from peers import NAMES
 
 
 def _choose(text: str, known: dict[str, tuple[str, ...]]) -> list[str]:
-    """The names in a comma-separated list, in the order known, with what stands for several spelled out."""
+    """The names of a comma-separated list, in the order of the known ones, with group names expanded."""
     wanted: set[str] = set()
     for word in text.split(","):
         if word.strip() not in known:

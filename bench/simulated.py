@@ -119,7 +119,7 @@ class SimulatedScheduler:
 
 
 def publish(simulated: SimulatedScheduler, publisher: Publisher, tasks: int, rate: int) -> None:
-    """Until somebody ends us: tasks fast at first, then at their rate."""
+    """Publish until the process is killed: a burst of tasks first, then a constant rate."""
     numbers, status_at = count(1), 0.0
 
     def say(message: Message) -> None:

@@ -3,7 +3,7 @@
     python bench/web.py [--workers 1000] [--tasks 1000000]
 
 Prints the time to the first page; of every page the time from the click on its link until its values are shown, the
-time until they are when it is loaded anew, and bytes per second to the browser; of sorting and turning pages of tasks
+time until they are when it is reloaded, and bytes per second to the browser; of sorting and turning pages of tasks
 the time from the click until the browser shows it; CPU and memory of the process. Of times it prints the median of
 several, and the longest.
 Budgets: 2 s to the first page, 200 ms for a page, a sort or a turn, 50 KB/s, 500 MB.
@@ -117,11 +117,11 @@ def measure_pages(page: Page, site: str) -> None:
             followed[path].append(follow(page, path))
     for path, times in followed.items():
         loads = [after_load(page, f"{site}/{path}", SHOWN[path]) for _ in range(ROUNDS)]
-        print(f"/{path:10} by its link {summary(times)}; loaded anew {summary(loads)}")
+        print(f"/{path:10} by its link {summary(times)}; reloaded {summary(loads)}")
 
 
 def measure_traffic(page: Page, site: str, pid: int) -> None:
-    """What pages cost while somebody looks at them."""
+    """The cost of pages while a browser shows them."""
     traffic = Traffic(page)
     for path in SHOWN:
         page.goto(f"{site}/{path}")

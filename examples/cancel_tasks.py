@@ -33,7 +33,7 @@ def main() -> None:
         # The workers are free again.
         print(client.map(search, [0.01, 0.02]))
 
-        # A future that is done can not be cancelled any more.
+        # A future that is done cannot be cancelled.
         print(futures[1].cancel(), futures[1].result())
 
 

@@ -1,4 +1,4 @@
-"""Futures as arguments of other calls: results go from worker to worker, and nobody waits in between."""
+"""Futures as arguments of other calls: results go from worker to worker, and the client does not wait for them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def check(order: int) -> int:
 
 
 def main() -> None:
-    """An exception, a process that ends, a result that can not be sent; the cluster survives them all."""
+    """An exception, a process that ends, a result that cannot be serialized; the cluster survives them all."""
     with (
         SchedulerClusterCombo(n_workers=2, logging_level="ERROR") as cluster,
         Client(address=cluster.get_address()) as client,

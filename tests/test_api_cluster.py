@@ -38,7 +38,7 @@ print(client.submit(lambda: 6 * 7).result())
 
 
 def refused(address: str) -> bool:
-    """Whether nobody listens there."""
+    """Whether no process listens there."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))) != 0
 

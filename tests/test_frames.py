@@ -89,7 +89,7 @@ def test_a_flood_of_garbage(services: Services, offset: int, server: str) -> Non
     told = counted(services, server)
     for seed in range(5):
         flood(services.port + offset, random.Random(seed), GARBAGE)
-    wait_until(lambda: counted(services, server) > told, "the flood is told of")
+    wait_until(lambda: counted(services, server) > told, "the flood is reported")
     assert resident(pid)[0] - before < MEMORY_BYTES
     assert services.scheduler.said().count("malformed") - lines < LOG_LINES
 

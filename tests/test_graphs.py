@@ -136,7 +136,7 @@ def test_what_nobody_needs_any_more_is_stopped(client: Client, gate: Gate) -> No
     waiting.wait_gone()
 
 
-def test_a_sibling_of_a_failed_node_goes_on_where_somebody_needs_it(client: Client, gate: Gate) -> None:
+def test_a_sibling_of_a_failed_node_continues_if_a_consumer_needs_it(client: Client, gate: Gate) -> None:
     graph = {
         "wait": (wait_at, gate.port, 1),
         "text": "fails beside it",

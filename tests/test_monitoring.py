@@ -132,7 +132,7 @@ def test_the_local_path_is_for_its_user_alone(watched: LocalCluster) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_path_that_is_somebody_elses_is_left_alone() -> None:
+def test_a_path_of_another_process_is_not_removed() -> None:
     port = free_ports()
     path = Path(f"/tmp/127.0.0.1_{port}_monitor")
     path.write_text("mine", "utf-8")
@@ -415,9 +415,7 @@ def test_notebooks_show_client_and_cluster(watched: LocalCluster, monitor: Addre
     assert f"scaler_top {monitor}" in shown and ">2<" in shown and "running, processes " in shown
 
 
-def test_who_listens_already_loses_nothing_when_somebody_joins(
-    listening: Listening, monitor: Address, user: Client
-) -> None:
+def test_a_monitor_loses_no_events_when_another_one_joins(listening: Listening, monitor: Address, user: Client) -> None:
     listening.wait_for(lambda model: model.status is not None, SECONDS)
     for done in range(1, 6):
         assert user.submit(math.sqrt, done).result() == math.sqrt(done)

@@ -371,7 +371,7 @@ def test_one_object_is_freed_and_others_are_not(
     assert not running.result(SECONDS).any()
     del running
     gc.collect()
-    wait_until(lambda: storage.objects == 1, "nobody needs it any more")
+    wait_until(lambda: storage.objects == 1, "the object is deleted")
     assert client.submit(np.sum, kept).result(SECONDS) == BIG
 
 

@@ -136,7 +136,7 @@ def test_it_is_killed_again_and_again(client: Client, restart: Restart) -> None:
         )
     ]  # fmt: skip
     ended = [future.exception(2 * SECONDS) or future.result() for future in futures]
-    # Arrays of which nobody holds more than their object may be lost; all others are not.
+    # Only arrays without another reference than their object may be lost.
     assert [at for at in range(len(ended)) if at // 25 % 2 == 1 and ended[at] != expected[at]] == []
     for outcome, value in zip(ended, expected, strict=True):
         assert outcome == value or isinstance(outcome, ObjectNotFoundError | StorageLostError)
@@ -231,7 +231,7 @@ def test_after_a_restart_of_the_scheduler_what_nobody_knows_is_freed_and_nothing
             assert storage.objects == kept + 1 + 3  # the one is its argument
             arrival.let_go()
             assert held.result(SECONDS) == bytes(BIG)
-            wait_until(lambda: storage.objects == kept, "nobody knows of them")
+            wait_until(lambda: storage.objects == kept, "unknown objects are deleted")
             assert unfetched.result(SECONDS) == bytes(BIG)
             assert client.map(weigh, [array, reference]) == [array.sum(), BIG]
             worker.close()

@@ -42,7 +42,7 @@ def served(monitor: Address, token: str = "", port: int = 0) -> Iterator[str]:
 
 @contextmanager
 def opened(site: str, width: int = 1280, *, faultless: bool = True) -> Iterator[Page]:
-    """A page in a browser that asks nobody but us, and finds no fault."""
+    """A page in a browser that sends requests only to our server, and logs no error."""
     if BROWSER is None:
         pytest.skip("there is no Chromium: install the Debian package chromium")
     from playwright.sync_api import sync_playwright
@@ -82,7 +82,7 @@ def process_of(site: str) -> int:
 
 
 def read(address: str) -> str:
-    """What is answered there; nothing where nobody is, or answers otherwise."""
+    """The text of a page; "" without a server, or with an error status."""
     try:
         keeping = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with keeping.open(address, timeout=SECONDS) as answer:
@@ -154,4 +154,4 @@ NAMELESS = """() => [...document.querySelectorAll('input, button, a, [role=butto
   .filter((element) => !(element.getAttribute('aria-label') || element.innerText?.trim() || element.title
     || element.closest('label')?.innerText.trim()))
   .map((element) => element.outerHTML)"""
-"""Controls that say to nobody what they are for."""
+"""Controls without an accessible name."""

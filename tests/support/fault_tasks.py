@@ -186,7 +186,7 @@ def forbid(limit: int) -> str:
 
 
 def become_nobody() -> str:
-    """Give up all rights, for good."""
+    """Give up all privileges permanently."""
     os.setgid(65534)
     os.setuid(65534)
     return "done"

@@ -1,4 +1,4 @@
-"""Peers that speak nonsense to a port: bytes of nobody, of other protocols, and of ours at the wrong moment."""
+"""Peers that send invalid input to a port: random bytes, other protocols, and our messages at the wrong time."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def damaged(frame: bytes, moments: random.Random) -> bytes:
 
 
 def hello(role: int = Role.CLIENT) -> Hello:
-    """A good Hello of nobody."""
+    """A valid Hello of an unknown peer."""
     identity = new_identity()
     session = int.from_bytes(identity[:4], "big") | 1
     return Hello(role, identity, new_incarnation(), epoch=1, session=session, workers=1, queue_size=1)

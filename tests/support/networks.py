@@ -141,7 +141,7 @@ class Wire:
         self._thread.start()
 
     def cut(self) -> None:
-        """Nothing arrives any more, and nobody is told."""
+        """Drop all packets without any notice."""
         self._cut = True
 
     def mend(self) -> None:

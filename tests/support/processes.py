@@ -111,7 +111,7 @@ def free_ports(count: int = 3) -> int:
 
 
 def taken_port(ports: Iterable[int]) -> int | None:
-    """The first of these that somebody uses, None where all are free."""
+    """The first of these that is in use; None if all are free."""
     for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -163,7 +163,7 @@ def listener_of(address: str) -> int:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process that answers nobody for a while."""
+    """A process that is stopped for a while."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

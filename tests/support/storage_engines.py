@@ -1,4 +1,4 @@
-"""The engine of object storage without its server: what it is told, and what it says."""
+"""The engine of object storage without its server: events in, messages out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EngineDriver:
         return self.tell(hello.identity, PeerJoined(hello, resumed))
 
     def tell(self, peer: bytes, event: HubEvent) -> list[tuple[bytes, Message]]:
-        """What is said to whom because of this event."""
+        """The messages that follow from this event, with their receivers."""
         self.core.handle(peer, event, self.now)
         return self.settle()
 

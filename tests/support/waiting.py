@@ -35,6 +35,6 @@ def wait_until(
 
 
 def wait_text(path: Path) -> str:
-    """The text of a file, once somebody has written some."""
+    """The text of a file, once it is not empty."""
     wait_until(lambda: path.exists() and path.stat().st_size, f"text in {path}")
     return path.read_text("utf-8")

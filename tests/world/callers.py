@@ -56,7 +56,7 @@ class WorldFuture:
         self.mates: Sequence[WorldFuture] = (self,)
         """The futures of its block: they are cancelled together."""
         self.graph: GraphTasks | None = None
-        """Of an inner node, for which nobody waits here."""
+        """An outcome of an intermediate node, which has no future."""
 
     def _call_of(self, task: int) -> bytes:
         """The payload."""

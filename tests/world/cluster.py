@@ -199,7 +199,7 @@ class World:
         self.check()
 
     def rest(self, seconds: float = 3.0) -> None:
-        """Let everything come to rest; then nobody holds anything any more."""
+        """Run until nothing happens; then no process keeps any state of tasks."""
         self.run(seconds)
         for client in self.present:
             client.check_nothing_is_held()
@@ -207,7 +207,7 @@ class World:
         for host in self.hosts:
             if host.alive:
                 host.check_nothing_is_held()
-        assert not any(worker.now for host in self.hosts for worker in host.workers.values()), "somebody still runs"
+        assert not any(worker.now for host in self.hosts for worker in host.workers.values()), "a worker still runs"
 
     @property
     def present(self) -> list[WorldClient]:

@@ -107,7 +107,7 @@ class SimulatedHost:
         self._end_workers()
 
     def vanish(self) -> None:
-        """The host loses its power: nobody closes its connections."""
+        """The host loses its power: its connections are not closed."""
         self.shell.vanish()
         self._end_workers()
 

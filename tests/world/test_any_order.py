@@ -196,7 +196,7 @@ class AnyFaults(RuleBasedStateMachine):
             self.world.check()
 
     def teardown(self) -> None:
-        """Everything is healed and time passes: every wanted future has ended, and nobody holds anything."""
+        """All faults end and time passes: every wanted future ends, and no process keeps any state."""
         if not hasattr(self, "world"):
             return
         self.world.check()

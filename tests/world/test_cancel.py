@@ -1,4 +1,4 @@
-"""Cancelling: at once for the owner, everywhere soon after, and nobody else notices."""
+"""Cancellation: immediate for the owner, soon everywhere, and without effect on other clients."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_task_that_kills_its_hosts_takes_no_neighbours_along(seed: int, worker
     world.rest()
 
 
-def test_nobody_is_left_until_somebody_comes() -> None:
+def test_tasks_wait_while_no_agent_is_connected() -> None:
     world = World()
     futures = world.client.submit(*plans(20, 0.01))
     world.run(0.1)

@@ -87,7 +87,7 @@ def test_after_a_restart_runs_what_is_needed_and_held_by_nobody(seed: int, lost:
     world.check_as_expected(futures)
     after = {execution.task - first for execution in world.history[ran:]}
     assert not [at for at in after for end in delivered if at // 20 == end // 20 and at <= end], "they were there"
-    assert not after & set(range(10, 20)), "nobody wanted these"
+    assert not after & set(range(10, 20)), "these were not requested"
     if not lost:
         check_nothing_ran_twice(world)
     world.rest(10.0)

@@ -40,7 +40,7 @@ class WorldMonitor:
         return frames
 
     def subscribe_again(self) -> None:
-        """The scheduler begins anew, as its shell does."""
+        """Publish a snapshot, as the shell of the scheduler does."""
         core = self._world.scheduler.core
         self._publish(core.snapshot(self._figures(), self._world.now, first=True))
         core.start_events(self._world.now)
@@ -184,6 +184,6 @@ def test_any_order(seed: int, moves: list[str]) -> None:
         getattr(happening, move)()
         happening.monitor.look()
     happening.world.finish()
-    happening.world.run(3.0)  # nobody waits for what was cancelled
+    happening.world.run(3.0)  # no future waits for cancelled tasks
     happening.monitor.look()
     assert happening.monitor.model.tasks.live == 0

@@ -155,7 +155,7 @@ def test_nobody_waits_longer_for_a_silent_storage_than_for_one_that_is_gone(worl
     assert again.error is None
 
 
-def test_an_object_that_is_written_anew_is_never_mixed_with_the_old_one(world: ObjectWorld) -> None:
+def test_two_versions_of_an_object_are_never_mixed(world: ObjectWorld) -> None:
     far = world.workers[-1]
     put = world.owner.put(NAMES[0], content(1, 20 * PART_BYTES))
     world.finish()

@@ -1,4 +1,4 @@
-"""What happens where nothing goes wrong: every call is answered, and nobody keeps anything."""
+"""Without faults every call has an outcome, and no process keeps any state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that does not take its results: it pins its own, nobody else's, and is cut off at its bound."""
+"""A client that does not read its results: only its own results are kept, and it is disconnected at its limit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_it_pins_its_own_results_and_no_others() -> None:
 
 
 @pytest.mark.usefixtures("low_bound")
-def test_it_is_cut_off_at_its_bound_and_begins_anew() -> None:
+def test_it_is_disconnected_at_its_limit_and_joins_again() -> None:
     world = World(hosts=[2], clients=2)
     slow, quick = world.clients
     futures = slow.submit(*[Plan(0.01, size=10_000)] * 300)

@@ -41,7 +41,7 @@ class WorkersHost(Protocol):
 
 
 class SimulatedWorker:
-    """One process. `pipe` and `said` are what it wrote and nobody has read; they survive it."""
+    """One process. `pipe` and `said` are its unread output, which survives it."""
 
     def __init__(self, host: WorkersHost, number: int) -> None:
         self.number = number

@@ -151,7 +151,7 @@ def test_messages_are_immutable_values() -> None:
         Hello(1, b"", 1).epoch = 2  # type: ignore[misc]
 
 
-def test_a_changed_report_is_written_anew() -> None:
+def test_a_changed_done_is_encoded_again() -> None:
     done = codec.decode([bytes(f) for f in codec.encode(Done((1,), (0,), Payloads([b"r"]), agent="a"))])
     assert isinstance(done, Done) and done.encoded is not None
     changed = replace(done, agent="b")

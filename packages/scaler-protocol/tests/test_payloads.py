@@ -1,4 +1,4 @@
-"""Columns of byte strings: cut and joined only when somebody asks."""
+"""Columns of byte strings: split and joined only on demand."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from scaler_io.service.process import main_guard
 
 
 def main() -> int:
-    """Run a scheduler until it is told to end; returns the exit code."""
+    """Run a scheduler until a signal; returns the exit code."""
     return main_guard("scaler_scheduler", _main)
 
 

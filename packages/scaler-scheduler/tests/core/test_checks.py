@@ -1,4 +1,4 @@
-"""What no peer may say is refused before anything changes, and costs nobody else."""
+"""Messages that a peer may not send are refused before any state changes, without effect on other peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of functions that others wait for: where they will not come, nobody is left waiting."""
+"""Function bodies that tasks wait for: if a body cannot be obtained, its tasks fail."""
 
 from __future__ import annotations
 

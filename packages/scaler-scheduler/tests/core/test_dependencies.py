@@ -1,4 +1,4 @@
-"""Graphs in the scheduler: outcomes are kept for those who take them, and what nobody takes is stopped."""
+"""Graphs in the scheduler: outcomes are kept for consumers, and nodes without consumers are stopped."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_the_rest_of_a_chain_shares_the_fate_of_its_beginning(driver: SchedulerD
     assert not driver.runs(agent)
 
 
-def test_a_chain_is_begun_anew_elsewhere_when_its_host_is_lost(driver: SchedulerDriver) -> None:
+def test_a_chain_is_restarted_on_another_host_when_its_host_is_lost(driver: SchedulerDriver) -> None:
     _, agent, run = chain_of_four(driver)
     driver.feed(agent, PeerLost("gone"))
     other = driver.agent(b"other")
@@ -248,7 +248,7 @@ def test_graphs_are_counted_while_they_run(driver: SchedulerDriver) -> None:
     assert (record.open, counts.done) == (3, 1)
     driver.feed(client, graph(piece(1, [], [0], [4], at=4), 5))
     driver.done(agent, {FIRST + 1: runs[FIRST + 1]}, Status.RAISED, b"error")
-    assert (counts.failed, counts.cancelled, record.open) == (2, 1, 1), "3 shares its fate, and nobody wants 2 any more"
+    assert (counts.failed, counts.cancelled, record.open) == (2, 1, 1), "3 shares its fate, and 2 has no consumer left"
     assert list(session.graphs) == [FIRST]
     driver.done(agent, driver.runs(agent))
     assert not session.graphs and counts.done == 2

@@ -1,4 +1,4 @@
-"""Dispatch: what is said of tasks that nobody can run."""
+"""Dispatch: log texts about tasks that no worker can run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GPU: dict[str, Any] = {"capability_names": ("gpu",), "capability_values": (-1,)}
 
 
 def warnings(driver: SchedulerDriver) -> list[str]:
-    """What was newly said of capabilities that nobody offers."""
+    """New log texts about capabilities that no worker offers."""
     said = [text for text in driver.logs if "no connected worker offers" in text]
     driver.logs.clear()
     return said

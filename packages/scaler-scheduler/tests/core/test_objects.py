@@ -1,4 +1,4 @@
-"""What the scheduler does about payloads that it never sees: it passes positions on, and says what nobody takes."""
+"""Stored payloads in the scheduler: it forwards references, and requests deletions of unneeded objects."""
 
 from __future__ import annotations
 

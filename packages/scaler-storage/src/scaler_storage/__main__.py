@@ -8,7 +8,7 @@ from scaler_io.service.process import main_guard
 
 
 def main() -> int:
-    """Run an object storage server until it is told to end; returns the exit code."""
+    """Run an object storage server until a signal; returns the exit code."""
     return main_guard("scaler_object_storage_server", _main)
 
 

@@ -57,7 +57,7 @@ class SharedServer(EngineDriver):
         assert {to for to, _ in self.admit(Hello(role, peer, 1, session=session), resumed=resumed)} <= {peer}
 
     def says(self, peer: bytes, event: HubEvent) -> list[Message]:
-        """What is answered, to that peer and nobody else."""
+        """The answers, which go only to that peer."""
         said = self.tell(peer, event)
         assert {to for to, _ in said} <= {peer}
         return [message for _, message in said]
@@ -347,7 +347,7 @@ def test_a_worker_owns_the_session_of_its_tasks_tasks() -> None:
     assert "session 9 has ended" in str(server.put(WORKER, NAME, b"late", 9))
 
 
-def test_a_peer_that_begins_anew_keeps_its_session_but_not_what_it_was_writing() -> None:
+def test_a_peer_with_a_new_stream_keeps_its_session_but_not_its_uploads() -> None:
     server = SharedServer()
     server.put(ALICE, NAME, b"kept")
     server.put_part(ALICE, OTHER, 8, 0, b"half")

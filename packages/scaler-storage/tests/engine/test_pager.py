@@ -280,7 +280,7 @@ def test_only_the_segment_that_was_allocated_last_is_sealed() -> None:
     assert not server.mapped(server.map(BOB, NAMES[0])).found
 
 
-def test_a_freed_segment_is_used_again_unless_somebody_may_still_use_it() -> None:
+def test_a_freed_segment_is_reused_unless_a_process_may_still_have_it() -> None:
     server = SharingServer()
     server.put(NAMES[0])
     [segment] = server.segments.live
@@ -299,7 +299,7 @@ def test_a_freed_segment_is_used_again_unless_somebody_may_still_use_it() -> Non
 
 
 @pytest.mark.parametrize("how", ["lost", "again", "inherited", "half written", "deleted while written"])
-def test_a_segment_that_somebody_may_still_use_is_never_used_again(how: str) -> None:
+def test_a_segment_that_a_process_may_still_have_is_never_reused(how: str) -> None:
     server = SharingServer()
     if how in ("half written", "deleted while written"):
         server.allocate(BOB, NAMES[0])
@@ -532,7 +532,7 @@ def test_what_is_on_disk_is_read_there_when_memory_and_disk_are_full(full: Shari
     assert isinstance(part, ObjectPart) and part.found and bytes(part.parts.frame) == b"0" * 10
 
 
-def test_a_segment_directory_that_somebody_has_removed() -> None:
+def test_a_removed_segment_directory() -> None:
     server = SharingServer(living=True)
     server.put(NAMES[0])
     server.tell(ALICE, PutObject(NAMES[1], 3, Payloads([b"abc"]), 0, 1, server.number()))
@@ -545,7 +545,7 @@ def test_a_segment_directory_that_somebody_has_removed() -> None:
     assert "no segment" in str(server.seal(BOB, NAMES[2], "2")) and server.answers[writing]
     server.now += 100 * LOOK_SECONDS
     server.settle()
-    assert server.core.status().objects == 1  # nobody died
+    assert server.core.status().objects == 1  # no process died
     server.put(NAMES[0], b"b")
     assert server.bytes_of(server.map(BOB, NAMES[0])) == {b"b"}
 
@@ -567,18 +567,18 @@ sizes = st.sampled_from([SHARED - 1, SHARED, 2 * SHARED, 3 * SHARED])
 
 
 class SegmentModel(RuleBasedStateMachine):
-    """Whatever happens: nobody sees bytes that are not the object's, and everybody is answered once."""
+    """No peer reads bytes of another object, and every request has exactly one answer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.server = SharingServer(memory_limit=4 * PAGE, spills=True, spill_limit=6 * SHARED, living=True)
         self.letters = 0
         self.written: dict[int, tuple[bytes, bytes, int, int]] = {}
-        """What was allocated and is not sealed: by whom, which object, its letter, its size."""
+        """Allocations that are not sealed: peer, object, letter, size."""
         self.contents: dict[bytes, tuple[int, int]] = {}
         """The letter and size of each object that was stored."""
         self.views: dict[int, tuple[bytes, int]] = {}
-        """What is mapped: by whom, and the letter of its content."""
+        """Mappings: the peer, and the letter of the content."""
         self.fetching_from: set[int] = set()
         self.mapping: dict[int, tuple[bytes, bytes, int]] = {}
 

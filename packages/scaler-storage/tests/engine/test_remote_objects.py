@@ -1,4 +1,4 @@
-"""What other hosts hold: a state machine compares the core with a plain model of who has which bytes, and who waits."""
+"""Replicas: a state machine compares the engine with a model of the replicas and the waiting readers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def refusal(answer: Message) -> Exception:
     return restore(answer.error.encode())
 
 
-def test_what_is_held_takes_no_memory_and_is_brought_when_somebody_wants_it() -> None:
+def test_a_replica_takes_no_memory_and_is_fetched_when_a_peer_reads_it() -> None:
     server, voice = HoldingServer(), b"1" * 16
     server.join(voice)
     assert server.hold(NAMES[0], 77).version == 77
@@ -129,7 +129,9 @@ def test_who_does_not_begin_is_not_waited_for() -> None:
     server.join(b"1" * 16)
     server.hold(NAMES[0], 77)
     [(first, wanted)] = server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
-    assert server.core.due() == FETCH_START_SECONDS and server.later(FETCH_START_SECONDS) == []  # there is nobody else
+    assert (
+        server.core.due() == FETCH_START_SECONDS and server.later(FETCH_START_SECONDS) == []
+    )  # there is no other replica server
     server.join(b"2" * 16)
     [(second, again)] = server.later(FETCH_START_SECONDS)
     assert (first, second) == (b"1" * 16, b"2" * 16) and again == wanted
@@ -198,7 +200,7 @@ def test_what_is_deleted_while_its_host_is_out_of_reach_is_not_held_when_that_co
     assert server.hold(NAMES[0], 1).version == 0, "however often it says so"
     status = server.core.status()
     assert (status.objects, status.replicas) == (2, 1)
-    assert server.hold(NAMES[0], 9).version == 9, "but it may be made anew"
+    assert server.hold(NAMES[0], 9).version == 9, "but it may be written again"
     server.tell(voice, PeerLost("the network is down"))
     server.tell(CLIENT, PeerLost("gone"))
     assert not server.core._state.undelivered_drops
@@ -262,7 +264,7 @@ class Thing:
 
 
 class HoldingModel(RuleBasedStateMachine):
-    """Objects of one session; bytes are told from others by the number of their version, or of who put them."""
+    """Objects of one session; bytes contain the number of their version or of their writer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,7 +279,7 @@ class HoldingModel(RuleBasedStateMachine):
         """Who is to bring each of those."""
         self.versions = 0
         self.missed: set[tuple[bytes, int]] = set()
-        """What ended while nobody spoke for its host."""
+        """Objects that were deleted while their host had no replica server."""
 
     def teardown(self) -> None:
         self.patch.undo()
@@ -286,7 +288,7 @@ class HoldingModel(RuleBasedStateMachine):
         return {voice for voice in self.replica_servers if VOICES[voice] == host}
 
     def see(self, said: Sequence[tuple[bytes, Message]], before: dict[bytes, Thing]) -> list[Message]:
-        """What is said to whom fits the model as it is by now; returns the answers to writers."""
+        """Check that the messages fit the model; returns the answers to writers."""
         answers: list[Message] = []
         dropped: set[tuple[bytes, int]] = set()
         for peer, message in said:

@@ -24,7 +24,7 @@ class Line:
     """A subscription in memory."""
 
     def __init__(self) -> None:
-        self.anew = 0
+        self.renewals = 0
         self.frames: list[list[bytes]] = []
 
     def receive(self) -> list[list[bytes]]:
@@ -32,7 +32,7 @@ class Line:
         return frames
 
     def subscribe_again(self) -> None:
-        self.anew += 1
+        self.renewals += 1
 
     def publish(self, number: int, message: Message) -> None:
         self.frames.append([HEADER.pack(number, 0), *(bytes(frame) for frame in encode(message))])
@@ -46,22 +46,22 @@ def test_nothing_is_passed_on_before_a_snapshot(publications: Publications) -> N
     line.publish(5, publications.status(snapshot=True))
     line.publish(6, publications.batch(TaskStep.WAITING, 1, 8))
     assert [type(message) for message in feed.take()] == [MonitorStatus, TaskEvents]
-    assert (feed.gaps, line.anew) == (0, 0)
+    assert (feed.gaps, line.renewals) == (0, 0)
 
 
-def test_a_gap_is_mended_by_listening_anew(publications: Publications) -> None:
+def test_after_a_gap_the_feed_subscribes_again(publications: Publications) -> None:
     line = Line()
     feed = Feed(line)
     line.publish(1, publications.status(snapshot=True))
     line.publish(3, publications.batch(TaskStep.WAITING, 1, 7))
     line.publish(4, publications.batch(TaskStep.WAITING, 1, 8))
-    assert len(feed.take()) == 1 and (feed.gaps, line.anew) == (1, 1)
+    assert len(feed.take()) == 1 and (feed.gaps, line.renewals) == (1, 1)
     line.publish(5, publications.status(snapshot=True))
     line.publish(6, publications.batch(TaskStep.WAITING, 1, 8))
-    assert len(feed.take()) == 2 and (feed.gaps, line.anew) == (1, 1)
+    assert len(feed.take()) == 2 and (feed.gaps, line.renewals) == (1, 1)
 
 
-def test_another_scheduler_begins_anew_by_itself(publications: Publications) -> None:
+def test_another_scheduler_starts_a_new_snapshot(publications: Publications) -> None:
     line = Line()
     feed = Feed(line)
     line.publish(41, publications.status(snapshot=True))

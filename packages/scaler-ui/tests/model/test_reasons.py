@@ -53,8 +53,8 @@ def test_no_worker_at_all(publications: Publications) -> None:
         publications.groups((9, "f", 7, 0, "", "")), publications.batch(WAITING, 9, 1), publications.status(0)
     )
     assert model.status is not None
-    nobody = {name: () for name in vars(type(model.status)) if name.startswith(("agent", "worker_"))}
-    model.take(publications.status(0, **nobody), 51.0)
+    no_agents = {name: () for name in vars(type(model.status)) if name.startswith(("agent", "worker_"))}
+    model.take(publications.status(0, **no_agents), 51.0)
     assert why(model, 1) == ["it waits: no worker is connected"]
 
 

@@ -1,4 +1,4 @@
-"""scaler_top: keys, filter, details, sizes, and what it says where nobody publishes."""
+"""scaler_top: keys, filter, details, sizes, and the error if no scheduler publishes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def clock() -> FakeTime:
 
 @pytest.fixture
 def listening(publications: Publications, clock: FakeTime, tmp_path: Path) -> Iterator[Listening]:
-    """A model that has heard a status, at an address where nobody publishes."""
+    """A model with a status, at an address without a publisher."""
     made = Listening(Address(path=str(tmp_path / "nobody")), clock)
     made.model = publications.model_of(
         publications.status(),

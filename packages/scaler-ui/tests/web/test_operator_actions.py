@@ -1,4 +1,4 @@
-"""Orders reach the scheduler that is listened to, or nobody."""
+"""Actions reach the scheduler of this monitor, or no scheduler."""
 
 from __future__ import annotations
 

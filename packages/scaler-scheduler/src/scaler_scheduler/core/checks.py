@@ -43,7 +43,7 @@ def _check_needs(event: Submit) -> None:
 def check_functions(event: Submit | Functions) -> None:
     """Raises ProtocolError for function ids that are not the hash of what they stand for, and for invalid references.
 
-    A function is shared by all sessions, so nobody may define another function's id.
+    A function is shared by all sessions, so no peer may define another function's id.
     """
     where, stored = type(event).__name__, set(event.bodies_stored)
     for position, (function, name, body) in enumerate(zip(event.functions, event.names, event.bodies, strict=True)):

@@ -218,7 +218,7 @@ class Dispatch:
         agent.load += load
 
     def _replan(self, agent: AgentRecord, tasks: list[TaskRecord], plan: Plan) -> None:
-        """Plan these tasks for an agent instead of those that it had; its room is listed anew in the next turn."""
+        """Plan these tasks for an agent instead of those that it had; its capacity is listed again in the next turn."""
         before = sum(task.cost for task in plan.get(agent, ()))
         after = sum(task.cost for task in tasks)
         agent.load = max(0.0, agent.load - before + after) if tasks or agent.runs else 0.0

@@ -14,7 +14,7 @@ from scaler_scheduler.service.options import SchedulerOptions
 
 LOGGER = logging.getLogger("scaler")
 WAIT_SECONDS = 2.0
-"""How long to wait for a server that is started by somebody else."""
+"""Seconds to wait for a server that another process starts."""
 START_SECONDS = 10.0
 """How long to wait for a server that was started here."""
 _PROBE_SECONDS = 0.1
