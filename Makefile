@@ -43,10 +43,11 @@ test: lint type ## lint, contracts, types, installed versions, tests
 	$(UV) pip check --python .venv
 	$(RUN)/pytest --numprocesses 3 --dist loadfile
 
-# Processes that tests kill leave incomplete data: combine warns of them and goes on.
+# Processes that tests kill leave incomplete data: combine warns of them and goes on. The timeout of a test is long,
+# because coverage slows tests down, and pytest-timeout's exit can wait for ever for the lock of coverage.
 cov: $(VENV_STAMP) ## coverage by module, of all processes that the tests start
 	@rm -rf .coverage && mkdir .coverage
-	$(RUN)/coverage run -m pytest --numprocesses 3 --dist loadfile; failed=$$?; \
+	$(RUN)/coverage run -m pytest --timeout=600 --numprocesses 3 --dist loadfile; failed=$$?; \
 	$(RUN)/coverage combine --quiet; $(RUN)/coverage report --sort=cover && exit $$failed
 
 bench: $(VENV_STAMP) ## measure speed and memory
