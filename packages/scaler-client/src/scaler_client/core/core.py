@@ -309,8 +309,6 @@ class ClientCore:
         self._queue.stop_resending(message.tasks)
         pop, again = self._outstanding.pop, self._resubmissions.keep_failures(message, self._outstanding)
         calls = [None if again and task in again else pop(task, None) for task in message.tasks]
-        if again and (plain := self._graphs.defer(again)):
-            self._out.append(RestoreObjects(plain))
         freed = 0
         for call in calls:
             if call is not None:
@@ -319,8 +317,11 @@ class ClientCore:
         outcomes = Deliver.of(message, calls)
         if self._graphs:
             outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
+        self._out.append(outcomes)  # before RestoreObjects: nodes that are rerun drop their delivered failures
+        if again and (plain := self._graphs.defer(again)):
+            self._out.append(RestoreObjects(plain))
+        if self._graphs:
             self._graphs_ended(task for task in message.tasks if task not in again)
-        self._out.append(outcomes)
         self._releases.add([task for task in message.tasks if task not in again] if again else message.tasks, now)
 
     def _need_functions(self, message: NeedFunctions, now: float) -> None:
