@@ -61,11 +61,18 @@ class ClusterConfig(ServiceOptions):
     preload: str | None
     worker_manager_id: str
     unit_id: str
+    drain_timeout_seconds: float
+    time_limit_seconds: float
 
     def __post_init__(self) -> None:
         if self.worker_names and len(self.worker_names) != self.num_of_workers:
             raise UsageError(
                 f"--worker-names: {len(self.worker_names)} names for {self.num_of_workers} workers; give one for each"
+            )
+        if 0 < self.time_limit_seconds <= self.drain_timeout_seconds:
+            raise UsageError(
+                f"--time-limit-seconds {self.time_limit_seconds:g} leaves no time to work before draining, which may "
+                f"take {self.drain_timeout_seconds:g} s: raise it or lower --drain-timeout-seconds"
             )
         for name in self.worker_names:
             if fault := WORKER_NAME.fault(name):
@@ -166,6 +173,18 @@ COMMAND: Final = Command(
             "the name that the worker manager knows this by; given by it",
             default="",
             environment="SCALER_UNIT_ID",
+        ),
+        Option(
+            ("--drain-timeout-seconds", "-drt"),
+            "after SIGTERM, or when the scheduler wants fewer workers: how long tasks may take to finish",
+            seconds,
+            default=25.0,
+        ),
+        Option(
+            ("--time-limit-seconds", "-tl"),
+            "drain, and end, within this time after the start, as batch systems limit it; 0 is never",
+            seconds,
+            default=0.0,
         ),
         *SERVICE_OPTIONS,
     ),

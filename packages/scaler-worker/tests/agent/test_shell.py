@@ -351,7 +351,7 @@ def test_processes_of_a_task_end_with_it_in_whatever_sessions(scheduler: Any, cl
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nothing_survives_the_agent(scheduler: Any, cluster: Start, tmp_path: Path, number: signal.Signals) -> None:
-    agent = cluster("-n", "3")
+    agent = cluster("-n", "3", "--drain-timeout-seconds", "1")
     started = tmp_path / "started"
 
     def spin(path: str) -> None:

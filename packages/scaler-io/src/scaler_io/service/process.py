@@ -75,17 +75,23 @@ def _count(number: int) -> None:
     _received.append(number)
 
 
-def terminate_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+def terminate_on_signals(
+    loop: asyncio.AbstractEventLoop, stop: Callable[[], None], on_terminate: Callable[[], None] | None = None
+) -> None:
     """The first SIGINT or SIGTERM calls `stop` on the loop; a second one ends the process with 128 + its number.
 
-    Call this first in the main coroutine. If a signal came earlier, `stop` is called at once.
+    Call this first in the main coroutine. If a signal came earlier, `stop` is called at once. With `on_terminate`, a
+    first SIGTERM calls that instead.
     """
 
     def stop_soon(number: int) -> None:
         # The loop's own handler, which `signal.signal` below replaces, does not record the signal.
         if not _received:
             _received.append(number)
-        stop()
+        if number == signal.SIGTERM and on_terminate is not None:
+            on_terminate()
+        else:
+            stop()
 
     for number in STOP_SIGNALS:
         # The loop's handler wakes the loop from any thread; ours runs even while a callback is stuck.
@@ -95,15 +101,16 @@ def terminate_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], Non
         loop.call_soon(stop)
 
 
-def ending(parent_pid: int | None) -> asyncio.Event:
+def ending(parent_pid: int | None, on_terminate: Callable[[], None] | None = None) -> asyncio.Event:
     """An event for the main coroutine to wait for: the first SIGINT or SIGTERM, or the end of process `parent_pid`.
 
-    A second signal ends this process at once. Raises SystemExit(0) if the parent process has ended already.
+    With `on_terminate` a first SIGTERM calls that, and does not set the event. A second signal ends this process at
+    once. Raises SystemExit(0) if the parent process has ended already.
     """
     import asyncio
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    terminate_on_signals(loop, stop.set)
+    terminate_on_signals(loop, stop.set, on_terminate)
     if parent_pid is not None:
         end_with(parent_pid, loop, stop.set)
     return stop

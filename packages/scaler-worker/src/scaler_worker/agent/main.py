@@ -40,8 +40,9 @@ def run_cluster(config: ClusterConfig, forking: Forking) -> int:
     become_subreaper()
 
     async def main() -> int:
-        stop = ending(config.parent_pid)
-        return await work(config, forking, config.address, stop, lambda pid: False, lambda failure: None)
+        drain = asyncio.Event()
+        stop = ending(config.parent_pid, on_terminate=drain.set)
+        return await work(config, forking, config.address, stop, lambda pid: False, lambda failure: None, drain)
 
     return event_loops.run(main, config.event_loop)
 
@@ -53,8 +54,9 @@ async def work(
     stop: asyncio.Event,
     is_foreign: Callable[[int], bool],
     tell_started: Callable[[str], None],
+    drain: asyncio.Event | None = None,
 ) -> int:
-    """Run an agent until it ends or `stop` is set; returns the exit code.
+    """Run an agent until it ends or `stop` is set; returns the exit code. It drains, and ends, once `drain` is set.
 
     At the end it kills all children of this process, orphans of tasks included, except foreign ones. `tell_started` is
     called once: with an empty string when the first worker is ready, or with the reason why the agent ended before.
@@ -82,7 +84,9 @@ async def work(
     replicas = _host_replicas(forking, name)
     maintaining = loop.create_task(_maintain(replicas, agent.connected))
     telling = loop.create_task(_tell_started(agent, tell_started))
+    draining = loop.create_task(_drain(agent, config, drain or asyncio.Event()))
     await stop.wait()
+    draining.cancel()
     agent.stop(0, "stopping")
     await telling
     maintaining.cancel()
@@ -100,6 +104,7 @@ def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str)
         config.object_retention_seconds,
         forking.shared.secret,
         config.preload or "",
+        config.drain_timeout_seconds,
     )
 
 
@@ -107,6 +112,17 @@ def _host_replicas(forking: Forking, name: str) -> HostReplicas:
     cache, storage = forking.config.object_cache, forking.config.object_storage_address
     host_cache = HostCache(Path(cache), forking.config.object_cache_limit)
     return HostReplicas(host_cache, lambda: storage or forking.shared.storage, name)
+
+
+async def _drain(agent: Agent, config: ClusterConfig, requested: asyncio.Event) -> None:
+    """Drain the agent when that is requested, or so long before its time limit as draining may take."""
+    limit = config.time_limit_seconds
+    try:
+        await asyncio.wait_for(requested.wait(), max(0.0, limit - config.drain_timeout_seconds) if limit else None)
+    except asyncio.TimeoutError:
+        agent.drain(f"its time limit of {limit:g} s is near")
+    else:
+        agent.drain("SIGTERM")
 
 
 async def _tell_started(agent: Agent, tell: Callable[[str], None]) -> None:

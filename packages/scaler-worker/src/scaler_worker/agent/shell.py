@@ -94,6 +94,11 @@ class Agent:
             self._ended.set_result(code)
             self._turns.close()
 
+    def drain(self, reason: str) -> None:
+        """Finish the runs that have begun, hand over what is kept, and end."""
+        self._core.handle(SCHEDULER, events.DrainRequested(reason), time.monotonic())
+        self._turns.soon()
+
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an unexpected exception: exit instead of continuing half-done; the scheduler reruns our tasks."""
         LOGGER.error("%s", context.get("message"), exc_info=context.get("exception"))

@@ -15,7 +15,7 @@ from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import OfferSpec
 from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
 from scaler_io.service.cli import Command
-from scaler_io.service.options import REFUSED, Option, UsageError, seconds, whole_number
+from scaler_io.service.options import REFUSED, Option, UsageError, whole_number
 from scaler_protocol.addresses import Address
 from scaler_protocol.ids import new_incarnation
 from scaler_worker.config import COMMAND as CLUSTER_COMMAND
@@ -111,6 +111,7 @@ _SAME_AS_CLUSTER: Final = (
     "per_worker_task_queue_size",
     "heartbeat_interval_seconds",
     "task_timeout_seconds",
+    "drain_timeout_seconds",
     "death_timeout_seconds",
     "garbage_collect_interval_seconds",
     "trim_memory_threshold_bytes",
@@ -151,12 +152,7 @@ MANAGER_OPTIONS: Final[Sequence[Option]] = (
         whole_number(1, WORKERS_LIMIT),
         default=1,
     ),
-    Option(
-        ("--drain-timeout-seconds", "-drt"),
-        "how long a unit that is to end may finish its tasks",
-        seconds,
-        default=25.0,
-    ),
+    _CLUSTER_OPTIONS["drain_timeout_seconds"],
     Option(("--leave-units",), "leave the units running when the manager ends", default=False, flag=True),
     *(
         _CLUSTER_OPTIONS[name]

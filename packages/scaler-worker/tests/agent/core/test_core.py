@@ -704,7 +704,41 @@ def test_an_agent_whose_last_worker_is_drained_gives_back_what_waits_and_ends() 
     late = host.run(2)
     host.drain()
     assert host.returned == {*rest, *more, *late} and set(host.outcomes) == set(first)
+    host.handle(SCHEDULER, Release(tuple(host.core.in_flight.kept)))
     assert host.stopped[0] == events.EndAgent(0, ("all workers were drained",))
+
+
+def test_an_agent_that_drains_hands_over_and_ends() -> None:
+    host = Host(2)
+    host.ready_all()
+    runs = host.run(6)
+    for worker in host.workers.values():
+        worker.begin()
+    host.handle(SCHEDULER, Drain(1, 0))
+    host.handle(SCHEDULER, Drain(1, 0))  # once is enough
+    assert [message.workers for message in host.sent if isinstance(message, Resized)] == [0]
+    host.drain()
+    assert host.returned | set(host.outcomes) == set(runs) and host.outcomes and not host.stopped
+    host.handle(SCHEDULER, Release(tuple(host.core.in_flight.kept)))
+    assert host.stopped == [events.EndAgent(0, ("all workers were drained",))]
+
+
+def test_a_draining_agent_waits_for_releases_and_for_runs_only_so_long() -> None:
+    for deadline, run_ends in ((2.0, True), (25.0, False)):
+        host = Host(1)
+        host.ready_all()
+        host.run(1)
+        host.workers[0].begin()
+        host.handle(SCHEDULER, events.DrainRequested("SIGTERM"))
+        if run_ends:
+            host.drain()
+        assert not host.stopped
+        host.now += deadline - 0.1
+        host.settle()
+        assert not host.stopped
+        host.now += 0.2
+        host.settle()
+        assert [end.code for end in host.stopped] == [0]
 
 
 def test_logs_of_workers_name_their_tasks() -> None:

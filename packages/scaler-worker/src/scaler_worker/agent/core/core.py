@@ -89,7 +89,7 @@ class AgentCore:
         self._deaths = Deaths(self.workers, self.in_flight, config.host, config.secret)
         self._nesting = Nesting(self.workers, self.in_flight)
         self._failed = FailedEffects(self.workers, self.in_flight)
-        self._draining = Draining(self.workers, self.in_flight, self.functions)
+        self._draining = Draining(self.workers, self.in_flight, self.functions, config.drain_timeout_seconds)
         self._retention = config.object_retention_seconds
         self._effects = self.in_flight.effects
         self._rotate_at = 0.0
@@ -106,6 +106,7 @@ class AgentCore:
             Release: self._release,
             Resend: self._resend,
             Drain: self._draining.drain,
+            events.DrainRequested: self._draining.drain_all,
             Functions: self._learn,
             Done: nesting.relay_by_task,
             Ended: nesting.relay_by_task,
@@ -178,7 +179,7 @@ class AgentCore:
             self.in_flight.send(Returned(in_flight.input_missing_runs))
             in_flight.input_missing_runs = []
         if self.workers.draining or not self.workers.slots:
-            self._draining.settle()
+            self._draining.settle(now)
         if in_flight.needed:
             self._effects.append(events.SendToScheduler(NeedFunctions(tuple(in_flight.needed))))
             in_flight.needed.clear()
@@ -191,7 +192,12 @@ class AgentCore:
     def due(self) -> float:
         """The time of the next `settle` if no event arrives before."""
         return min(
-            self.in_flight.check_at, self._nesting.probe_at, self._rotate_at, self.workers.due(), self._failed.due
+            self.in_flight.check_at,
+            self._nesting.probe_at,
+            self._rotate_at,
+            self.workers.due(),
+            self._failed.due,
+            self._draining.due,
         )
 
     # --- queries of the shell ---------------------------------------------------------------------------------------

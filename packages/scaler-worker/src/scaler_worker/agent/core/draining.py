@@ -1,53 +1,92 @@
-"""Draining: a drained worker finishes its run and is not replaced; an agent without workers exits. Pure.
+"""Draining: a drained worker finishes its run and is not replaced; an agent without workers hands over and exits. Pure.
 
 Runs behind the current one of a drained worker are requeued. An agent whose last worker is drained returns all waiting
-runs, and any that still arrive, to the scheduler.
+runs, and any that still arrive, to the scheduler. When its runs have ended it waits until their owners have released
+the outcomes that only it keeps, HAND_OVER_SECONDS at most (for an owner that is away the scheduler has them, too), and
+exits. An agent that drains as a whole exits after its drain timeout even if runs have not ended: they run elsewhere.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+from typing import Final
 
 from scaler_io.links.effects import Log
 from scaler_protocol.messages import Returned
 from scaler_protocol.operations import Drain, Resized
-from scaler_worker.agent.core.events import EndAgent, SendToScheduler
+from scaler_worker.agent.core.events import DrainRequested, EndAgent, SendToScheduler
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.in_flight import InFlight
-from scaler_worker.agent.core.records import run_ids
+from scaler_worker.agent.core.records import WorkerRecord, run_ids
 from scaler_worker.agent.core.workers import Workers
+
+HAND_OVER_SECONDS: Final = 2.0
 
 
 class Draining:
-    """Handles Drain messages; the scheduler has already authorized the operator."""
+    """Handles Drain messages, which the scheduler has authorized, and the host's own requests to drain."""
 
-    def __init__(self, workers: Workers, in_flight: InFlight, functions: FunctionTable) -> None:
+    def __init__(self, workers: Workers, in_flight: InFlight, functions: FunctionTable, timeout_seconds: float) -> None:
         self._workers, self._in_flight, self._functions = workers, in_flight, functions
+        self._timeout = timeout_seconds
         self._announced_slots = workers.slots
         self._over = False
+        self._deadline = math.inf
+        """When the agent exits although runs have not ended."""
+        self._leave_at = math.inf
+        """When the agent exits although outcomes have not been released."""
 
     def drain(self, message: Drain, now: float) -> None:
-        """Drain a worker; ignored if it has ended or is stopping."""
-        worker = self._workers.drain(message.pid, now)
-        if worker is None:
+        """Drain a worker, or all if the process id is 0; ignored for a worker that has ended or is stopping."""
+        if not message.pid:
+            self.drain_all(DrainRequested("the scheduler asks for it"), now)
+        elif worker := self._workers.drain(message.pid, now):
+            self._reclaim(worker)
+            self.tell()
+
+    def drain_all(self, request: DrainRequested, now: float) -> None:
+        """Drain all workers; a second request changes nothing."""
+        if self._deadline < math.inf:
             return
+        self._deadline = now + self._timeout
+        text = f"draining, for {self._timeout:g} s at most: {request.reason}"
+        self._in_flight.effects.append(Log(logging.INFO, text))
+        for worker in self._workers.drain_all(now):
+            self._reclaim(worker)
+        self.tell()
+
+    def _reclaim(self, worker: WorkerRecord) -> None:
         self._in_flight.reclaim(worker)
         self._in_flight.effects.append(Log(logging.INFO, f"{worker.name} (process {worker.pid}) is drained"))
-        self.tell()
 
     def tell(self) -> None:
         """Report the number of workers if it differs from Hello."""
         if self._workers.slots != self._announced_slots:
             self._in_flight.effects.append(SendToScheduler(Resized(self._workers.slots)))
 
-    def settle(self) -> None:
-        """Without workers, return waiting runs and end the agent."""
+    def settle(self, now: float) -> None:
+        """Without workers, return waiting runs, hand over outcomes, and end the agent."""
         if self._workers.slots:
             return
         waiting = self._in_flight.waiting.take_newest(len(self._in_flight.waiting))
         parked = self._functions.remove(set(run_ids(self._functions.parked_entries())))
         if waiting or parked:
             self._in_flight.effects.append(SendToScheduler(Returned(run_ids((*waiting, *parked)))))
-        if not self._workers.by_number and not self._over:
-            self._over = True
-            self._in_flight.effects.append(EndAgent(0, ("all workers were drained",)))
+        if self._over:
+            return
+        if now >= self._deadline:
+            self._end("runs have not ended in time; they run elsewhere")
+        elif not self._workers.by_number:
+            self._leave_at = min(self._leave_at, now + HAND_OVER_SECONDS)
+            if not len(self._in_flight.kept) or now >= self._leave_at:
+                self._end("all workers were drained")
+
+    def _end(self, reason: str) -> None:
+        self._over = True
+        self._in_flight.effects.append(EndAgent(0, (reason,)))
+
+    @property
+    def due(self) -> float:
+        """When to settle next."""
+        return math.inf if self._over else min(self._deadline, self._leave_at)

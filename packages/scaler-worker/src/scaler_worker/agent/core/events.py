@@ -64,6 +64,13 @@ class MemoryRead:
     nearly_gone: bool
 
 
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """The host is to finish its runs and leave."""
+
+    reason: str
+
+
 # --- effects --------------------------------------------------------------------------------------------------------
 
 

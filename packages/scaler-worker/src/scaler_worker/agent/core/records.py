@@ -36,6 +36,8 @@ class AgentConfig:
     """Derives the ids of stored results; empty without object storage."""
     preload: str = ""
     """The preload of workers, for error messages."""
+    drain_timeout_seconds: float = 25.0
+    """How long the agent may drain before it exits."""
 
 
 class FunctionKind:

@@ -104,6 +104,19 @@ class Workers:
                 return worker
         return None
 
+    def drain_all(self, now: float) -> list[WorkerRecord]:
+        """Drain every worker; returns those that were not draining or stopping before."""
+        self.slots = 0
+        drained = [
+            worker
+            for worker in self.by_number.values()
+            if worker.state not in (WorkerState.STOPPING, WorkerState.DRAINING)
+        ]
+        for worker in drained:
+            self.draining[worker.number], worker.state = worker, WorkerState.DRAINING
+            self.reindex(worker, now)
+        return drained
+
     def gone(self, worker: WorkerRecord, reason: str, now: float) -> Log | EndAgent | None:
         """The worker's process has ended."""
         starting = worker.state == WorkerState.STARTING
