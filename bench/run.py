@@ -86,7 +86,7 @@ def _one(arguments: argparse.Namespace, python: Path | str, peer: str, case: str
 
 
 def _all(arguments: argparse.Namespace, runs: list[report.Run]) -> None:
-    """Case by case, repeat by repeat, peer by peer; a peer that can not do a case is asked once."""
+    """Case by case, repeat by repeat, peer by peer; a peer that cannot do a case is asked once."""
     pythons = _interpreters(arguments.peers, arguments.uv)
     for case in arguments.cases:
         skipped: set[str] = set()

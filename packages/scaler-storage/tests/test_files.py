@@ -100,7 +100,7 @@ def test_a_file_that_cannot_be_removed_is_told(
     segments.forget_lock_file("life")
     assert segments.unlocked(["life"]) == {"life"}
     for path, text in zip(stuck, caplog.messages, strict=True):
-        assert text.startswith(f"{path} can not be removed: ")
+        assert text.startswith(f"{path} cannot be removed: ")
 
 
 def test_a_reader_keeps_what_is_freed(segments: FileSegments, tmp_path: Path) -> None:

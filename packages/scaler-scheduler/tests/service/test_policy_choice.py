@@ -170,7 +170,7 @@ def test_a_plug_in_is_chosen_by_its_name(install: Callable[..., None], monkeypat
 def test_a_plug_in_that_can_not_be_loaded_is_named(install: Callable[..., None]) -> None:
     install("nowhere.to.be.found:make")
     with pytest.raises(
-        ValueError, match=r"scaling=halving: nowhere.to.be.found:make of an unknown distribution can not"
+        ValueError, match=r"scaling=halving: nowhere.to.be.found:make of an unknown distribution cannot"
     ):
         chosen("-pc", "allocate=even_load; scaling=halving")
 

@@ -27,7 +27,7 @@ _SLICE_BYTES = 8 * 1024 * 1024
 
 
 class FileSegments:
-    """The segments of one server, in two directories that it owns; without `disk` it can not spill."""
+    """The segments of one server, in two directories that it owns; without `disk` it cannot spill."""
 
     def __init__(self, memory: Path, disk: Path | None, restore: Callable[[], bool] = lambda: False) -> None:
         """`restore` recreates the directory `memory` if it was removed, and returns whether it was."""
@@ -62,7 +62,7 @@ class FileSegments:
                 self._create_contents()
         except OSError as error:
             if not self._reported:
-                LOGGER.error("segment directory %s was removed and can not be recreated: %s", self._memory, error)
+                LOGGER.error("segment directory %s was removed and cannot be recreated: %s", self._memory, error)
             self._reported = True
             return False
         self._reported = False
@@ -216,7 +216,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        LOGGER.error("%s can not be removed: %s", path, error.strerror)
+        LOGGER.error("%s cannot be removed: %s", path, error.strerror)
 
 
 def _read(path: Path, offset: int, length: int) -> bytes:

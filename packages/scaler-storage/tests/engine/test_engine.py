@@ -223,7 +223,7 @@ def test_a_session_deletes_only_its_own() -> None:
     server.says(BOB, DeleteObjects())
     assert server.get(ALICE, NAME) == b"alice"
     assert server.get(ALICE, OTHER) is None
-    with pytest.raises(ProtocolError, match="a client of session 2 can not delete objects of session 1"):
+    with pytest.raises(ProtocolError, match="a client of session 2 cannot delete objects of session 1"):
         server.core.handle(BOB, DeleteObjects([NAME], 1), 0.0)
     assert server.get(ALICE, NAME) == b"alice"
     with pytest.raises(ProtocolError, match="an agent can delete only objects that it names, not all of session 1"):

@@ -224,12 +224,12 @@ def test_no_room_for_what_is_wanted_fails_who_wants_it_and_nothing_else() -> Non
 def test_only_agents_speak_for_hosts_and_only_hosts_with_agents_hold() -> None:
     server = HoldingServer()
     for peer, host in ((CLIENT, HOSTS[0]), (WORKER, b"short")):
-        with pytest.raises(ProtocolError, match="can not serve a host"):
+        with pytest.raises(ProtocolError, match="cannot serve a host"):
             server.tell(peer, RegisterReplicaServer(host))
     assert isinstance(refusal(server.hold(NAMES[0], 77)), ObjectRefusedError)
     server.join(b"1" * 16)
     assert "no replica server" in str(refusal(server.hold(NAMES[0], 77, HOSTS[1])))
-    with pytest.raises(ProtocolError, match="can not serve a host"):
+    with pytest.raises(ProtocolError, match="cannot serve a host"):
         server.tell(b"1" * 16, RegisterReplicaServer(HOSTS[1]))
     assert "another" not in server.hold(NAMES[0], 77).error
     [(_, answer)] = server.tell(CLIENT, RegisterReplica(NAMES[1], SIZE, 2, 5, HOSTS[0]))

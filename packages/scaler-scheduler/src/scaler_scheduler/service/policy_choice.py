@@ -136,7 +136,7 @@ def _guarded(plugin: EntryPoint) -> PolicyFactory:
     try:
         make: PolicyFactory = plugin.load()
     except Exception as error:
-        raise ValueError(f"scaling={plugin.name}: {_origin(plugin)} can not be loaded: {error!r}") from error
+        raise ValueError(f"scaling={plugin.name}: {_origin(plugin)} cannot be loaded: {error!r}") from error
 
     def guarded(argument: str, cooldown_seconds: float) -> ScalingPolicy:
         return GuardedPolicy(plugin.name, make(argument, cooldown_seconds))

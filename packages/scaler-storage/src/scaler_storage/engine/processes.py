@@ -18,7 +18,7 @@ from scaler_storage.engine.segments import Segments
 LOOK_SECONDS = 1.0
 """Seconds between two checks of the locks."""
 GRACE_SECONDS = 5.0
-"""How long, in seconds, the session of a dead process is kept: its results can not be recomputed."""
+"""How long, in seconds, the session of a dead process is kept: its results cannot be recomputed."""
 
 
 class ProcessLiveness:

@@ -122,7 +122,7 @@ class Reading:
                 self._lose(event.object, str(error))
                 self._state.answer_missing(peer, event)
                 return
-            why = ObjectRefusedError(f"object {event.object.hex()} can not be read: {error}")
+            why = ObjectRefusedError(f"object {event.object.hex()} cannot be read: {error}")
             self._state.answer_missing(peer, event, why)
             return
         self._state.pager.touch(record)
@@ -168,7 +168,7 @@ class Reading:
             self._read_from_disk(record, type(why)(f"object {event.object.hex()}: {why}"))
 
     def _read_from_disk(self, record: ObjectRecord, why: ObjectRefusedError) -> None:
-        """Answer reads of parts from disk and mappings with the error `why`: the object can not be loaded."""
+        """Answer reads of parts from disk and mappings with the error `why`: the object cannot be loaded."""
         waiting, record.waiting = record.waiting, []
         for peer, event in waiting:
             if isinstance(event, MapObject) or not record.ticket:

@@ -34,10 +34,10 @@ class RemoteObjects:
         """When each object was requested, the earliest first; some have arrived since."""
 
     def register(self, peer: bytes, event: RegisterReplicaServer) -> None:
-        """Register a replica server; raises ProtocolError if the peer can not be one."""
+        """Register a replica server; raises ProtocolError if the peer cannot be one."""
         record = self._state.peers[peer]
         if record.role != Role.AGENT or len(event.host) < _HOST_BYTES or record.host not in (b"", event.host):
-            raise ProtocolError(f"role {record.role} can not serve a host whose id has {len(event.host)} bytes")
+            raise ProtocolError(f"role {record.role} cannot serve a host whose id has {len(event.host)} bytes")
         record.host = event.host
         self._state.replica_servers.setdefault(event.host, {})[peer] = None
 

@@ -135,7 +135,7 @@ class Writing:
         record = state.peers[peer]
         session = event.session or record.session
         if record.role == Role.CLIENT and session != record.session:
-            raise ProtocolError(f"a client of session {record.session} can not delete objects of session {session}")
+            raise ProtocolError(f"a client of session {record.session} cannot delete objects of session {session}")
         if session != record.session and not event.objects:
             raise ProtocolError(f"an agent can delete only objects that it names, not all of session {session}")
         entry = state.sessions.get(session)
