@@ -22,6 +22,7 @@ from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
 from support.processes import PROGRAMS, Terminal
 from support.tasks import explode
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -239,6 +240,36 @@ def test_metrics_of_the_pages_are_those_of_the_scheduler(site: str, cluster: Loc
         (of, value) for (name, of), value in metrics_of(site).items() if name == "scaler_agent_workers"
     ]
     assert workers == 2 and re.fullmatch(r"\S+:\d+/\S+", labels)
+
+
+@pytest.mark.parametrize(
+    ("path", "title", "parts"),
+    [
+        ("", "Overview", "waiting running success failed workers agents"),
+        ("tasks", "Tasks", "tasks tasks-filter tasks-state"),
+        ("stream", "Task stream", "stream-count"),
+        ("functions", "Functions", "functions functions-filter"),
+        ("graphs", "Graphs", "graphs graphs-filter"),
+        ("workers", "Workers", "workers workers-filter"),
+        ("capacity", "Capacity", "capacity demand"),
+        ("clients", "Clients", "clients clients-filter"),
+        ("objects", "Objects", "objects biggest"),
+        ("events", "Events", "events events-filter"),
+    ],
+)
+def test_every_page_is_built_by_the_server(site: str, cluster: LocalCluster, path: str, title: str, parts: str) -> None:
+    """The only test of pages that needs no browser: a browser shows what it says here."""
+    built = read(f"{site}/{path}")
+    assert f"<title>{title} - Scaler</title>" in built
+    assert {"note", *parts.split()} <= set(re.findall(r"data-testid[^a-z]+([a-z-]+)", built))
+    assert cluster.address in built  # which the note says unless what is shown is old
+
+
+def test_the_pages_of_tasks_and_functions_are_built_with_what_the_scheduler_says(site: str, client: Client) -> None:
+    future = client.submit(math.sqrt, 2.25)
+    assert future.result() == 1.5
+    wait_until(lambda: f"{future.task_id:x}" in read(f"{site}/tasks"), "the page shows the task")
+    assert "math:sqrt" in read(f"{site}/functions")
 
 
 def test_other_names_and_origins_are_refused(site: str) -> None:
