@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scaler_scheduler.scaling.filling import Room, UnitBin, pour
 
 AMOUNTS = st.floats(0, 500)
-BINS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 40), st.integers(0, 20), st.integers(0, 2)), max_size=5)
+BINS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 200), st.integers(0, 20), st.integers(0, 2)), max_size=5)
 """Unit size, room, level, and which room is used."""
 
 
@@ -16,6 +16,25 @@ def made(bins: Sequence[tuple[int, int, int, int]]) -> list[UnitBin]:
     """Bins of which some share a room."""
     rooms = [Room(room) for _, room, _, _ in bins][:3]
     return [UnitBin(size, rooms[which % len(rooms)], level) for size, _, level, which in bins]
+
+
+def poured_one_by_one(amount: float, bins: Sequence[UnitBin]) -> list[int]:
+    """What is opened if each unit goes to the bin with the lowest level."""
+    while amount > 1e-9:
+        able = [chosen for chosen in bins if chosen.room.workers >= chosen.unit_size]
+        if not able:
+            break
+        amount = min(able, key=lambda chosen: chosen.level).open(1, amount)
+    return [chosen.opened for chosen in bins]
+
+
+@given(AMOUNTS, BINS)
+def test_units_opened_at_once_are_those_opened_one_by_one(
+    amount: float, given_bins: Sequence[tuple[int, int, int, int]]
+) -> None:
+    bins = made(given_bins)
+    pour(amount, bins)
+    assert [chosen.opened for chosen in bins] == poured_one_by_one(amount, made(given_bins))
 
 
 def test_bins_grow_evenly() -> None:

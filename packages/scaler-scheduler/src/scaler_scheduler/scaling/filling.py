@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import ceil
 
 NEGLIGIBLE = 1e-9
 """Workers; less is an error of rounding."""
@@ -50,7 +49,9 @@ class UnitBin:
 def pour(amount: float, bins: Sequence[UnitBin]) -> float:
     """Pour so many workers into the bins, into open units first; returns what did not fit.
 
-    Bins grow evenly, the earlier one first where levels are equal. More amount never opens less.
+    The bin with the lowest level gets the next unit, the earlier one first where levels are equal, so more amount never
+    opens less. Several units are opened at once as long as that can not lift a bin above the level of all in the end,
+    which is at least a fair share higher.
     """
     for chosen in bins:
         amount = chosen.use(amount)
@@ -59,8 +60,8 @@ def pour(amount: float, bins: Sequence[UnitBin]) -> float:
     while heap and amount > NEGLIGIBLE:
         _, place = heappop(heap)
         chosen = bins[place]
-        units = 1 if heap else ceil(amount / chosen.unit_size - NEGLIGIBLE)
-        amount = chosen.open(units, amount)
+        half_a_share = min(amount, chosen.room.workers) // (2 * len(bins) * chosen.unit_size)
+        amount = chosen.open(max(1, int(half_a_share)), amount)
         if chosen.room.workers >= chosen.unit_size:
             heappush(heap, (chosen.level, place))
     return amount if amount > NEGLIGIBLE else 0.0
