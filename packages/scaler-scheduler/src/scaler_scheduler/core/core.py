@@ -65,7 +65,7 @@ class SchedulerCore:
         self._intake = Intake(self.state, self._completion, self._dispatch)
         self._definitions = Definitions(self.state, self._completion, self._dispatch)
         self._operators = Operators(self.state, self._completion)
-        self._managers = Managers(self.state, config.scaling() if config.scaling else None)
+        self._managers = Managers(self.state, config.scaling)
         self._worker_queries = WorkerQueries(self.state)
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {

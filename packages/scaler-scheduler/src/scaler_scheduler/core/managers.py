@@ -11,7 +11,7 @@ leaves, once each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from scaler_io.links.events import PeerLost
@@ -57,9 +57,11 @@ class ManagerRecord:
 class Managers:
     """The worker managers of a scheduler."""
 
-    def __init__(self, state: SchedulerState, policy: ScalingPolicy | None) -> None:
+    def __init__(self, state: SchedulerState, make_policy: Callable[[], ScalingPolicy] | None) -> None:
+        """Most clusters have no managers: the policy is made for the first one."""
         self._state = state
-        self._policy = policy
+        self._make_policy = make_policy
+        self._policy: ScalingPolicy | None = None
         self._by_peer: dict[bytes, ManagerRecord] = {}
         self._demand = DemandCounter()
         self._decide_at = 0.0
@@ -82,6 +84,8 @@ class Managers:
 
     def joined(self, peer: bytes, hello: Hello) -> None:
         """A manager has connected, or has begun a new stream: it is told all of its units."""
+        if self._policy is None and self._make_policy is not None:
+            self._policy = self._make_policy()
         manager = ManagerRecord(peer, hello.name, hello.host, self._state.event_log.next_number())
         for agent in self._agents_of(manager):
             manager.changed_units[agent.unit] = UnitState.DRAINING if agent.is_draining else UnitState.JOINED

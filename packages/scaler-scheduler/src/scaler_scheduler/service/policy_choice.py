@@ -1,8 +1,11 @@
-"""The policies that the options of a scheduler ask for, plug-ins included."""
+"""The policies that the options of a scheduler ask for, plug-ins included.
+
+The modules of policies are imported when one is made, because most clusters have no worker manager and make none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,18 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 from scaler_io.service.options import ALLOCATE_POLICY
 from scaler_scheduler.scaling.capacity import ScalingPolicy
-from scaler_scheduler.scaling.policies import POLICIES, PolicyFactory, waterfall
-from scaler_scheduler.scaling.rules import parse_rules
-from scaler_scheduler.service.guarded_policy import GuardedPolicy
+from scaler_scheduler.scaling.rules import Rule, parse_rules
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from scaler_scheduler.scaling.policies import PolicyFactory
 
 ENTRY_POINTS: Final = "scaler.scaling_policies"
 """Group of entry points: the name is a policy's, the object a PolicyFactory."""
 SIMPLE: Final = "simple"
 WATERFALL: Final = "waterfall_v1"
-DEFAULT_CONTENT: Final = "allocate=even_load; scaling=vanilla"
+DEFAULT_SCALING: Final = "vanilla"
+DEFAULT_CONTENT: Final = f"allocate=even_load; scaling={DEFAULT_SCALING}"
 _WORDS: Final = "no, static:N, vanilla, capability"
 
 
@@ -49,17 +53,15 @@ class PolicyOptions:
         if self.engine_type == WATERFALL:
             with _named("--policy-content"):
                 rules = parse_rules(self.content or "")
-            return PolicyChoice("capability", lambda: waterfall(rules, self.cooldown_seconds))
+            return PolicyChoice("capability", partial(_make_waterfall, rules, self.cooldown_seconds))
         with _named("--policy-content"):
             given = _content(self.content or DEFAULT_CONTENT)
-        if self.strategy is None:
-            option, words = "--policy-content", given["scaling"]
-        else:
-            option, words = "--scaling-controller-strategy", self.strategy
-        name, _, argument = words.partition(":")
-        with _named(option):
-            make = partial(_factory(name), argument, self.cooldown_seconds)
-            make()  # so that a wrong argument is refused now
+        option = "--policy-content" if self.strategy is None else "--scaling-controller-strategy"
+        words = self.strategy or given["scaling"]
+        make = partial(_make, words, self.cooldown_seconds)
+        if words != DEFAULT_SCALING:
+            with _named(option):
+                make()  # so that a wrong one is refused now
         return PolicyChoice(self.allocate or given["allocate"], make)
 
     def _refuse_contradictions(self) -> None:
@@ -115,16 +117,28 @@ def _content(text: str) -> dict[str, str]:
     return found
 
 
-def _factory(name: str) -> PolicyFactory:
-    """What makes the policy of this name; raises ValueError if nothing does."""
-    if name in POLICIES:
-        return POLICIES[name]
+def _make(words: str, cooldown_seconds: float) -> ScalingPolicy:
+    """The policy `name` or `name:argument`; raises ValueError if there is none."""
+    from scaler_scheduler.scaling.policies import POLICIES
+
+    name, _, argument = words.partition(":")
+    return (POLICIES.get(name) or _plugin(name))(argument, cooldown_seconds)
+
+
+def _make_waterfall(rules: Mapping[str, Rule], cooldown_seconds: float) -> ScalingPolicy:
+    from scaler_scheduler.scaling.policies import waterfall
+
+    return waterfall(rules, cooldown_seconds)
+
+
+def _plugin(name: str) -> PolicyFactory:
+    """What makes the policy of this name; raises ValueError if no plug-in does."""
     from importlib.metadata import entry_points
 
     plugins = entry_points(group=ENTRY_POINTS)
     found = [plugin for plugin in plugins if plugin.name == name]
     if not found:
-        others = sorted({plugin.name for plugin in plugins} - POLICIES.keys())
+        others = sorted({plugin.name for plugin in plugins})
         known = f"{_WORDS}, or a plug-in: {', '.join(others)}" if others else f"{_WORDS}; no plug-in is installed"
         raise ValueError(f"there is no scaling policy {name!r}: write one of {known}")
     if len(found) > 1:
@@ -137,6 +151,8 @@ def _guarded(plugin: EntryPoint) -> PolicyFactory:
         make: PolicyFactory = plugin.load()
     except Exception as error:
         raise ValueError(f"scaling={plugin.name}: {_origin(plugin)} cannot be loaded: {error!r}") from error
+
+    from scaler_scheduler.service.guarded_policy import GuardedPolicy
 
     def guarded(argument: str, cooldown_seconds: float) -> ScalingPolicy:
         return GuardedPolicy(plugin.name, make(argument, cooldown_seconds))
