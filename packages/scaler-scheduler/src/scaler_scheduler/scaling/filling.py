@@ -50,7 +50,7 @@ def pour(amount: float, bins: Sequence[UnitBin]) -> float:
     """Pour so many workers into the bins, into open units first; returns what did not fit.
 
     The bin with the lowest level gets the next unit, the earlier one first where levels are equal, so more amount never
-    opens less. Several units are opened at once as long as that can not lift a bin above the level of all in the end,
+    opens less. Several units are opened at once as long as that cannot lift a bin above the level of all in the end,
     which is at least a fair share higher.
     """
     for chosen in bins:
