@@ -34,7 +34,7 @@ from scaler_protocol.handshake import Goodbye, Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 
 LOGGER: Final = logging.getLogger("scaler")
-REFUSED_SECONDS: Final = 10.0
+REFUSED_SECONDS: Final = 5.0
 """How long a manager that is refused tries again: the scheduler may not have noticed the end of its earlier life."""
 RETRY_SECONDS: Final = 1.0
 

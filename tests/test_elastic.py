@@ -1,0 +1,160 @@
+"""Worker managers with real processes: the fleet follows the load, and no task is lost whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, ScalerFuture
+from scaler_protocol.addresses import Address
+from scaler_protocol.monitoring import MonitorStatus
+from scaler_ui.listening import Listening
+from support.fault_tasks import step
+from support.faults import Service, Services
+from support.gates import SECONDS
+from support.processes import Watched, command_line, descendants
+from support.waiting import wait_until
+
+COOLDOWN = "--scale-down-cooldown-seconds"
+
+
+class Fleet(Services):
+    """A scheduler with worker managers, and what its monitor says of them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, COOLDOWN, "1")
+        self._listening = Listening(Address.parse(self.address).beside(2))
+
+    def add_manager(self, workers: int, *words: str, id: str = "local") -> Service:
+        """Start a manager of this host's kind; returns when it is connected."""
+        log = self.folder / f"manager-{len(self.started)}.log"
+        manager = Service(
+            log,
+            "scaler_worker.managers.main",
+            "baremetal_native",
+            self.address,
+            "-wmi",
+            id,
+            "-mtc",
+            str(workers),
+            *words,
+        )
+        self.started.append(manager)
+        wait_until(lambda: "connected to the scheduler" in manager.said() or manager.process.poll() is not None)
+        return manager
+
+    def wait_status(self, condition: Callable[[MonitorStatus], object], what: str) -> MonitorStatus:
+        """The first status of which the condition holds."""
+
+        def holds() -> bool:
+            self._listening.look()
+            status = self._listening.model.status
+            return status is not None and bool(condition(status))
+
+        wait_until(holds, what)
+        assert self._listening.model.status is not None
+        return self._listening.model.status
+
+    def close(self) -> None:
+        self._listening.close()
+        super().close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(tmp_path) as running:
+        yield running
+
+
+def units_of(manager: Service) -> list[int]:
+    """The agents that a manager has started."""
+    children = [pid for pid in descendants(manager.pid) if "--unit-id" in command_line(pid)]
+    return [pid for pid in children if not any(pid in descendants(other) for other in children if other != pid)]
+
+
+def numbers(futures: Sequence[ScalerFuture[tuple[int, int]]]) -> list[int]:
+    """What the calls of `step` were given, as they have come back."""
+    return sorted(future.result(SECONDS)[0] for future in futures)
+
+
+def test_the_fleet_follows_the_load_and_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    manager = fleet.add_manager(4)
+    assert units_of(manager) == []
+    with Client(fleet.address) as client:
+        futures = [client.submit(step, str(tmp_path / "begun"), number, 0.25) for number in range(60)]
+        status = fleet.wait_status(lambda status: sum(status.agent_workers) == 4, "four workers")
+        assert (tuple(status.managers), tuple(status.manager_maximums)) == (("local",), (4,))
+        assert numbers(futures) == list(range(60))
+        fleet.wait_status(lambda status: not sum(status.agent_workers) and not status.agents, "no workers")
+        wait_until(lambda: not units_of(manager), "no units")
+        assert client.submit(step, str(tmp_path / "again"), 61, 0.0).result(SECONDS)[0] == 61
+    begun = (tmp_path / "begun").read_text("utf-8").splitlines()
+    assert len(begun) == 60, "a drained unit runs no task twice"
+
+
+def test_units_that_die_are_replaced_and_their_tasks_repeated(fleet: Fleet, tmp_path: Path) -> None:
+    manager = fleet.add_manager(4)
+    with Client(fleet.address) as client:
+        futures = [client.submit(step, str(tmp_path / "begun"), number, 0.25) for number in range(60)]
+        fleet.wait_status(lambda status: sum(status.agent_workers) == 4, "four workers")
+        for pid in units_of(manager)[:2]:
+            os.kill(pid, signal.SIGKILL)
+        assert numbers(futures) == list(range(60))
+
+
+def test_a_killed_manager_takes_its_units_along_and_its_successor_goes_on(fleet: Fleet, tmp_path: Path) -> None:
+    manager = fleet.add_manager(3)
+    with Client(fleet.address) as client:
+        futures = [client.submit(step, str(tmp_path / "begun"), number, 0.25) for number in range(40)]
+        fleet.wait_status(lambda status: sum(status.agent_workers) == 3, "three workers")
+        with Watched(manager.family()) as watched:
+            manager.kill()
+            assert watched.wait_gone(5) == []
+        fleet.add_manager(3)
+        assert numbers(futures) == list(range(40))
+
+
+def test_a_killed_scheduler_finds_the_fleet_again(fleet: Fleet, tmp_path: Path) -> None:
+    manager = fleet.add_manager(3)
+    with Client(fleet.address, timeout_seconds=SECONDS) as client:
+        futures = [client.submit(step, str(tmp_path / "begun"), number, 0.25) for number in range(40)]
+        fleet.wait_status(lambda status: sum(status.agent_workers) == 3, "three workers")
+        before = set(units_of(manager))
+        fleet.scheduler.kill()
+        fleet.start_scheduler()
+        assert numbers(futures) == list(range(40))
+        assert set(units_of(manager)) == before, "no unit was started twice"
+
+
+def test_a_second_manager_of_the_same_id_is_refused(fleet: Fleet) -> None:
+    fleet.add_manager(1)
+    second = fleet.add_manager(1)
+    assert second.process.wait(SECONDS) == 1
+    assert "worker manager 'local' is connected already" in second.said()
+    fleet.started.remove(second)
+
+
+def test_capabilities_start_the_manager_that_offers_them(fleet: Fleet) -> None:
+    plain = fleet.add_manager(2, id="plain")
+    gifted = fleet.add_manager(2, "-pwc", "gpu=1", id="gifted")
+    with Client(fleet.address) as client:
+        assert client.submit_verbose(round, (3.15,), {}, capabilities={"gpu": 1}).result(SECONDS) == 3
+    assert "workers wanted" in gifted.said() and units_of(plain) == []
+
+
+def test_sigterm_drains_an_agent(fleet: Fleet, tmp_path: Path) -> None:
+    agent = fleet.add_agent(2)
+    with Client(fleet.address) as client:
+        path = tmp_path / "begun"
+        futures = [client.submit(step, str(path), number, 1.0) for number in range(6)]
+        wait_until(lambda: path.exists() and len(path.read_text("utf-8").splitlines()) == 2, "two begun")
+        agent.process.terminate()
+        assert agent.process.wait(SECONDS) == 0
+        fleet.add_agent(2)
+        assert numbers(futures) == list(range(6))
+    assert len(path.read_text("utf-8").splitlines()) == 6, "no task ran twice"
+    assert "draining, for 25 s at most: SIGTERM" in agent.said()
