@@ -66,7 +66,8 @@ class Fleet(Services):
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(tmp_path) as running:
+    running = Fleet(tmp_path)
+    with running:
         yield running
 
 
