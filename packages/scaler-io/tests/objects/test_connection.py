@@ -255,16 +255,24 @@ def test_a_small_object_does_not_wait_for_a_big_one(
     assert sent.order.index(name) <= 2 * multiplexer.WINDOW_BYTES // PART_BYTES
 
 
+def stop_in_the_middle(
+    server: StorageProcess, connection: ObjectConnection, pool: ThreadPoolExecutor, sent: Sent, content: bytes
+) -> Future[Reference]:
+    """A put to a server that is stopped, of which parts were sent: it takes none of them any more."""
+    connection.open()
+    server.process.send_signal(signal.SIGSTOP)
+    put = pool.submit(connection.put, content)
+    sent.at(3)
+    return put
+
+
 @on_another_host
 def test_a_server_killed_under_a_put_is_a_clear_error(
     server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(server.address, timeout_seconds=0.5)
-    connection.open()
     sent = Sent(monkeypatch, Upload)
-    server.process.send_signal(signal.SIGSTOP)  # it takes no part any more, so that the kill comes in the middle
-    put = pool.submit(connection.put, pattern(32 * MIB))
-    sent.at(3)
+    put = stop_in_the_middle(server, connection, pool, sent, pattern(32 * MIB))
     server.kill()
     error = put.exception(DEADLINE)
     assert isinstance(error, StorageLostError)
@@ -293,13 +301,10 @@ def test_the_next_operation_after_a_loss_tries_anew(server: StorageProcess, conn
     server.kill()
     with pytest.raises(StorageLostError, match=r"no connection for 0\.5 s"):
         connection.put(b"lost")
-    again = StorageProcess(address=str(server.address))
-    try:
-        assert connection.get(connection.put(b"new")) == b"new"
-        with pytest.raises(ObjectNotFoundError):
-            connection.get(old)
-    finally:
-        again.end()
+    server.start()
+    assert connection.get(connection.put(b"new")) == b"new"
+    with pytest.raises(ObjectNotFoundError):
+        connection.get(old)
 
 
 @on_another_host
@@ -307,18 +312,11 @@ def test_an_upload_begins_anew_with_a_server_that_came_back(
     server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(server.address)
-    connection.open()
-    sent = Sent(monkeypatch, Upload)
-    server.process.send_signal(signal.SIGSTOP)
     content = pattern(20 * MIB)
-    put = pool.submit(connection.put, content)
-    sent.at(3)
+    put = stop_in_the_middle(server, connection, pool, Sent(monkeypatch, Upload), content)
     server.kill()
-    again = StorageProcess(address=str(server.address))
-    try:
-        assert connection.get(put.result(DEADLINE)) == content
-    finally:
-        again.end()
+    server.start()
+    assert connection.get(put.result(DEADLINE)) == content
 
 
 def test_a_process_outlives_its_connection(server: StorageProcess, connect: Connect) -> None:
@@ -406,11 +404,7 @@ def test_a_closed_connection_is_closed_for_everybody(
     server: StorageProcess, connect: Connect, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect(server.address)
-    connection.open()
-    sent = Sent(monkeypatch, Upload)
-    server.process.send_signal(signal.SIGSTOP)
-    put = pool.submit(connection.put, pattern(20 * MIB))
-    sent.at(3)
+    put = stop_in_the_middle(server, connection, pool, Sent(monkeypatch, Upload), pattern(20 * MIB))
     connection.close()
     assert isinstance(put.exception(DEADLINE), ClientQuitError)
     with pytest.raises(ClientQuitError, match=str(server.address)):
