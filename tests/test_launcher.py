@@ -1,0 +1,141 @@
+"""`scaler FILE`: everything starts in order, and nothing survives, whatever the signal and whenever it comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import Client
+from support.gates import SECONDS
+from support.processes import Terminal, Watched, command_line, descendants, free_ports, taken_port
+from support.waiting import wait_until
+
+STAGES = (
+    "",
+    "the object storage server runs",
+    "the scheduler runs",
+    "the worker manager local runs",
+    "workers wanted",
+)
+"""What the launcher has printed when the signal comes; it is started without waiting for the first one."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+END_SECONDS = 5.0
+FILE = """
+[object_storage_server]
+address = "tcp://127.0.0.1:{storage}"
+[scheduler]
+address = "tcp://127.0.0.1:{scheduler}"
+policy_content = "allocate=even_load; scaling=static:2"
+[[worker_manager]]
+type = "baremetal_native"
+worker_manager_id = "local"
+max_task_concurrency = 2
+"""
+
+
+class Launched:
+    """A running launcher on ports of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_ports(4)
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        file = folder / "cluster.toml"
+        file.write_text(FILE.format(scheduler=self.port, storage=self.port + 3), encoding="utf-8")
+        self.terminal = Terminal(sys.executable, "-m", "scaler_launch", str(file))
+        self.pid = self.terminal.process.pid
+
+    def read_until(self, text: str) -> None:
+        if text:
+            self.terminal.read_until(text)
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal; no process and no port is left soon after. Returns the exit code."""
+        watched = Watched([self.pid, *descendants(self.pid)])
+        try:
+            os.kill(self.pid, number)
+            until = time.monotonic() + END_SECONDS
+            code = self.terminal.process.wait(SECONDS)
+            assert watched.wait_gone(max(0.0, until - time.monotonic())) == []
+            # What was started at the very moment of the signal.
+            wait_until(lambda: not self.others(), "the end of all services", max(0.1, until - time.monotonic()))
+            assert taken_port(range(self.port, self.port + 4)) is None
+        finally:
+            watched.close()
+        return code
+
+    def others(self) -> list[str]:
+        """Command lines of living processes that know this cluster."""
+        found = [command_line(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
+        return [line for line in found if f"--parent-pid {self.pid} " in line or self.address in line]
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[Launched]:
+    running = Launched(tmp_path)
+    with running.terminal:
+        yield running
+
+
+def test_one_file_starts_a_cluster_that_works(launched: Launched) -> None:
+    launched.read_until("the worker manager local runs")
+    with Client(launched.address) as client:
+        assert client.map(abs, [-1, 2]) == [1, 2]
+    assert launched.end(signal.SIGINT) == 0
+    assert "Traceback" not in "\n".join(launched.terminal.lines + launched.terminal.rest())
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_nothing_survives_a_signal(launched: Launched, stage: str, number: signal.Signals) -> None:
+    launched.read_until(stage)
+    assert launched.end(number) in (0, -number)
+    assert "Traceback" not in "\n".join(launched.terminal.lines + launched.terminal.rest())
+
+
+def test_the_end_of_one_service_ends_all_with_its_code_and_last_words(launched: Launched) -> None:
+    launched.read_until("workers wanted")
+    [scheduler] = [pid for pid in descendants(launched.pid) if "scaler_scheduler" in command_line(pid)]
+    with_all = Watched([launched.pid, *descendants(launched.pid)])
+    try:
+        os.kill(scheduler, signal.SIGKILL)
+        assert launched.terminal.process.wait(SECONDS) == 128 + signal.SIGKILL
+        assert with_all.wait_gone(END_SECONDS) == []
+    finally:
+        with_all.close()
+    lines = "\n".join(launched.terminal.lines + launched.terminal.rest())
+    assert "scaler: the scheduler has ended with signal SIGKILL; its last lines:\n  | " in lines
+
+
+def test_a_service_that_cannot_start_is_named(tmp_path: Path) -> None:
+    first = Launched(tmp_path)
+    with first.terminal:
+        first.read_until("the scheduler runs")
+        with Terminal(sys.executable, "-m", "scaler_launch", str(tmp_path / "cluster.toml")) as second:
+            second.read_until("the object storage server has ended with exit code 2; its last lines:")
+            second.read_until("an object storage server of Scaler is already running there")
+            assert second.process.wait(SECONDS) == 2
+        assert first.end(signal.SIGTERM) == 0
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal: before, the interpreter itself is still being started."""
+    status = Path(f"/proc/{pid}/status").read_text("utf-8")
+    [caught] = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("round", range(20))
+@pytest.mark.parametrize("number", SIGNALS)
+def test_nothing_survives_a_signal_at_any_moment(tmp_path: Path, number: signal.Signals, round: int) -> None:
+    running = Launched(tmp_path)
+    with running.terminal:
+        wait_until(lambda: catches(running.pid, signal.SIGTERM), "the launcher's own handlers")
+        time.sleep(0.15 * round)  # the moment is what is tried: from the first import to a working cluster
+        assert running.end(number) in (0, -number)
