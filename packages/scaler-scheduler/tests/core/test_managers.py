@@ -11,7 +11,7 @@ from scaler_io.links.events import PeerJoined, PeerLost
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
-from scaler_protocol.messages import Returned
+from scaler_protocol.messages import Returned, Status
 from scaler_protocol.operations import Drain, Resized
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.snapshot import ProcessStats
@@ -197,3 +197,43 @@ def test_monitors_see_managers(managed: SchedulerDriver, policy: Policy) -> None
     assert (status.managers, status.manager_desired, status.manager_joined) == (["grid"], [4], [2])
     assert (status.manager_starting, status.manager_failures, status.manager_pauses) == ([2], ["no quota"], [3.0])
     assert (status.agent_managers, status.agent_units, status.agent_draining) == (["grid"], ["u2"], [False])
+
+
+def test_tasks_wait_for_a_python_that_a_manager_can_start(managed: SchedulerDriver, policy: Policy) -> None:
+    managed.agent(python="3.11.7", cloudpickle="3.1.2")
+    join(managed, offer_pythons=("3.12.4",), offer_cloudpickles=("3.1.2",))
+    client = managed.client(python="3.12.1", cloudpickle="3.1.2")
+    tasks = managed.submit(client)
+    assert managed.outcomes(client) == {}
+    managed.later(1.1)
+    (demand,) = policy.seen[-1].demands
+    assert (demand.tasks, demand.requirement.runtime) == (1, ("3.12", "3.1"))
+    unit = managed.agent(b"unit", python="3.12.9", cloudpickle="3.1.0", manager="grid", unit="u1")
+    assert list(managed.runs(unit)) == tasks
+
+
+def test_a_warning_names_only_what_no_manager_can_start(managed: SchedulerDriver) -> None:
+    managed.agent()
+    join(managed, offer_capabilities=("gpu",))
+    client = managed.client()
+    managed.submit(client, capability_names=("gpu",), capability_values=(-1,))
+    assert not any("tasks that need it wait" in line for line in managed.logs)
+    managed.submit(client, capability_names=("tpu",), capability_values=(-1,))
+    assert "no connected worker offers tpu: tasks that need it wait" in managed.logs[-1]
+
+
+def test_an_offer_is_what_its_units_turn_out_to_be(managed: SchedulerDriver, policy: Policy) -> None:
+    wrong: dict[str, Any] = {"offer_pythons": ("3.12.4",), "offer_cloudpickles": ("3.1.2",)}
+    join(managed, pending_units=("u1",), pending_offers=(0,), **wrong)
+    agent = managed.agent(python="3.11.7", cloudpickle="3.1.2", manager="grid", unit="u1")
+    report(managed, **wrong)
+    managed.later(1.1)
+    assert policy.seen[-1].managers[0].offers[0].worker_class.runtime == ("3.11", "3.1")
+    managed.feed(agent, PeerLost("it has left", farewell=True))
+    report(managed, **wrong)
+    managed.later(1.1)
+    assert policy.seen[-1].managers[0].offers[0].worker_class.runtime == ("3.11", "3.1"), "it is not forgotten"
+    client = managed.client(python="3.12.1", cloudpickle="3.1.2")
+    managed.agent(b"other", python="3.11.7", cloudpickle="3.1.2")
+    (task,) = managed.submit(client)
+    assert managed.outcomes(client)[task][0] == Status.FAILED

@@ -282,3 +282,9 @@ def test_a_wrong_argument_is_refused_with_the_remedy(name: str, argument: str, m
     with pytest.raises(ValueError) as raised:
         POLICIES[name](argument, COOLDOWN)
     assert str(raised.value) == message
+
+
+def test_an_offer_of_unknown_python_is_assumed_to_fit(following: ScalingPolicy) -> None:
+    unknown = Offer(worker_class=WorkerClass((), None))
+    assert asked(following, [work(3)], [manager("cloud", unknown)]) == [3]
+    assert asked(following, [work(3, requirement=ON_GPU)], [manager("cloud", unknown)]) == [0]

@@ -29,6 +29,7 @@ from scaler_scheduler.core.functions import FunctionRecord
 from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, LaneRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime
+from scaler_scheduler.scaling.capacity import is_met_by_offer
 
 RECALL_SECONDS = 0.005
 """Agents with less queued work than this per worker are not asked for any: moving it would cost more."""
@@ -96,10 +97,11 @@ class Dispatch:
     def check_eligible(self, lane: LaneRecord, now: float) -> None:
         """Tasks were added to a lane: if no connected worker can run them, log it once, or fail them.
 
-        They fail where no worker has the client's Python, since a worker that joins later is unlikely to have it.
+        They fail where no worker has the client's Python and no worker manager can start one: a worker that joins later
+        is unlikely to have it.
         """
         requirement = lane.requirement
-        if not self._agent_counts or self._state.waiting.can_be_served(requirement):
+        if not self._agent_counts or self._may_be_served(requirement):
             return
         runtimes = {worker_class.runtime for worker_class in self._agent_counts}
         if not requirement.runtime or requirement.runtime in runtimes:
@@ -110,6 +112,12 @@ class Dispatch:
         for task in [*lane.tasks, *(entry[-1] for entry in lane.ready)]:
             if task.state == WAITING:
                 self._completion.fail(task, error, now)
+
+    def _may_be_served(self, requirement: Requirement) -> bool:
+        """Whether a worker can run these tasks, or a worker manager can start one that can."""
+        if self._state.waiting.can_be_served(requirement):
+            return True
+        return any(is_met_by_offer(requirement, worker_class) for worker_class in self._state.offered)
 
     def _log_unserved(self, requirement: Requirement) -> None:
         if self._state.waiting.report_once(requirement):
@@ -125,7 +133,8 @@ class Dispatch:
         if self._classes_changed and self._agent_counts:
             self._classes_changed = False
             for requirement in self._state.waiting.unserved():
-                self._log_unserved(requirement)
+                if not self._may_be_served(requirement):
+                    self._log_unserved(requirement)
         for agent in self._state.with_room:
             if agent.workers and not agent.resuming:
                 self._list_room(agent, agent.active)

@@ -41,8 +41,12 @@ class ManagerRecord:
     host: str
     number: int
     status: ManagerStatus | None = None
+    reported: tuple[WorkerClass, ...] = ()
+    """What the manager says that it offers."""
+    seen: dict[int, WorkerClass] = field(default_factory=dict)
+    """What the units of an offer turned out to be, by position: a machine image may hold another Python."""
     worker_classes: tuple[WorkerClass, ...] = ()
-    """One per offer."""
+    """What each offer is, as far as is known."""
     unit_offers: dict[str, int] = field(default_factory=dict)
     """The offer of each unit that the manager has reported; those that are gone are dropped with the next status."""
     changed_units: dict[str, int] = field(default_factory=dict)
@@ -95,6 +99,7 @@ class Managers:
     def left(self, peer: bytes, event: PeerLost) -> None:
         """A manager is gone; its units stay, and are reported to it when it is back."""
         manager = self._by_peer.pop(peer)
+        self._list_offers()
         level = logging.INFO if event.farewell else logging.WARNING
         self._state.log(f"worker manager {manager.id} is gone: {event.reason}", level)
 
@@ -123,15 +128,31 @@ class Managers:
         first = manager.status is None
         if status.failure and (first or manager.status.failure != status.failure):  # type: ignore[union-attr]
             self._state.log(f"worker manager {manager.id}: {status.failure}", logging.WARNING)
-        manager.status, manager.worker_classes = status, worker_classes
-        known = {agent.unit: manager.unit_offers.get(agent.unit) for agent in self._agents_of(manager)}
-        manager.unit_offers = {unit: offer for unit, offer in known.items() if offer is not None}
-        manager.unit_offers.update(zip(status.pending_units, status.pending_offers, strict=True))
+        manager.status = status
+        self._learn_offers(manager, status, worker_classes)
         if len(manager.desired) != len(worker_classes):
             manager.desired = (0,) * len(worker_classes)
+        self._list_offers()
         if first:
             self._decide(now)
         self._send(manager)
+
+    def _learn_offers(self, manager: ManagerRecord, status: ManagerStatus, reported: tuple[WorkerClass, ...]) -> None:
+        """Note which offer each unit is of; units that have joined tell what the workers of their offer really are."""
+        if manager.reported != reported:
+            manager.seen.clear()
+        manager.reported = reported
+        known = {agent.unit: manager.unit_offers.get(agent.unit) for agent in self._agents_of(manager)}
+        manager.unit_offers = {unit: offer for unit, offer in known.items() if offer is not None}
+        manager.unit_offers.update(zip(status.pending_units, status.pending_offers, strict=True))
+        for agent in self._agents_of(manager):
+            if (offer := manager.unit_offers.get(agent.unit, len(reported))) < len(reported):
+                manager.seen[offer] = agent.worker_class
+        manager.worker_classes = tuple(manager.seen.get(at, offered) for at, offered in enumerate(reported))
+
+    def _list_offers(self) -> None:
+        """Tell the dispatch what could be started."""
+        self._state.offered = tuple({worker_class for manager in self for worker_class in manager.worker_classes})
 
     # --- decisions --------------------------------------------------------------------------------------------------
 

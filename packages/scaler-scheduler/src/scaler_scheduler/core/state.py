@@ -27,6 +27,7 @@ from scaler_scheduler.core.records import (
     TaskRecord,
 )
 from scaler_scheduler.core.suspects import Suspects
+from scaler_scheduler.requirements import WorkerClass
 
 ENDED_GRAPHS_LIMIT = 100
 """Ended graphs kept for monitors."""
@@ -56,6 +57,8 @@ class SchedulerState:
         self.ended_graphs: deque[GraphRecord] = deque(maxlen=ENDED_GRAPHS_LIMIT)
         """The graphs that ended last; `graphs_ended` counts all."""
         self.graphs_ended = 0
+        self.offered: tuple[WorkerClass, ...] = ()
+        """What worker managers can start."""
         self.with_room: dict[AgentRecord, None] = {}
         """Agents whose room may have changed since the last dispatch."""
 

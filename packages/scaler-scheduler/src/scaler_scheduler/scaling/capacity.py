@@ -31,6 +31,16 @@ class Demand:
     """How long those still need in sum: each its mean less what has passed, but at least half of what has passed."""
 
 
+def is_met_by_offer(requirement: Requirement, worker_class: WorkerClass) -> bool:
+    """Whether the workers of an offer can run tasks of a requirement, as far as is known before they join.
+
+    An offer without a runtime is assumed to have the right one: a manager may not know what a machine image holds.
+    """
+    if worker_class.runtime is None:
+        requirement = Requirement(requirement.capabilities, None)
+    return not requirement.unmet_by(worker_class)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """A class of workers that a manager can start, and how many it has. All counts are in workers."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from scaler_scheduler.requirements import Requirement, WorkerClass
-from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
+from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, is_met_by_offer
 from scaler_scheduler.scaling.control_law import PendingAges, RecentPeak
 from scaler_scheduler.scaling.filling import Room
 from scaler_scheduler.scaling.rules import Rule
@@ -60,6 +60,12 @@ class Supply:
     budget: ManagerBudget | None = None
     """None if it is unmanaged."""
     history: OfferHistory = field(default_factory=lambda: OfferHistory(0.0))
+
+    def can_run(self, requirement: Requirement) -> bool:
+        """Whether its workers meet a requirement."""
+        if self.budget is None:
+            return not requirement.unmet_by(self.worker_class)
+        return is_met_by_offer(requirement, self.worker_class)
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -139,7 +145,7 @@ class Fleet:
 
     def able_to_run(self, requirement: Requirement) -> list[Supply]:
         """The supplies whose workers meet a requirement, by rank."""
-        return [supply for supply in self.supplies if not requirement.unmet_by(supply.worker_class)]
+        return [supply for supply in self.supplies if supply.can_run(requirement)]
 
 
 def _whole(workers: int, unit_size: int) -> int:

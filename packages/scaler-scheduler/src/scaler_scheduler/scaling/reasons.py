@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scaler_scheduler.requirements import Requirement, describe_runtime
-from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
+from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, is_met_by_offer
 from scaler_scheduler.scaling.fleet import ManagerBudget
 
 
@@ -45,7 +45,7 @@ def describe(requirement: Requirement) -> str:
 
 def can_run(manager: Manager, requirement: Requirement) -> bool:
     """Whether an offer of a manager meets a requirement."""
-    return any(not requirement.unmet_by(offer.worker_class) for offer in manager.offers)
+    return any(is_met_by_offer(requirement, offer.worker_class) for offer in manager.offers)
 
 
 def _is_offered(requirement: Requirement, snapshot: CapacitySnapshot) -> bool:
