@@ -123,6 +123,28 @@ def test_a_link_that_breaks_in_the_middle_goes_on_where_it_was(place: Place) -> 
         assert far.wire.carried[sender.address] < 80 * MIB
 
 
+def test_a_host_that_drains_hands_its_objects_over(place: Place) -> None:
+    far = place()
+    cluster = far.add_cluster(2)
+    client = far.run(
+        """
+        futures = [client.submit(give, size * MIB) for size in (1, 5)]
+        wait(futures)
+        print("stored")
+        input()
+        assert [len(future.result()) for future in futures] == [1 * MIB, 5 * MIB]
+        """,
+        on=far.near,
+    )
+    far.hear(client, "stored")
+    assert sum(far.far.memory.values()) > 5 * MIB, "the objects are on the host that made them"
+    cluster.terminate()
+    assert cluster.wait(SECONDS) == 0
+    assert "2 objects are handed over to object storage" in far.said("cluster")
+    far.let_go(client)
+    ends_well(client, far)
+
+
 def test_killed_consumers_are_succeeded(place: Place) -> None:
     far = place(rate=40.0 * MIB)
     cluster = far.add_cluster(2)

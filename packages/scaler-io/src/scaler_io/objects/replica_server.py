@@ -114,6 +114,26 @@ class ReplicaServer:
 
         return [Upload(reference, [memoryview(mapping)], event.session, ended, event.version)]
 
+    def hand_over(self, run: Callable[[Upload], None]) -> int:
+        """Upload all replicas, as this host is about to leave.
+
+        `run` blocks until an upload has ended, and raises its error. Returns how many were uploaded. Raises
+        ScalerError, or OSError if files cannot be read.
+        """
+        handed = 0
+        for _, held in self._files.list():
+            mapping = self._files.map(held)
+            if mapping is None:
+                continue
+            try:
+                run(Upload(held.reference, [memoryview(mapping)], held.session, None, held.version))
+            except ObjectRefusedError as error:  # it is another host's by now, or nobody's
+                LOGGER.debug("object %s is not handed over: %s", held.reference, error)
+                continue
+            self._files.release(held)
+            handed += 1
+        return handed
+
     def drop(self, event: DropReplicas) -> None:
         """Remove replicas that the server does not need any more."""
         for name, size, session, version in zip(

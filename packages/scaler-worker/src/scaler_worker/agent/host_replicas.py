@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -75,6 +76,21 @@ class HostReplicas:
             connected, self._connected = self._connected, None
         if connected is not None:
             connected[0].close()
+
+    def hand_over(self, seconds: float) -> None:
+        """Upload the replicas of this host, which is about to leave, within so many seconds. Blocks."""
+        deadline = time.monotonic() + seconds
+        try:
+            connected = self._connect()
+            if connected is None:
+                return
+            connection, replica_server = connected
+            if not connection.is_near() and (
+                handed := replica_server.hand_over(lambda upload: connection.run(upload, deadline))
+            ):
+                LOGGER.info("%d objects are handed over to object storage", handed)
+        except (ScalerError, OSError) as error:  # TimeoutError is an OSError
+            LOGGER.warning("objects of this host cannot be handed over to object storage: %s", error)
 
     def close(self) -> None:
         """Close the connection, also one that is being opened."""

@@ -90,8 +90,11 @@ async def work(
     agent.stop(0, "stopping")
     await telling
     maintaining.cancel()
+    code = await running
+    if agent.is_draining:
+        await asyncio.to_thread(replicas.hand_over, config.drain_timeout_seconds)
     await asyncio.to_thread(replicas.close)
-    return await running
+    return code
 
 
 def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str) -> AgentConfig:

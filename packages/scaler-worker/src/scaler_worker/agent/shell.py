@@ -70,6 +70,11 @@ class Agent:
         }
 
     @property
+    def is_draining(self) -> bool:
+        """Whether all workers were drained, so that nothing of this host is needed after it has ended."""
+        return self._core.is_draining
+
+    @property
     def connected(self) -> asyncio.Event:
         """Set with each connection to a scheduler."""
         return self._link.connected

@@ -203,6 +203,11 @@ class AgentCore:
     # --- queries of the shell ---------------------------------------------------------------------------------------
 
     @property
+    def is_draining(self) -> bool:
+        """Whether the agent drains, or has drained, all of its workers."""
+        return not self.workers.slots
+
+    @property
     def has_running(self) -> bool:
         """Whether a worker executes tasks and does not wait for other tasks."""
         return bool(self.workers.running)
