@@ -96,6 +96,8 @@ def test_after_disconnect_everything_is_refused(cluster: LocalCluster) -> None:
         lambda: client.get({"a": 1}, keys=["a"]),
         lambda: client.send_object([1]),
         lambda: client.clear(),
+        lambda: client.workers(),
+        lambda: client.wait_for_workers(0),
         lambda: client.shutdown(),
         lambda: executor.submit(square, 1),
     ]

@@ -16,6 +16,7 @@ import pytest
 
 import scaler
 from scaler import Client, ObjectReference, ScalerFuture, SchedulerClusterCombo, Serializer, current_task
+from scaler_client.api.connected_workers import ConnectedWorkers, WorkerHost
 from scaler_client.api.executor import ClientExecutor
 from scaler_client.dask import dask_scheduler
 from scaler_client.futures.results import ProfilingInfo
@@ -25,12 +26,15 @@ from support.clusters import LocalCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC: dict[type, str] = {
-    Client: "clear disconnect executor get identity map send_object shutdown starmap submit submit_verbose",
+    Client: "clear disconnect executor get identity map send_object shutdown starmap submit submit_verbose"
+    " wait_for_workers workers",
     ScalerFuture: "add_done_callback cancel cancelled done exception profiling_info result running set_exception"
     " set_result set_running_or_notify_cancel task_id",
     ObjectReference: "name object_id release size value",
     Serializer: "deserialize serialize",
     SchedulerClusterCombo: "get_address shutdown",
+    ConnectedWorkers: "count hosts",
+    WorkerHost: "capabilities host manager workers",
     ClientExecutor: "map shutdown submit",
     ProfilingInfo: "attempt cpu_time_s duration_s duration_us memory_peak peak_memory worker",
     CurrentTask: "attempt id worker",
@@ -82,6 +86,7 @@ def test_users_see_documented_names_only(client: Client, cluster: LocalCluster) 
     assert future.result() == 1
     for value in (
         *(client, future, client.send_object(1), cluster.combo, client.executor(), future.profiling_info()),
+        *(client.workers(), *client.workers().hosts),
         *client.get({"a": (abs, -1), "b": 1}, ["a", "b"], block=False).values(),
     ):
         assert public(dir(value)) == PUBLIC[type(value)]

@@ -142,6 +142,8 @@ def test_defaults_are_those_that_programs_rely_on() -> None:
         ("clear", ""),
         ("disconnect", ""),
         ("shutdown", ""),
+        ("workers", ""),
+        ("wait_for_workers", "n timeout"),
         ("executor", ""),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scaler import Client, ObjectReference, ScalerFuture, SchedulerClusterCombo, Serializer, current_task
+from scaler_client.api.connected_workers import ConnectedWorkers, WorkerHost
 from scaler_client.api.executor import ClientExecutor
 from scaler_client.dask import dask_scheduler
 from scaler_client.futures.results import ProfilingInfo
@@ -21,6 +22,8 @@ GUIDES: dict[Any, str] = {
     Serializer: "client.md#a-serializer-of-your-own",
     current_task: "client.md#calls-inside-calls",
     SchedulerClusterCombo: "cluster.md",
+    ConnectedWorkers: "client.md#workers",
+    WorkerHost: "client.md#workers",
     ClientExecutor: "client.md#as-an-executor",
     ProfilingInfo: "client.md#futures",
     CurrentTask: "client.md#calls-inside-calls",

@@ -15,6 +15,7 @@ from scaler_client.objects.store import StorageDoor
 from scaler_client.task_context import CurrentTask, Transport
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_io.objects.connection import ObjectConnection
+from scaler_protocol.capacity import ListWorkers, WorkerList
 from scaler_protocol.handshake import Hello, Refused, Welcome
 from scaler_protocol.messages import (
     Cancel,
@@ -75,6 +76,7 @@ class FakeCluster:
         self.refusals: tuple[str, ...] = ()
         self.forgets_results = False
         self.stays_silent = False
+        self.workers = 0
         self.credit = 32 * 1024 * 1024
         self.most_waiting = 0
         self._incarnation = 1
@@ -93,6 +95,7 @@ class FakeCluster:
         self._results: dict[int, tuple[int, bytes]] = {}
         self._supplied: dict[int, tuple[int, bytes]] = {}
         self._asked: set[tuple[int, int]] = set()
+        self._queries: dict[tuple[bytes, int], int] = {}
         self._service.start(self._incarnation)
 
     def _admit(self, hello: Hello) -> Welcome | Refused:
@@ -116,6 +119,13 @@ class FakeCluster:
         with self._lock:
             assert self._lock.wait_for(lambda: sum(isinstance(m, kind) for m in self.seen) >= count, 10), self.seen
         return self.of(kind)
+
+    def have_workers(self, count: int) -> None:
+        """Let one host with so many workers be connected."""
+        with self._lock:
+            self.workers = count
+            self._answer_queries()
+        self.wake()
 
     def wait_tasks(self, count: int) -> None:
         """Until so many tasks wait here."""
@@ -184,6 +194,7 @@ class FakeCluster:
         handler = {
             Submit: self._submit, Cancel: self._cancel, Release: self._release, Inputs: self._inputs,
             Reconcile: self._resume, Shutdown: self._shutdown,
+            ListWorkers: self._list_workers,
         }.get(type(event))  # fmt: skip
         if handler is not None:
             handler(peer, event)
@@ -215,6 +226,17 @@ class FakeCluster:
 
     def _shutdown(self, peer: bytes, event: Any) -> None:
         self._service.hub.send(peer, ShutdownAnswer(not self.protected, "protected" if self.protected else ""))
+
+    def _list_workers(self, peer: bytes, event: Any) -> None:
+        self._queries[peer, event.request] = event.at_least
+        self._answer_queries()
+
+    def _answer_queries(self) -> None:
+        for (peer, request), at_least in list(self._queries.items()):
+            if at_least <= self.workers:
+                del self._queries[peer, request]
+                rows = (["here"], [self.workers], ["gpu=1,linux"], ["grid"]) if self.workers else ([], [], [], [])
+                self._service.hub.send(peer, WorkerList(request, *rows))
 
     def _run_some(self) -> bool:
         done: dict[bytes, list[tuple[int, int, bytes]]] = {}

@@ -407,6 +407,8 @@ def _uses(client: Client) -> list[Callable[[], object]]:
         lambda: client.map(add, [1]),
         lambda: client.get({"a": (add, "b"), "b": 1}, ["a"]),
         lambda: client.send_object(1),
+        lambda: client.workers(),
+        lambda: client.wait_for_workers(0),
         lambda: client.shutdown(),
         lambda: client.clear(),
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from scaler_client.core.call_queue import MESSAGE_TASKS
 from scaler_client.core.core import ClientCore
-from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, Print, Transmit
+from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, Print, Transmit, WorkersListed
 from scaler_client.core.events import (
     BlockingChanged,
     CallsSubmitted,
@@ -17,11 +17,14 @@ from scaler_client.core.events import (
     ClientClosed,
     ShutdownRequested,
     TasksCancelled,
+    WorkersRequested,
+    WorkersUnwanted,
 )
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, FunctionBody
 from scaler_client.core.releases import RELEASE_TASKS
 from scaler_client.core.sent_functions import KEPT_FUNCTIONS
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
+from scaler_protocol.capacity import ListWorkers, WorkerList
 from scaler_protocol.errors import HandshakeRefusedError, SchedulerLostError, restore
 from scaler_protocol.handshake import Goodbye, Heartbeat, Welcome
 from scaler_protocol.messages import (
@@ -264,6 +267,33 @@ def test_clear_cancels_and_forgets(core: ClientCore) -> None:
     assert (cleared, cancel) == (Cleared(7), Transmit(Cancel([1])))
     core.handle(CallsSubmitted([PlannedCall(2, GROUP)]), 0.0)
     assert sent(core)[0].functions == [b"f"]
+
+
+def test_a_new_scheduler_is_asked_for_the_workers_again(core: ClientCore) -> None:
+    core.handle(WorkersRequested(1, 4), 0.0)
+    core.handle(WorkersRequested(2, 0), 0.0)
+    assert sent(core) == [ListWorkers(1, 4), ListWorkers(2)]
+    core.handle(answer := WorkerList(2, ["here"], [2], [""], [""]), 0.0)
+    core.handle(WorkerList(2), 0.0)  # an answer that nobody waits for
+    assert core.settle(0.0) == [WorkersListed(2, answer)]
+    core.handle(LinkDown("cut"), 0.0)
+    core.handle(WorkersRequested(3, 1), 0.0)
+    core.handle(LinkUp(Welcome(2), resumed=False), 0.0)
+    assert [message for message in sent(core) if isinstance(message, ListWorkers)] == [
+        ListWorkers(1, 4),
+        ListWorkers(3, 1),
+    ]
+    core.handle(WorkersUnwanted(1), 0.0)
+    assert sent(core) == [ListWorkers(1)], "so that the scheduler drops it"
+    core.handle(WorkersUnwanted(1), 0.0)
+    assert core.settle(0.0) == []
+    core.handle(LinkLost("no answer"), 0.0)
+    (_, listed) = core.settle(0.0)
+    assert isinstance(listed, WorkersListed) and listed.number == 3
+    assert isinstance(listed.answer, SchedulerLostError) and "tcp://127.0.0.1:2345" in str(listed.answer)
+    core.handle(WorkersRequested(4, 0), 0.0)
+    (listed,) = core.settle(0.0)
+    assert isinstance(listed, WorkersListed) and isinstance(listed.answer, SchedulerLostError)
 
 
 def test_shutdown_output_and_the_rest(core: ClientCore) -> None:

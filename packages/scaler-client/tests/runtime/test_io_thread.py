@@ -25,6 +25,7 @@ from scaler_client.core.effects import (
     Print,
     RestoreObjects,
     Transmit,
+    WorkersListed,
 )
 from scaler_client.core.events import RestoreFailed, TasksCancelled
 from scaler_client.core.records import CallGroup, Deliver, Discard
@@ -35,6 +36,7 @@ from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import Transport
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.transport.zeromq import Dialer
+from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import ClientQuitError, InvalidFieldError, ScalerError
 from scaler_protocol.messages import Cancel, NeedFunctions, Reconcile, Release, Status, Submit
 
@@ -89,6 +91,7 @@ EFFECTS: dict[type[Any], Any] = {
     Connected: Connected(None),
     Print: Print([]),
     AnswerShutdown: AnswerShutdown(False, "protected"),
+    WorkersListed: WorkersListed(-1, WorkerList(0)),
     Discard: Discard([]),
     DumpInputs: DumpInputs({}),
     RestoreObjects: RestoreObjects([]),
@@ -388,6 +391,7 @@ WAITS: dict[str, Callable[[Client, ScalerFuture[Any]], object]] = {
     "get": lambda client, future: client.get({"a": (double, 1)}, ["a"]),
     "clear": lambda client, future: client.clear(),
     "shutdown": lambda client, future: client.shutdown(),
+    "workers": lambda client, future: client.workers(),
     "connect": lambda client, future: Client(client._settings["address"]),
 }
 

@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from scaler_client.api.connected_workers import ConnectedWorkers, connected_workers, wait_for_workers
 from scaler_client.api.map_of_tuples import is_old_form, run_items, run_old_form
 from scaler_client.api.notebook import html_table
 from scaler_client.calls.arguments import ArgumentCache
@@ -375,6 +376,40 @@ class Client:
         self._arguments.clear()
         self._callees.clear()
 
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def workers(self) -> ConnectedWorkers:
+        """The workers that are connected to the scheduler: `count`, and `hosts` with what each of them offers.
+
+        Raises:
+            SchedulerLostError: the scheduler is unreachable for the client's `timeout_seconds`.
+            ValueError: this is inside a task.
+            ClientQuitError: the client is disconnected.
+
+        >>> workers = client.workers()
+        >>> workers.count, workers.hosts[0].workers
+        (2, 2)
+        """
+        return connected_workers(self._outside())
+
+    def wait_for_workers(self, n: int, timeout: float | None = None) -> ConnectedWorkers:
+        """Wait until at least `n` workers are connected to the scheduler; returns all of them.
+
+        Args:
+            n: number of workers.
+            timeout: seconds; None for no limit.
+
+        Raises:
+            TimeoutError: there are fewer after `timeout` seconds; the message says how many.
+            SchedulerLostError: the scheduler is unreachable for the client's `timeout_seconds`.
+            ValueError: a parameter is invalid, or this is inside a task.
+            ClientQuitError: the client is disconnected.
+
+        >>> client.wait_for_workers(2, timeout=30).count
+        2
+        """
+        return wait_for_workers(self._outside(), n, timeout)
+
     # --- the end ----------------------------------------------------------------------------------------------------
 
     @property
@@ -434,6 +469,13 @@ class Client:
         return _again, (self._settings,)
 
     # --- within -----------------------------------------------------------------------------------------------------
+
+    def _outside(self) -> IoThread:
+        """The io thread; raises ValueError inside a task, which shares the connection of its worker's host."""
+        self._check()
+        if self._inside is not None:
+            raise ValueError("a task cannot ask for the workers: ask where it is submitted, and pass it the answer")
+        return self._io
 
     def _check(self) -> None:
         if self._closed:

@@ -50,6 +50,8 @@ from scaler_client.core.events import (
     ShutdownRequested,
     TasksCancelled,
     UnknownObjectsListed,
+    WorkersRequested,
+    WorkersUnwanted,
 )
 from scaler_client.core.graph_state import GraphPiece, GraphTable
 from scaler_client.core.pending_inputs import PendingInputs
@@ -66,7 +68,10 @@ from scaler_client.core.scheduler_link import SchedulerLink
 from scaler_client.core.sent_functions import SentFunctions
 from scaler_client.core.submit_builder import submit_message, tasks_of
 from scaler_client.core.unknown_objects import UnknownObjects
+from scaler_client.core.worker_requests import WorkerRequests
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
+from scaler_protocol.capacity import ListWorkers, WorkerList
+from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import Goodbye
 from scaler_protocol.messages import (
     Cancel,
@@ -100,6 +105,7 @@ class ClientCore:
         self._releases = Releases()
         self._blocked_runs = BlockedRuns()
         self._pending_inputs = PendingInputs()
+        self._worker_requests = WorkerRequests()
         self._replies: list[Message] = []
         self._out: list[ClientEffect] = []
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -109,6 +115,8 @@ class ClientCore:
             TasksCancelled: self._cancel,
             BlockingChanged: self._blocked_runs.change,
             ShutdownRequested: self._shut_down,
+            WorkersRequested: self._workers_requested,
+            WorkersUnwanted: self._workers_unwanted,
             ClearRequested: self._clear,
             ClientClosed: self._close,
             MessageRejected: self._reject,
@@ -127,6 +135,7 @@ class ClientCore:
             NeedTasks: self._need_tasks,
             Output: self._output,
             ShutdownAnswer: self._shutdown_answer,
+            WorkerList: self._workers_listed,
             DeleteObjects: self._delete_objects,
             Ended: self._ended,
         }
@@ -142,9 +151,8 @@ class ClientCore:
         """Make all pending decisions once; return the effects to perform, in order."""
         if self._cancelled:
             self._drop_cancelled()
-        if self._link.failure is not None and self._outstanding:
-            self._replies.append(Cancel(list(self._outstanding)))  # the link may come back
-            self._fail_all(Status.FAILED, LocalFailure.of(self._link.failure))
+        if self._link.failure is not None:
+            self._fail_everything(self._link.failure)
         if self._link.up:
             while (batch := self._queue.take()) is not None:
                 self._send(submit_message(batch, self._functions.new(batch.groups)))
@@ -217,6 +225,13 @@ class ClientCore:
         self._pending_inputs.clear()
         self._end(calls, status, payload)
 
+    def _fail_everything(self, failure: ScalerError) -> None:
+        """The scheduler cannot be reached: end all calls and requests."""
+        if self._outstanding:
+            self._replies.append(Cancel(list(self._outstanding)))  # the link may come back
+            self._fail_all(Status.FAILED, LocalFailure.of(failure))
+        self._out += self._worker_requests.fail(failure)
+
     def _end(self, calls: dict[int, OutstandingCall], status: int, payload: bytes) -> None:
         if calls:
             self._out.append(Deliver.alike(list(calls.values()), list(calls), status, payload))
@@ -243,6 +258,13 @@ class ClientCore:
 
     def _shut_down(self, event: ShutdownRequested, now: float) -> None:
         self._replies.append(Shutdown())
+
+    def _workers_requested(self, event: WorkersRequested, now: float) -> None:
+        self._replies.append(self._worker_requests.ask(event))
+
+    def _workers_unwanted(self, event: WorkersUnwanted, now: float) -> None:
+        if end := self._worker_requests.drop(event.number):
+            self._replies.append(end)
 
     def _clear(self, event: ClearRequested, now: float) -> None:
         calls = self._outstanding.copy()
@@ -292,7 +314,8 @@ class ClientCore:
         self._out.append(Connected(None, event.welcome.storage_address, event.welcome.incarnation))
         if forgotten:
             self._functions.clear()
-            self._replies = [message for message in self._replies if not isinstance(message, Cancel)]
+            self._replies = [message for message in self._replies if not isinstance(message, Cancel | ListWorkers)]
+            self._replies += self._worker_requests.again()
             self._queue.stop_all_resending()
             self._send(Reconcile(wanted=self._graphs.resume(self._outstanding, self._queue.tasks())))
             self._out.append(ListUnknownObjects())
@@ -336,6 +359,10 @@ class ClientCore:
 
     def _shutdown_answer(self, message: ShutdownAnswer, now: float) -> None:
         self._out.append(AnswerShutdown(message.accepted, message.reason))
+
+    def _workers_listed(self, message: WorkerList, now: float) -> None:
+        if listed := self._worker_requests.answer(message):
+            self._out.append(listed)
 
     def _delete_objects(self, message: DeleteObjects, now: float) -> None:
         self._out.append(Discard(message.objects))

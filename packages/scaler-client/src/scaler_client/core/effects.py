@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scaler_client.core.records import Deliver, Discard, Dump
+from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.messages import Message
 
@@ -39,6 +40,14 @@ class AnswerShutdown:
 
     accepted: bool
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersListed:
+    """The answer to the WorkersRequested with this number, or why there is none."""
+
+    number: int
+    answer: WorkerList | ScalerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,7 @@ ClientEffect = (
     | Connected
     | Print
     | AnswerShutdown
+    | WorkersListed
     | Discard
     | DumpInputs
     | RestoreObjects

@@ -40,6 +40,24 @@ class ShutdownRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersRequested:
+    """List the workers once at least so many are connected; answered by WorkersListed with this number.
+
+    A later request with the same number replaces the earlier one.
+    """
+
+    number: int
+    at_least: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersUnwanted:
+    """Nobody waits any more for the answer to the WorkersRequested with this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClearRequested:
     """Cancel all tasks and forget which functions were sent; then reply with Cleared and this number."""
 
@@ -94,6 +112,8 @@ ClientRequest = (
     | TasksCancelled
     | BlockingChanged
     | ShutdownRequested
+    | WorkersRequested
+    | WorkersUnwanted
     | ClearRequested
     | InputDumped
     | ObjectsRestored

@@ -26,6 +26,7 @@ from scaler_client.core.effects import (
     Print,
     RestoreObjects,
     Transmit,
+    WorkersListed,
 )
 from scaler_client.core.events import (
     CallsSubmitted,
@@ -50,6 +51,7 @@ from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
 from scaler_client.runtime.callbacks import Callbacks
 from scaler_client.runtime.mailbox import Mailbox
 from scaler_client.runtime.task_ids import TaskIds
+from scaler_client.runtime.worker_lists import WorkerLists
 from scaler_client.task_context import TaskRuntime, Transport
 from scaler_io.thread_event import ThreadEvent, never_wait_here
 from scaler_protocol.errors import ClientForkedError, ClientQuitError, ScalerError
@@ -85,6 +87,7 @@ class IoThread:
         self._inside = runtime is not None
         self.mailbox: Mailbox[MailboxEntry] = Mailbox()
         self.waiting = BlockingSection(self.mailbox, runtime)
+        self.worker_lists = WorkerLists(self.mailbox, self.waiting)
         self.ids = ids
         self.next_task, self.next_tasks = ids.next_task, ids.next_tasks
         self._dial = dial
@@ -104,6 +107,7 @@ class IoThread:
             Connected: self._note_connected,
             Print: lambda output: self._callbacks.add(lambda: _print(output)),
             AnswerShutdown: self._note_shutdown,
+            WorkersListed: self.worker_lists.answer,
             DumpInputs: self._dump_inputs,
             RestoreObjects: lambda lost: self.restore_objects(lost.tasks),
             ListUnknownObjects: lambda effect: self._callbacks.add(self._list_unknown_objects),
@@ -312,7 +316,7 @@ class IoThread:
             self.tell(RestoreFailed(effect.tasks))
         elif isinstance(effect, DumpInputs):  # no thread can be started
             self._callbacks.add(lambda: self._dump_each(effect))
-        elif isinstance(effect, Cleared | AnswerShutdown | Connected):
+        elif isinstance(effect, Cleared | AnswerShutdown | WorkersListed | Connected):
             self._perform[type(effect)](effect)
 
     def _expects_more(self, taken: int, now: float) -> bool:
@@ -354,6 +358,7 @@ class IoThread:
         steps: Sequence[Callable[[], object]] = (
             lambda: self._end_all(failure),
             lambda: self._end_waiting(failure),
+            lambda: self.worker_lists.end(failure),
             lambda: _say_goodbye(transport),
             lambda: self._close_storage(failure or ClientQuitError()),
             self._callbacks.stop,
