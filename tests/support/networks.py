@@ -84,7 +84,11 @@ class Host:
 
     def ip(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `ip` on this host."""
-        return subprocess.run([*self._inside, "ip", *words], check=check, capture_output=True, text=True)
+        return self.run("ip", *words, check=check)
+
+    def run(self, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a program on this host to its end."""
+        return subprocess.run([*self._inside, *words], check=check, capture_output=True, text=True)
 
     def start(self, log: Path, *words: str) -> subprocess.Popen[str]:
         """Run a Python program here; what it says goes to the log."""

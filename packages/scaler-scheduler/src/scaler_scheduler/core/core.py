@@ -272,7 +272,8 @@ class SchedulerCore:
     def _resized(self, peer: bytes, event: Resized, now: float) -> None:
         """Workers of an agent were drained or added."""
         agent = self._agent(peer)
-        self.state.log(f"{agent.name or agent.host} has {event.workers} workers, {agent.workers} before")
+        if event.workers != agent.workers:
+            self.state.log(f"{agent.name or agent.host} has {event.workers} workers, {agent.workers} before")
         if not event.workers and agent.workers:
             self._managers.agent_changed(agent, UnitState.DRAINING)
         agent.workers = event.workers

@@ -84,7 +84,7 @@ class SchedulerService:
             client_timeout_seconds=options.client_timeout_seconds,
             worker_timeout_seconds=options.worker_timeout_seconds,
             storage_address=str(options.advertised_object_storage_address or storage),
-            monitor_address=str(monitor),
+            monitor_address=str(options.advertised_monitor_address or monitor),
         )
         incarnation = new_incarnation()
         core = SchedulerCore(incarnation, config)
