@@ -102,7 +102,7 @@ def test_toml_starts_a_cluster(block: Block, tmp_path: Path) -> None:
         block.text.replace(":2345", f":{port}")
         .replace(":2346", f":{port + 1}")
         .replace("8081", f"{port + 3}")
-        .replace("/var/log/scaler", str(tmp_path))
+        .replace("/tmp/scaler-cluster.log", str(tmp_path / "cluster.log"))
     )
     file = tmp_path / "scaler.toml"
     file.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""The messages: one immutable value per batch, holding columns. docs/protocol.md is their specification.
+"""The messages about tasks: one immutable value per batch, holding columns. docs/protocol.md is the specification.
 
 A column is a sequence with one entry per task (or run). A *sparse* column has positions in another column instead, and
 the columns paired with it have as many entries. `stored`, `inputs_stored` and `bodies_stored` are the positions of
