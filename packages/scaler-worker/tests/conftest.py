@@ -1,4 +1,4 @@
-"""A scheduler that does what a test says, and real agents that work for it."""
+"""A scheduler that does what a test says, and real agents that work for it; AWS for worker managers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scaler_protocol.addresses import Address
+from support.aws import FakeAws, running_aws
 from support.fake_scheduler import AgentProcess, FakeScheduler
 
 
@@ -42,3 +43,18 @@ def cluster(scheduler: FakeScheduler, tmp_path: Path) -> Iterator[Callable[..., 
             agent.end()
         log = agent.log()
         assert log.count("Traceback") == tracebacks, log
+
+
+@pytest.fixture(scope="session")
+def aws_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeAws]:
+    """One model of AWS for all tests."""
+    with running_aws(tmp_path_factory.mktemp("aws")) as running:
+        yield running
+
+
+@pytest.fixture
+def aws(aws_server: FakeAws, monkeypatch: pytest.MonkeyPatch) -> FakeAws:
+    """AWS as a manager in this process finds it."""
+    for name, value in aws_server.environment().items():
+        monkeypatch.setenv(name, value)
+    return aws_server

@@ -44,6 +44,11 @@ class OfferSpec:
 class ProvisionerError(Exception):
     """A provider refuses or fails; the text is for people and names the cause."""
 
+    def __init__(self, text: str, accepted: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.accepted = accepted
+        """The units that it has accepted all the same, if this ends a start."""
+
 
 class Provisioner(Protocol):
     """A provider of units. The methods block and are called in threads: each at most once at a time, but a start, a

@@ -26,7 +26,7 @@ from scaler_io.provisioning.events import (
     UnitsStarted,
     UnitsStopped,
 )
-from scaler_io.provisioning.provisioner import Provisioner
+from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
@@ -164,7 +164,10 @@ class WorkerManager:
 
     def _start_units(self, effect: StartUnits) -> None:
         def call() -> ManagerEvent:
-            return UnitsStarted(effect.units, tuple(self._provisioner.start(effect.units, effect.offer)))
+            try:
+                return UnitsStarted(effect.units, tuple(self._provisioner.start(effect.units, effect.offer)))
+            except ProvisionerError as error:
+                return UnitsStarted(effect.units, tuple(error.accepted), str(error))
 
         self._call(call, lambda failure: UnitsStarted(effect.units, (), failure))
 

@@ -15,7 +15,7 @@ from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import OfferSpec
 from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
 from scaler_io.service.cli import Command
-from scaler_io.service.options import REFUSED, Option, UsageError, whole_number
+from scaler_io.service.options import REFUSED, Option, Refusal, UsageError, whole_number
 from scaler_protocol.addresses import Address
 from scaler_protocol.ids import new_incarnation
 from scaler_worker.config import COMMAND as CLUSTER_COMMAND
@@ -173,7 +173,13 @@ MANAGER_OPTIONS: Final[Sequence[Option]] = (
 
 
 def manager_command(
-    kind: str, description: str, config: Callable[..., T], options: Sequence[Option] = (), *, example: str = ""
+    kind: str,
+    description: str,
+    config: Callable[..., T],
+    options: Sequence[Option] = (),
+    refusals: Sequence[Refusal] = (),
+    *,
+    example: str = "",
 ) -> Command[T]:
     """The command line of `scaler_worker_manager KIND`; `options` are those of the kind, the fields of its `config`.
 
@@ -188,7 +194,7 @@ def manager_command(
         kind_key="worker_manager_id",
         config=config,
         options=(*(option for option in MANAGER_OPTIONS if option.destination not in own), *options),
-        refusals=REFUSED,
+        refusals=(*REFUSED, *refusals),
         example=example
         or f"scaler_worker_manager {kind} tcp://127.0.0.1:2345 --worker-manager-id {kind.split('_')[0]}",
     )

@@ -1,0 +1,129 @@
+"""Units that are instances of EC2, against moto."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler_io.provisioning.provisioner import ProvisionerError, UnitPhase
+from scaler_worker.managers import aws_ec2
+from scaler_worker.managers.aws_ec2 import Ec2Options, Ec2Provisioner, runs_of
+from support.aws import FakeAws
+
+WORDS = ["tcp://10.0.0.5:2345", "--worker-manager-id", "ec2", "--aws-region", "us-east-1"]
+INSTALLED = ["--image-id", "ami-12c6146b"]
+FRESH = ["--python-version", "3.12", "--requirements-txt", "scaler==3.0.0\npandas"]
+
+
+def options(*words: str) -> Ec2Options:
+    return aws_ec2.COMMAND.read([*WORDS, *words], {})
+
+
+@pytest.fixture
+def provisioner(aws: FakeAws) -> Iterator[Ec2Provisioner]:
+    made = Ec2Provisioner(options(*INSTALLED, "--instance-tags", "team=research"))
+    yield made
+    made.stop(list(made.list_units()), force=True)
+    assert aws.instances() == []
+
+
+def living(provisioner: Ec2Provisioner) -> set[str]:
+    return {unit for unit, report in provisioner.list_units().items() if report.phase is not UnitPhase.ENDED}
+
+
+def test_one_call_starts_instances_that_know_their_units(aws: FakeAws, provisioner: Ec2Provisioner) -> None:
+    calls: list[dict[str, object]] = []
+    provisioner._ec2.meta.events.register(
+        "provide-client-params.ec2.RunInstances", lambda params, **_: calls.append(dict(params))
+    )
+    units = ("ec2-1a-7", "ec2-1a-8", "ec2-1a-9")
+    assert provisioner.start(units, 0) == list(units)
+    assert living(provisioner) == set(units)
+    (call,) = calls
+    assert (call["MinCount"], call["MaxCount"]) == (1, 3) and len(str(call["ClientToken"])) <= 64
+    assert call["InstanceInitiatedShutdownBehavior"] == "terminate", "the default leaves it stopped, and paid for"
+    assert "SCALER_UNIT_ID=ec2-1a-$((7 + index))" in str(call["UserData"])
+    (reservation,) = aws.ec2.describe_instances(
+        Filters=[{"Name": "tag:team", "Values": ["research"]}, {"Name": "instance-state-name", "Values": ["running"]}]
+    )["Reservations"]
+    assert sorted(each["AmiLaunchIndex"] for each in reservation["Instances"]) == [0, 1, 2]
+    provisioner.stop(("ec2-1a-8", "unknown"), force=False)
+    assert living(provisioner) == {"ec2-1a-7", "ec2-1a-9"}
+    assert "User initiated" in provisioner.list_units()["ec2-1a-8"].reason
+
+
+def test_another_life_finds_the_instances_of_its_fleet_only(provisioner: Ec2Provisioner) -> None:
+    provisioner.start(("ec2-1b-1",), 0)
+    assert living(Ec2Provisioner(options(*INSTALLED))) == {"ec2-1b-1"}
+    assert living(Ec2Provisioner(options(*INSTALLED, "--worker-manager-id", "other"))) == set()
+
+
+@pytest.mark.usefixtures("aws")
+def test_what_ec2_refuses_is_shown() -> None:
+    refused = Ec2Provisioner(options(*INSTALLED, "--subnet-id", "subnet-nothing"))
+    with pytest.raises(ProvisionerError, match=r"InvalidSubnetID.*subnet-nothing"):
+        refused.start(("ec2-1c-1",), 0)
+
+
+def test_an_instance_that_cannot_be_terminated_keeps_no_other(aws: FakeAws, provisioner: Ec2Provisioner) -> None:
+    provisioner.start(("ec2-1d-1", "ec2-1d-2"), 0)
+    protected = provisioner._ids["ec2-1d-1"]
+    aws.ec2.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": True})
+    try:
+        with pytest.raises(ProvisionerError, match="disableApiTermination") as refused:
+            provisioner.stop(("ec2-1d-1", "ec2-1d-2"), force=False)
+        assert refused.value.accepted == [provisioner._ids["ec2-1d-2"]]
+        assert living(provisioner) == {"ec2-1d-1"}
+    finally:
+        aws.ec2.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": False})
+
+
+def test_without_an_image_the_newest_amazon_linux_is_started(aws: FakeAws) -> None:
+    provisioner = Ec2Provisioner(options(*FRESH))
+    provisioner.start(("ec2-1e-1",), 0)
+    assert living(provisioner) == {"ec2-1e-1"}
+    provisioner.stop(("ec2-1e-1",), force=False)
+
+
+def test_requirements_are_text_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("scaler==3.0.0\npandas", "utf-8")
+    scripts = {
+        options(*FRESH).user_data("ec2-", 1),
+        options("--python-version", "3.12", "--requirements-txt", str(file)).user_data("ec2-", 1),
+    }
+    (script,) = scripts
+    assert "printf '%s\\n' 'scaler==3.0.0\npandas' > /opt/scaler.txt" in script
+    assert "uv venv --python 3.12 /opt/scaler" in script
+
+
+def test_a_start_script_that_is_too_long_is_refused_here() -> None:
+    long = options(*FRESH[:3], "scaler\n" + "x" * 20_000)
+    with pytest.raises(ProvisionerError, match="longer than 16384 bytes"):
+        long.user_data("ec2-", 1)
+
+
+def test_names_that_follow_each_other_are_one_run() -> None:
+    assert runs_of(["a-9", "a-10", "a-12", "b-13"]) == [("a-", 9, 2), ("a-", 12, 1), ("b-", 13, 1)]
+    with pytest.raises(ValueError, match="'a' has no number"):
+        runs_of(["a"])
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ([], "missing --image-id"),
+        (["--requirements-txt", "pandas"], "missing --image-id"),
+        (["--python-version", "3.12", "--requirements-txt", "pandas"], "does not name scaler"),
+        ([*INSTALLED, "--requirements-txt", "scaler"], "--requirements-txt needs --python-version"),
+        (["--requirements-txt", "no/such/file.txt"], "no/such/file.txt: No such file or directory"),
+        ([*INSTALLED, "--instance-tags", "team"], "'team' is not a tag: write name=value"),
+        ([*INSTALLED, "--network-backend", "zmq"], "there is one transport"),
+    ],
+)
+def test_errors_name_the_remedy(words: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options(*words)
+    assert fault in capsys.readouterr().err
