@@ -56,10 +56,14 @@ def test_jobs_run_the_agent_until_they_are_terminated(aws: FakeAws, queue: str, 
     assert ended == ["stopped by scaler_worker_manager"] and provisioner.list_units().keys() == {"a.b-2"}
 
 
-def test_another_life_finds_the_jobs_of_its_fleet_only(provisioner: BatchProvisioner) -> None:
+def test_another_life_finds_the_jobs_of_its_fleet_only(aws: FakeAws, queue: str, provisioner: BatchProvisioner) -> None:
     provisioner.start(("a.b-1",), 0)
+    other = BatchProvisioner(options("--worker-manager-id", "a"))
+    assert other.list_units() == {}
+    other.stop(("a.b-1",), force=True)
     assert BatchProvisioner(options()).list_units().keys() == {"a.b-1"}
-    assert BatchProvisioner(options("--worker-manager-id", "a")).list_units() == {}
+    BatchProvisioner(options()).stop(("a.b-1",), force=False)
+    wait_until(lambda: not aws.jobs(queue), "it is stopped before the first listing")
 
 
 def test_a_second_job_of_a_name_is_ended(aws: FakeAws, queue: str, provisioner: BatchProvisioner) -> None:

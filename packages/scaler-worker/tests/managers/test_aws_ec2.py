@@ -57,7 +57,12 @@ def test_one_call_starts_instances_that_know_their_units(aws: FakeAws, provision
 def test_another_life_finds_the_instances_of_its_fleet_only(provisioner: Ec2Provisioner) -> None:
     provisioner.start(("ec2-1b-1",), 0)
     assert living(Ec2Provisioner(options(*INSTALLED))) == {"ec2-1b-1"}
-    assert living(Ec2Provisioner(options(*INSTALLED, "--worker-manager-id", "other"))) == set()
+    other = Ec2Provisioner(options(*INSTALLED, "--worker-manager-id", "other"))
+    assert living(other) == set()
+    other.stop(("ec2-1b-1",), force=True)
+    assert living(provisioner) == {"ec2-1b-1"}
+    Ec2Provisioner(options(*INSTALLED)).stop(("ec2-1b-1",), force=False)
+    assert living(provisioner) == set(), "it is stopped before the first listing"
 
 
 @pytest.mark.usefixtures("aws")

@@ -64,8 +64,12 @@ def test_the_task_definition_has_what_fargate_demands(aws: FakeAws, provisioner:
 def test_another_life_finds_the_tasks_of_its_fleet_only(aws: FakeAws, provisioner: EcsProvisioner) -> None:
     provisioner.start(("fargate-1",), 0)
     subnet = ["--ecs-subnets", aws.subnet(), "--ecs-cluster", "tests"]
-    assert EcsProvisioner(options(*subnet)).list_units().keys() == {"fargate-1"}
-    assert EcsProvisioner(options(*subnet, "--worker-manager-id", "other")).list_units() == {}
+    other = EcsProvisioner(options(*subnet, "--worker-manager-id", "other"))
+    assert other.list_units() == {}
+    other.stop(("fargate-1",), force=True)
+    assert EcsProvisioner(options(*subnet)).list_units()["fargate-1"].phase is UnitPhase.RUNNING
+    EcsProvisioner(options(*subnet)).stop(("fargate-1",), force=False)
+    assert provisioner.list_units()["fargate-1"].phase is UnitPhase.ENDED, "it is stopped before the first listing"
 
 
 def test_a_refused_task_is_shown_with_its_reason(aws: FakeAws) -> None:

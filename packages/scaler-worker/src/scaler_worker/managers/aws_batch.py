@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from scaler_io.provisioning.core import ManagerConfig
-from scaler_io.provisioning.provisioner import Provisioner, UnitPhase, UnitReport
+from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import Option, Refusal, UsageError, one_of, whole_number
 from scaler_worker.managers.aws import AwsOptions, aws_options, for_each, name_values, pages, unit_of
 from scaler_worker.managers.manager import run_manager
@@ -105,7 +105,7 @@ class BatchProvisioner(Provisioner):
         """Submit a job for each unit."""
         try:
             return for_each(self._submit, units)
-        except Exception:
+        except ProvisionerError:
             self._is_search_due = True
             raise
 
@@ -115,6 +115,8 @@ class BatchProvisioner(Provisioner):
         This is TerminateJob, since CancelJob reports success and leaves jobs that have begun.
         """
         wanted = set(units)
+        if not wanted.issubset(self._ids.values()):
+            self.list_units()  # the scheduler tells of units of earlier lives before a listing does
         with self._lock:
             ids = [id for id, unit in self._ids.items() if unit in wanted]
         for_each(self._terminate, ids)
@@ -122,7 +124,7 @@ class BatchProvisioner(Provisioner):
     def list_units(self) -> Mapping[str, UnitReport]:
         """The jobs that this manager has submitted, and those that have ended since the last listing."""
         if self._is_search_due:
-            self._is_search_due = False
+            self._is_search_due = False  # before the search: a submission may fail meanwhile
             try:
                 self._search()
             except Exception:
@@ -136,7 +138,7 @@ class BatchProvisioner(Provisioner):
                 unit, report = unit_of(job["container"].get("environment", [])), _report(job)
                 with self._lock:
                     if report.phase is UnitPhase.ENDED:
-                        del self._ids[job["jobId"]]
+                        self._ids.pop(job["jobId"], None)
                     else:
                         self._ids[job["jobId"]] = unit
                 reports[unit] = report

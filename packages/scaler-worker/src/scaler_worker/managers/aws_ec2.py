@@ -182,6 +182,8 @@ class Ec2Provisioner(Provisioner):
 
     def stop(self, units: Sequence[str], *, force: bool) -> None:
         """Terminate instances; one that EC2 does not let go keeps none of the others."""
+        if not self._ids.keys() >= set(units):
+            self.list_units()  # the scheduler tells of units of earlier lives before a listing does
         with self._lock:
             ids = [self._ids[unit] for unit in units if unit in self._ids]
         for page in pages(ids):

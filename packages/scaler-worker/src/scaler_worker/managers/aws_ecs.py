@@ -134,6 +134,8 @@ class EcsProvisioner(Provisioner):
 
     def stop(self, units: Sequence[str], *, force: bool) -> None:
         """Stop tasks: SIGTERM, then SIGKILL after the stop time-out of the definition."""
+        if not self._arns.keys() >= set(units):
+            self.list_units()  # the scheduler tells of units of earlier lives before a listing does
         with self._lock:
             arns = {unit: self._arns[unit] for unit in units if unit in self._arns}
         for_each(
