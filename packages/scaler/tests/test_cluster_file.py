@@ -66,6 +66,21 @@ def test_what_a_table_says_itself_wins(file: Path) -> None:
         (SCHEDULER + MANAGER.format(id="a") + MANAGER.format(id="a"), "2 have the worker_manager_id 'a'"),
         (SCHEDULER + MANAGER.format(id="a") + "mode = 3\n", "'3' is not one of dynamic, fixed"),
         ("[scheduler\n", "not TOML"),
+        (SCHEDULER + "[[cluster]]\n", r"cluster must be one table, \[cluster\]"),
+        (SCHEDULER + "worker_manager = 4\n", r"unknown key worker_manager"),
+        ("worker_manager = 4\n" + SCHEDULER, r"worker_manager must be tables"),
+        ("why = 3\n" + SCHEDULER, r"why must be one table"),
+        (SCHEDULER + "[why]\nbogus = 1\n", r"\[why\]: unknown key bogus"),
+        (SCHEDULER + "parent_pid = 1\n", r"unknown key parent_pid"),
+        ("x = " + "[" * 3000 + "\n", "nested too deeply|not TOML"),
+        (SCHEDULER + '[object_storage_server]\naddress = "tcp://127.0.0.1:2347"\n', "have the same port, 2347"),
+        (SCHEDULER + "[gui]\nport = 2345\n", "have the same port, 2345"),
+        (SCHEDULER + "[gui]\nport = 99999\n", "99999 is more than 65535"),
+        (
+            SCHEDULER + MANAGER.format(id="a") + MANAGER.format(id="a").replace('worker_manager_id = "a"', ""),
+            "has no worker_",
+        ),
+        (SCHEDULER + MANAGER.format(id="-x"), "'-x' is not an id"),
     ],
 )
 def test_errors_name_file_table_and_key(file: Path, text: str, fault: str) -> None:
@@ -74,9 +89,19 @@ def test_errors_name_file_table_and_key(file: Path, text: str, fault: str) -> No
         program.run(["check", str(file)])
 
 
+def test_ids_may_be_numbers_and_names_of_files_may_begin_with_a_dash(file: Path) -> None:
+    file = file.with_name("-m.toml")
+    ids = [MANAGER.format(id="x").replace('"x"', number) for number in ("1", "2")]
+    file.write_text(SCHEDULER + "".join(ids), "utf-8")
+    assert [service.name for service in read_cluster(file).services[1:]] == ["worker manager 1", "worker manager 2"]
+
+
 def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.run(["--help"]) == 0 and "scaler init" in capsys.readouterr().out
     assert program.run([]) == 2
+    assert program.run(["check", "-h"]) == 0
+    with pytest.raises(ValueError, match="did you mean `scaler status`"):
+        program.run(["statsu"])
     with pytest.raises(ValueError, match="give one TOML file"):
         program.run(["a", "b"])
     with pytest.raises(ValueError, match="No such file"):

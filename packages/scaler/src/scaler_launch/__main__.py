@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,16 +38,21 @@ def run(words: Sequence[str]) -> int:
         "status": _status,
         "wait": _wait,
     }
+    if words[0] in ("init", "check") and words[1:2] in (["-h"], ["--help"]):
+        return run(words[1:])
     if words[0] in commands:
         return commands[words[0]](words[1:])
-    return _start(_one_path(words, "scaler"))
+    near = difflib.get_close_matches(words[0], commands, n=1)
+    if near and not Path(words[0]).exists():
+        raise ValueError(f"unknown command {words[0]!r}; did you mean `scaler {near[0]}`?")
+    return _start(_one_path(words))
 
 
-def _one_path(words: Sequence[str], usage: str) -> Path:
+def _one_path(words: Sequence[str]) -> Path:
     if words[:1] in (["--config"], ["-c"]):
         words = words[1:]
     if len(words) != 1 or words[0].startswith("-"):
-        raise ValueError(f"{usage}: give one TOML file; `scaler -h` shows the commands")
+        raise ValueError("give one TOML file; `scaler -h` shows the commands")
     return Path(words[0])
 
 
@@ -71,7 +77,7 @@ def _start(path: Path) -> int:
 
 
 def _init(words: Sequence[str]) -> int:
-    path = _one_path(words or ["cluster.toml"], "scaler init")
+    path = _one_path(words or ["cluster.toml"])
     text = Path(__file__).with_name("starter.toml").read_text("utf-8")
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -85,7 +91,7 @@ def _init(words: Sequence[str]) -> int:
 def _check(words: Sequence[str]) -> int:
     from scaler_launch.cluster_file import read_cluster
 
-    path = _one_path(words, "scaler check")
+    path = _one_path(words)
     cluster = read_cluster(path)
     print(f"{path} is right; it starts: {', '.join(service.name for service in cluster.services)}")
     return 0

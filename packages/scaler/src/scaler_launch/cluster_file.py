@@ -60,6 +60,13 @@ def read_cluster(path: Path) -> ClusterFile:
         raise UsageError(f"{path}: unknown table [{unknown[0]}]; {advice}")
     if not any(name in tables for name in STARTED):
         raise UsageError(f"{path}: no table of a service; `scaler init` writes a file to start from")
+    for name, table in tables.items():
+        if isinstance(table, dict):
+            continue
+        if name != "worker_manager":
+            raise UsageError(f"{path}: {name} must be one table, [{name}]")
+        if not isinstance(table, list) or not all(isinstance(one, dict) for one in table):
+            raise UsageError(f"{path}: worker_manager must be tables, each [[worker_manager]]")
     return _Reader(path, tables).read()
 
 
@@ -71,6 +78,8 @@ def _tables(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(f"{path}: not TOML: {error}") from error
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
 
 
 class _Reader:
@@ -80,6 +89,8 @@ class _Reader:
         self._storage: Address | None = None
         self._monitor: Address | None = None
         self._services: list[Service] = []
+        self._ports: dict[int, str] = {}
+        """Who listens to each port."""
 
     def read(self) -> ClusterFile:
         readers: dict[str, Callable[[], None]] = {
@@ -89,6 +100,7 @@ class _Reader:
             "worker_manager": self._read_managers,
             "gui": self._read_page,
             "top": self._check_top,
+            "why": self._check_why,
         }
         for name, read in readers.items():
             if name in self._tables:
@@ -101,6 +113,7 @@ class _Reader:
         options = self._parse(COMMAND)
         options.check()
         self._storage = _from_here(options.address)
+        self._claim("[object_storage_server]", options.address)
         self._add("object storage server", "scaler_storage", reports_ready=True)
 
     def _read_scheduler(self) -> None:
@@ -114,6 +127,8 @@ class _Reader:
         if not options.address.path and not options.address.port:
             raise UsageError(f"{self._path} [scheduler]: port 0 is for tests; name a port that the others can be told")
         self._scheduler = _from_here(options.address)
+        self._claim("[scheduler]", options.address)
+        self._claim("the monitor of [scheduler]", options.monitor_address or options.address.beside(2))
         self._monitor = _from_here(options.monitor_address or options.address.beside(2))
         self._add("scheduler", "scaler_scheduler", words, reports_ready=True)
 
@@ -127,9 +142,12 @@ class _Reader:
     def _read_managers(self) -> None:
         tables = self._tables["worker_manager"]
         tables = tables if isinstance(tables, list) else [tables]
-        for id, count in Counter(_value(table, "worker_manager_id") for table in tables).items():
-            if id is not None and count > 1:
+        ids = [str(id) for table in tables if (id := _value(table, "worker_manager_id")) is not None]
+        for id, count in Counter(ids).items():
+            if count > 1:
                 raise UsageError(f"{self._path} [[worker_manager]]: {count} have the worker_manager_id {id!r}")
+        if len(ids) < len(tables):
+            raise UsageError(f"{self._path} [[worker_manager]]: one has no worker_manager_id")
         for table in tables:
             self._read_manager(table)
 
@@ -140,9 +158,13 @@ class _Reader:
         if not isinstance(kind, str):
             raise UsageError(f'{self._path} [[worker_manager]]: say which kind, like type = "baremetal_native"')
         words = self._scheduler_word(table)
-        if isinstance(id, str):
-            words += ["--worker-manager-id", id]
-        self._parse(kind_named(kind).COMMAND, words)
+        if id is not None:
+            words.append(f"--worker-manager-id={id}")
+        try:
+            command = kind_named(kind).COMMAND
+        except ValueError as error:
+            raise UsageError(f"{self._path} [[worker_manager]]: {error}") from None
+        self._parse(command, words)
         self._add(f"worker manager {id}", "scaler_worker.managers.main", words, before=(kind,))
 
     def _read_page(self) -> None:
@@ -151,7 +173,8 @@ class _Reader:
         words = []
         if self._monitor is not None and not self._has("gui", "address", "monitor_address"):
             words = [str(self._monitor)]
-        self._parse(COMMAND, words)
+        options = self._parse(COMMAND, words)
+        self._claim("[gui]", Address(options.host, options.port))
         self._add("web page", "scaler_ui.web.app", words)
 
     def _check_top(self) -> None:
@@ -159,8 +182,31 @@ class _Reader:
 
         self._parse(COMMAND, [] if self._monitor is None else [str(self._monitor)])
 
+    def _check_why(self) -> None:
+        from scaler_ui.terminal.why import COMMAND
+
+        self._parse(COMMAND, [str(self._monitor or Address("127.0.0.1", 1)), "1"])
+
+    def _claim(self, who: str, address: Address) -> None:
+        """Raise UsageError if another service of this file listens to the same port."""
+        if address.port:
+            other = self._ports.setdefault(address.port, who)
+            if other != who:
+                raise UsageError(f"{self._path}: {who} and {other} have the same port, {address.port}: change one")
+
     def _parse(self, command: Command[Any], words: Sequence[str] = ()) -> Any:
-        return command.parse([*words, "--config", str(self._path)])
+        try:
+            return command.parse([*words, self._config])
+        except ValueError as error:
+            text = str(error)
+            raise UsageError(
+                text if str(self._path) in text else f"{self._path} [{command.section}]: {text}"
+            ) from error
+
+    @property
+    def _config(self) -> str:
+        # One word: the name of a file may begin with a dash.
+        return f"--config={self._path}"
 
     def _has(self, section: str, *keys: str) -> bool:
         table = self._tables[section]
@@ -179,7 +225,7 @@ class _Reader:
         before: Sequence[str] = (),
         reports_ready: bool = False,
     ) -> None:
-        command = ("-m", module, *before, *words, "--config", str(self._path))
+        command = ("-m", module, *before, *words, self._config)
         self._services.append(Service(name, command, reports_ready))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from scaler_io.service.cli import Command
 from scaler_io.service.options import Option, positive_seconds, whole_number
 from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import MonitorStatus
-from scaler_ui.listening import Listening
+from scaler_ui.listening import Listening, NoStatusError
 from scaler_ui.model.model import MonitorModel
 
 _ADDRESS: Final = Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer)
@@ -65,12 +66,9 @@ WAIT: Final = Command(
 def show(words: Sequence[str]) -> int:
     """Print the status; returns the exit code. Raises NoStatusError if no scheduler answers."""
     options = STATUS.read(words)
-    listening = Listening(options.address.beside(2))
-    try:
+    with _listening(options.address) as listening:
         # The second status follows the tasks that have not ended.
         listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
-    finally:
-        listening.close()
     shown = summary(listening.model)
     print(json.dumps(shown, indent=2) if options.json else as_text(shown))
     return 0
@@ -79,8 +77,7 @@ def show(words: Sequence[str]) -> int:
 def wait(words: Sequence[str]) -> int:
     """Wait for workers; returns 0, or 1 after the time limit. Raises NoStatusError if no scheduler answers."""
     options = WAIT.read(words)
-    listening = Listening(options.address.beside(2))
-    try:
+    with _listening(options.address) as listening:
         listening.wait_for(lambda model: model.status is not None, min(options.timeout_seconds, 30.0))
         status = listening.model.status
         assert status is not None
@@ -93,10 +90,22 @@ def wait(words: Sequence[str]) -> int:
                 return 1
             listening.step()
             status = listening.model.status or status
-    finally:
-        listening.close()
     print(f"{workers(status)} workers are connected")
     return 0
+
+
+@contextlib.contextmanager
+def _listening(scheduler: Address) -> Iterator[Listening]:
+    """A subscription to a scheduler's monitor, which is two ports above unless it was moved."""
+    monitor = scheduler.beside(2)
+    listening = Listening(monitor)
+    try:
+        yield listening
+    except NoStatusError:
+        text = f"no scheduler answers at {scheduler}: its monitor would be at {monitor}; is it running there?"
+        raise NoStatusError(text) from None
+    finally:
+        listening.close()
 
 
 def workers(status: MonitorStatus) -> int:

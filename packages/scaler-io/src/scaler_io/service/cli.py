@@ -180,7 +180,8 @@ class Command(Generic[T]):
         """The options in the program's table of a TOML file, by destination."""
         if path is None:
             return {}
-        by_key = {field_name(name): option for option in self.options for name in option.long_names}
+        settable = [option for option in self.options if not option.hidden]
+        by_key = {field_name(name): option for option in settable for name in option.long_names}
         advice = {field_name(name): refusal.advice for refusal in self.refusals for name in refusal.names}
         where = f"{path} [{self.section}]"
         given: dict[str, Given] = {}
@@ -224,7 +225,7 @@ class Command(Generic[T]):
         entries = tables if isinstance(tables, list) else [tables] if tables else []
         found = [entry for entry in entries if isinstance(entry, dict) and entry.get("type") == self.kind]
         if len(found) > 1 and (key := from_words.get(self.kind_key)):
-            found = [entry for entry in found if _value_of(entry, self.kind_key) == key.texts[0]]
+            found = [entry for entry in found if str(_value_of(entry, self.kind_key)) == key.texts[0]]
         if len(found) != 1:
             number = f"{len(found)} tables" if found else "no table"
             raise UsageError(f'{path}: {number} [[{self.section}]] with type = "{self.kind}"; it needs exactly one')

@@ -42,7 +42,7 @@ COMMAND = Command(
             Address.parse_peer,
         ),
         Option(("--host", "--web-host"), "where to serve pages", default="127.0.0.1"),
-        Option(("--port", "-p", "--web-port"), "where to serve pages", whole_number(minimum=0), default=8081),
+        Option(("--port", "-p", "--web-port"), "where to serve pages", whole_number(0, 65535), default=8081),
         Option(
             ("--token",),
             "what readers must know, and whoever acts; drawn and printed where other hosts can reach the pages",
