@@ -4,64 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from scaler import Client, ScalerFuture
-from scaler_protocol.addresses import Address
-from scaler_protocol.monitoring import MonitorStatus
-from scaler_ui.listening import Listening
+from scaler import Client
 from support.fault_tasks import step
-from support.faults import Service, Services
+from support.faults import Service
+from support.fleets import Fleet, numbers
 from support.gates import SECONDS
 from support.processes import Watched, command_line, descendants
 from support.waiting import wait_until
-
-COOLDOWN = "--scale-down-cooldown-seconds"
-
-
-class Fleet(Services):
-    """A scheduler with worker managers, and what its monitor says of them."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, COOLDOWN, "1")
-        self._listening = Listening(Address.parse(self.address).beside(2))
-
-    def add_manager(self, workers: int, *words: str, id: str = "local") -> Service:
-        """Start a manager of this host's kind; returns when it is connected."""
-        log = self.folder / f"manager-{len(self.started)}.log"
-        manager = Service(
-            log,
-            "scaler_worker.managers.main",
-            "baremetal_native",
-            self.address,
-            "-wmi",
-            id,
-            "-mtc",
-            str(workers),
-            *words,
-        )
-        self.started.append(manager)
-        wait_until(lambda: "connected to the scheduler" in manager.said() or manager.process.poll() is not None)
-        return manager
-
-    def wait_status(self, condition: Callable[[MonitorStatus], object], what: str) -> MonitorStatus:
-        """The first status of which the condition holds."""
-
-        def holds() -> bool:
-            self._listening.look()
-            status = self._listening.model.status
-            return status is not None and bool(condition(status))
-
-        wait_until(holds, what)
-        assert self._listening.model.status is not None
-        return self._listening.model.status
-
-    def close(self) -> None:
-        self._listening.close()
-        super().close()
 
 
 @pytest.fixture
@@ -75,11 +29,6 @@ def units_of(manager: Service) -> list[int]:
     """The agents that a manager has started."""
     children = [pid for pid in descendants(manager.pid) if "--unit-id" in command_line(pid)]
     return [pid for pid in children if not any(pid in descendants(other) for other in children if other != pid)]
-
-
-def numbers(futures: Sequence[ScalerFuture[tuple[int, int]]]) -> list[int]:
-    """What the calls of `step` were given, as they have come back."""
-    return sorted(future.result(SECONDS)[0] for future in futures)
 
 
 def test_the_fleet_follows_the_load_and_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:

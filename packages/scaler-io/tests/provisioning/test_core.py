@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -228,6 +228,22 @@ def test_units_that_end_before_they_join_back_off(provider: Provider) -> None:
     assert len(provider.units) > started, "it tries again"
 
 
+def test_units_that_their_provider_takes_back_are_replaced_at_once(provider: Provider) -> None:
+    provider.want(4)
+    provider.units["grid-a-1"] = UnitReport(UnitPhase.RECLAIMED, "preempted")
+    provider.later(1.5)
+    assert provider.units.keys() == {"grid-a-1", "grid-a-2", "grid-a-3"}
+    assert provider.status is not None and (provider.status.failure, provider.status.paused_seconds) == ("", 0)
+    assert "unit grid-a-1 was reclaimed by its provider: preempted" in provider.logs[-1]
+
+
+def test_a_start_may_be_accepted_in_part(provider: Provider) -> None:
+    provider.want(4)
+    provider.units.clear()
+    provider.handle(UnitsStarted(("grid-a-1", "grid-a-2"), ("grid-a-1",), "no quota"))
+    assert provider.status is not None and "1 of 2 units could not be started: no quota" in provider.status.failure
+
+
 def test_units_that_never_join_are_stopped(provider: Provider) -> None:
     provider.want(2)
     provider.run_all()
@@ -395,9 +411,7 @@ class AnyOrder(RuleBasedStateMachine):
         provider.refusal = ""
         provider.handle(StopRequested())
         provider.later(200.0)
-        alive: Mapping[str, UnitReport] = {
-            name: unit for name, unit in provider.units.items() if unit.phase is not UnitPhase.ENDED
-        }
+        alive = [name for name, unit in provider.units.items() if not unit.phase.has_ended]
         assert provider.code == 0 and not alive
 
 

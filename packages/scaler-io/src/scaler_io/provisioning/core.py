@@ -265,7 +265,7 @@ class ManagerCore:
             self._log(self._failure, logging.WARNING)
             return
         for name, report in event.units.items():
-            if name not in self._units and report.phase is not UnitPhase.ENDED:
+            if name not in self._units and not report.phase.has_ended:
                 self._adopt(name, report, now)
         for unit in list(self._units.values()):
             self._compare(unit, event.units.get(unit.name), event.asked_at, now)
@@ -281,7 +281,10 @@ class ManagerCore:
         if report is None:
             if unit.accepted and unit.requested_at + self._config.visible_seconds < asked_at:
                 self._forget(unit, "it has ended", now)
-        elif report.phase is UnitPhase.ENDED:
+        elif report.phase is UnitPhase.RECLAIMED:
+            self._log(f"unit {unit.name} was reclaimed by its provider: {report.reason or 'no reason given'}")
+            del self._units[unit.name]
+        elif report.phase.has_ended:
             self._forget(unit, report.reason or "it has ended", now)
         elif report.phase is UnitPhase.RUNNING and unit.state is _State.REQUESTED:
             self._enter(unit, _State.UP, now)

@@ -16,6 +16,13 @@ class UnitPhase(Enum):
     RUNNING = "running"
     ENDED = "ended"
     """It has ended. Providers may report it for a while, or not at all."""
+    RECLAIMED = "reclaimed"
+    """It has ended because its host failed or was needed for others (preemption, spot): no reason to pause starts."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the unit is no more."""
+        return self in (UnitPhase.ENDED, UnitPhase.RECLAIMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,8 @@ class Provisioner(Protocol):
     def start(self, units: Sequence[str], offer: int) -> Sequence[str]:
         """Ask for units with these names; returns the names of those that the provider has accepted.
 
-        A unit that fails later is reported by `list_units`. A name that is asked for twice must not start two units.
+        If only some are, ProvisionerError names them and the reason. A unit that fails later is reported by
+        `list_units`. A name that is asked for twice must not start two units.
         """
         ...
 

@@ -13,6 +13,7 @@ from scaler_io.service.process import main_guard
 PROGRAM: Final = "scaler_worker_manager"
 KINDS: Final[Mapping[str, str]] = {
     "baremetal_native": "native",
+    "slurm": "slurm",
     "aws_raw_ecs": "aws_ecs",
     "aws_hpc": "aws_batch",
     "orb_aws_ec2": "aws_ec2",
