@@ -146,7 +146,7 @@ class _Reader:
         for id, count in Counter(ids).items():
             if count > 1:
                 raise UsageError(f"{self._path} [[worker_manager]]: {count} have the worker_manager_id {id!r}")
-        if len(ids) < len(tables):
+        if len(ids) < len(tables) and len(tables) > 1:
             raise UsageError(f"{self._path} [[worker_manager]]: one has no worker_manager_id")
         for table in tables:
             self._read_manager(table)
@@ -198,10 +198,8 @@ class _Reader:
         try:
             return command.parse([*words, self._config])
         except ValueError as error:
-            text = str(error)
-            raise UsageError(
-                text if str(self._path) in text else f"{self._path} [{command.section}]: {text}"
-            ) from error
+            place = "" if str(self._path) in str(error) else f"{self._path} [{command.section}]: "
+            raise UsageError(f"{place}{error}") from error
 
     @property
     def _config(self) -> str:
