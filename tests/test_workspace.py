@@ -77,6 +77,7 @@ COVERED_BY = {
     "scaler_worker/forking": "packages/scaler-worker/tests/agent/test_shell.py",
     "scaler_worker/ipc": "packages/scaler-worker/tests/ipc/test_frames.py",
     "scaler_worker/managers": "packages/scaler-worker/tests/managers/test_native.py",
+    "scaler_worker/symphony": "packages/scaler-worker/tests/symphony/test_proxy_agent.py",
     "scaler_worker/worker": "packages/scaler-worker/tests/worker/test_runner.py",
 }
 """Modules and folders to the test that covers what has no test module of its own there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -163,7 +164,12 @@ class AgentProcess:
     """A real `scaler_cluster`."""
 
     def __init__(
-        self, address: Address, log: Path, *options: str, program: Sequence[str] = ("-m", "scaler_worker")
+        self,
+        address: Address,
+        log: Path,
+        *options: str,
+        program: Sequence[str] = ("-m", "scaler_worker"),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._log = log
         with log.open("wb") as out:
@@ -173,6 +179,7 @@ class AgentProcess:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
         self.pid = self.process.pid
 

@@ -17,6 +17,7 @@ KINDS: Final[Mapping[str, str]] = {
     "aws_raw_ecs": "aws_ecs",
     "aws_hpc": "aws_batch",
     "orb_aws_ec2": "aws_ec2",
+    "symphony": "symphony",
 }
 """The module of each kind, with its COMMAND and `run`. They are imported when they are chosen."""
 REFUSED_KINDS: Final[Mapping[str, str]] = {

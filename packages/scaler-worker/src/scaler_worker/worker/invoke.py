@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import CoroutineType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scaler_client.calls.part_encoding import read_parts
 from scaler_client.payloads import pickles
@@ -43,20 +43,41 @@ Classes = Mapping[str, type]
 """Classes that were defined with a function, by id."""
 Invoker = Callable[[Buffer], tuple[int, Payload]]
 """Runs an encoded call; returns status and payload. Never raises."""
+LoadCall = Callable[[Any], tuple[Sequence[Any], Mapping[str, Any]]]
+"""Reads an encoded call; returns arguments and keywords. Raises what loading raises."""
+
+
+class LoadedFunction(NamedTuple):
+    """A function, and how its calls, results and exceptions are encoded."""
+
+    function: Callable[..., Any]
+    encoding: int
+    load_call: LoadCall
+    dump: Callable[[Any], Payload]
+    classes: Classes
+
+
+def load_function(definition: Definition) -> LoadedFunction:
+    """Load the function of a definition; raises DeserializeError naming what cannot be loaded."""
+    encoding = definition.encoding
+    with defining() as classes:
+        if encoding == Encoding.PARTS:
+            return _load_with_parts(definition, classes)
+        function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
+    if encoding == Encoding.JSON:
+        return LoadedFunction(function, encoding, _load_json, _dump_json, classes)
+    return LoadedFunction(function, encoding, pickles.load, dump_value, classes)
 
 
 def load_invoker(definition: Definition, finish: Await) -> Invoker:
-    """Load the function of a definition; raises DeserializeError naming what cannot be loaded.
+    """Load the function of a definition as an Invoker; raises DeserializeError naming what cannot be loaded.
 
     If a call returns a coroutine, `finish` runs it.
     """
-    with defining() as classes:
-        if definition.encoding == Encoding.PARTS:
-            return _parts_invoker(definition, finish, classes)
-        function = load_named(definition.name) if not definition.body else _load(definition, pickle.loads)
-    if definition.encoding == Encoding.JSON:
-        return _invoker(function, _load_json, _dump_json, _raised_as_json, finish, classes)
-    return _pickle_invoker(function, finish, classes)
+    loaded = load_function(definition)
+    if loaded.encoding == Encoding.PICKLE:
+        return _pickle_invoker(loaded.function, finish, loaded.classes)
+    return _invoker(loaded, finish)
 
 
 def load_named(name: str) -> Callable[..., Any]:
@@ -89,48 +110,43 @@ def _pickle_invoker(function: Callable[..., Any], finish: Await, classes: Classe
         try:
             args, kwargs = loads(call)
         except BaseException as error:
-            return _not_loaded(error)
+            return not_loaded(error)
         try:
             value = function(*args, **kwargs)
             if type(value) is CoroutineType:
                 value = finish(value)
         except BaseException as error:
-            return _raised(error)
+            return _raised(error, Encoding.PICKLE)
         if type(value) in _PLAIN and not pickles.is_long(value):
             return Status.VALUE, dumps(value, PROTOCOL)
-        return _returned(value, dump_value)
+        return returned(value, dump_value)
 
     return run
 
 
-def _invoker(
-    function: Callable[..., Any],
-    load: Callable[[bytes], tuple[Sequence[Any], Mapping[str, Any]]],
-    dump: Callable[[Any], bytes],
-    raised: Callable[[BaseException], tuple[int, bytes]],
-    finish: Await,
-    classes: Classes,
-) -> Invoker:
+def _invoker(loaded: LoadedFunction, finish: Await) -> Invoker:
+    function, encoding, load_call, dump, classes = loaded
+
     def run(call: Buffer) -> tuple[int, Payload]:
         if class_scope.loaded or classes:
             begin(classes)
         try:
-            args, kwargs = load(bytes(call))
+            args, kwargs = load_call(call)
         except BaseException as error:
-            return _not_loaded(error)
+            return not_loaded(error)
         try:
             value = function(*args, **kwargs)
             if type(value) is CoroutineType:
                 value = finish(value)
         except BaseException as error:
-            return raised(error)
-        return _returned(value, dump)
+            return _raised(error, encoding)
+        return returned(value, dump)
 
     return run
 
 
-def _load_json(call: bytes) -> tuple[list[Any], dict[str, Any]]:
-    loaded = json.loads(call)
+def _load_json(call: Buffer) -> tuple[list[Any], dict[str, Any]]:
+    loaded = json.loads(bytes(call))
     if isinstance(loaded, list):
         return loaded, {}
     return loaded.get("args", []), loaded.get("kwargs", {})
@@ -140,16 +156,18 @@ def _dump_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def _parts_invoker(definition: Definition, finish: Await, classes: Classes) -> Invoker:
+def _load_with_parts(definition: Definition, classes: Classes) -> LoadedFunction:
     try:
         serializer = pickle.loads(definition.serializer_body)
     except BaseException as error:
         raise DeserializeError(f"the serializer could not be loaded: {headline(error)}") from error
     deserialize, body = serializer.deserialize, bytes(definition.body)
     function = load_named(definition.name) if not body else _load(definition, lambda _: deserialize(body))
-    return _invoker(
-        function, lambda call: read_parts(call, deserialize), serializer.serialize, _raised, finish, classes
-    )
+
+    def load_call(call: Buffer) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        return read_parts(bytes(call), deserialize)
+
+    return LoadedFunction(function, Encoding.PARTS, load_call, serializer.serialize, classes)
 
 
 def dump_value(value: Any) -> Payload:
@@ -159,7 +177,8 @@ def dump_value(value: Any) -> Payload:
     return pickles.dump(value)
 
 
-def _returned(value: Any, dump: Callable[[Any], Payload]) -> tuple[int, Payload]:
+def returned(value: Any, dump: Callable[[Any], Payload]) -> tuple[int, Payload]:
+    """Status and payload of a task that has returned this value."""
     try:
         payload = dump(value)
         if not isinstance(payload, Payload):
@@ -175,16 +194,25 @@ def failed(error: ScalerError) -> tuple[int, bytes]:
     return Status.FAILED, describe(error)
 
 
-def _not_loaded(error: BaseException) -> tuple[int, bytes]:
+def not_loaded(error: BaseException) -> tuple[int, bytes]:
+    """Status and payload of a task whose call could not be loaded."""
     if isinstance(error, ObjectNotFoundError | StorageLostError | HandshakeRefusedError):
         return failed(error)
     return failed(DeserializeError(f"the arguments could not be loaded: {headline(error)}"))
 
 
-def _raised(error: BaseException) -> tuple[int, bytes]:
+def _raised(error: BaseException, encoding: int) -> tuple[int, bytes]:
     if not isinstance(error, Exception):
-        return _exited(error)
-    text = _remote_traceback(error)
+        return failed(TaskExitedError(f"the task ended with {headline(error)}"))
+    return raised(error, _remote_traceback(error), encoding)
+
+
+def raised(error: Exception, text: str, encoding: int) -> tuple[int, bytes]:
+    """Status and payload of a task that has raised an exception with this traceback."""
+    if encoding == Encoding.JSON:
+        kind, _, message = headline(error).partition(": ")
+        written = {"error": kind, "message": message, "details": {"traceback": text}}
+        return Status.RAISED, json.dumps(written).encode()
     try:
         return Status.RAISED, dump_exception(error, text)
     except BaseException:
@@ -198,18 +226,6 @@ def drop_frames_of(files: Container[str], error: BaseException) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename in files:
         trace = trace.tb_next
     origin._replace(traceback=trace).give(error)
-
-
-def _raised_as_json(error: BaseException) -> tuple[int, bytes]:
-    if not isinstance(error, Exception):
-        return _exited(error)
-    kind, _, message = headline(error).partition(": ")
-    written = {"error": kind, "message": message, "details": {"traceback": _remote_traceback(error)}}
-    return Status.RAISED, json.dumps(written).encode()
-
-
-def _exited(error: BaseException) -> tuple[int, bytes]:
-    return failed(TaskExitedError(f"the task ended with {headline(error)}"))
 
 
 def _remote_traceback(error: Exception) -> str:

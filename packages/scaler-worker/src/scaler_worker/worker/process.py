@@ -312,7 +312,7 @@ class _Maintenance:
             self._functions_at = now + FUNCTION_SECONDS
         if now >= self._collect_at:
             if self._worked:
-                _collect(self._threshold)
+                collect_garbage(self._threshold)
             self._collect_at, self._worked = time.monotonic() + self._interval, False
 
 
@@ -341,7 +341,8 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _collect(threshold: int) -> None:
+def collect_garbage(threshold: int) -> None:
+    """Collect garbage, and give free memory back to the system if more than `threshold` bytes are resident."""
     gc.collect()
     with open("/proc/self/statm", "rb") as file:
         used = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

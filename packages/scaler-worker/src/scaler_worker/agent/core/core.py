@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import repeat
 from typing import Any
 
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
@@ -75,7 +74,6 @@ from scaler_worker.agent.core.result_buffer import ResultBuffer
 from scaler_worker.agent.core.snapshot import HostStats, agent_status
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
-from scaler_worker.ipc.inputs import with_inputs
 
 
 class AgentCore:
@@ -231,30 +229,12 @@ class AgentCore:
 
     def _run(self, message: Run, now: float) -> None:
         try:
-            self.in_flight.waiting.extend(self._entries(message, now))
+            self._learn(message, now)
+            self.in_flight.waiting.extend(self.functions.entries(message))
         except Exception as error:  # a fault in these tasks must not affect others
             payload = describe(ScalerError(f"the agent could not queue the task: {type(error).__name__}: {error}"))
             for run, task in enumerate(message.tasks, message.first_run):
                 self.in_flight.fail(run, task, Status.FAILED, payload)
-
-    def _entries(self, message: Run, now: float) -> list[Entry]:
-        self._learn(message, now)
-        groups = self.functions.groups(message.groups)
-        calls: Iterable[bytes] = message.calls.parts
-        flags: Iterable[int] = repeat(frames.PLAIN)
-        if message.stored or message.needs:
-            calls, flags = with_inputs(message)
-        return list(
-            zip(
-                range(message.first_run, message.first_run + len(message.tasks)),
-                message.tasks,
-                map(groups.__getitem__, message.task_groups) if message.task_groups else repeat(groups[0]),
-                calls,
-                message.attempts or repeat(1),
-                flags,
-                strict=False,
-            )
-        )
 
     def _recall(self, message: Recall, now: float) -> None:
         entries = self.in_flight.waiting.take_newest(message.count)

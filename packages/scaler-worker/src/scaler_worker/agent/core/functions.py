@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
 from scaler_protocol import limits
 from scaler_protocol.messages import Functions, Group, Run
 from scaler_worker.agent.core.generations import Generations
 from scaler_worker.agent.core.records import Entry, FunctionKind, TaskGroup
-from scaler_worker.ipc.frames import Definition
+from scaler_worker.ipc.frames import PLAIN, Definition
+from scaler_worker.ipc.inputs import with_inputs
 
 BODIES_LIMIT = 256 * 1024 * 1024
 FUNCTIONS_LIMIT = 2 * limits.HELD_FUNCTIONS
@@ -54,6 +56,25 @@ class FunctionTable:
         task_group = TaskGroup(group, kind, self._default_timeout)
         self._groups.put(group, task_group)
         return task_group
+
+    def entries(self, message: Run) -> list[Entry]:
+        """The runs of a message, in order."""
+        groups = self.groups(message.groups)
+        calls: Iterable[bytes] = message.calls.parts
+        flags: Iterable[int] = repeat(PLAIN)
+        if message.stored or message.needs:
+            calls, flags = with_inputs(message)
+        return list(
+            zip(
+                range(message.first_run, message.first_run + len(message.tasks)),
+                message.tasks,
+                map(groups.__getitem__, message.task_groups) if message.task_groups else repeat(groups[0]),
+                calls,
+                message.attempts or repeat(1),
+                flags,
+                strict=False,
+            )
+        )
 
     def learn(self, message: Run | Functions) -> None:
         """Add the bodies of a message to the cache."""
