@@ -93,7 +93,7 @@ def test_capabilities_start_the_manager_that_offers_them(fleet: Fleet) -> None:
     gifted = fleet.add_manager(2, "-pwc", "gpu=1", id="gifted")
     with Client(fleet.address) as client:
         assert client.submit_verbose(round, (3.15,), {}, capabilities={"gpu": 1}).result(SECONDS) == 3
-    assert "workers wanted" in gifted.said() and units_of(plain) == []
+    assert "1 worker wanted" in gifted.said() and units_of(plain) == []
 
 
 def test_sigterm_drains_an_agent(fleet: Fleet, tmp_path: Path) -> None:

@@ -218,4 +218,4 @@ def test_an_agent_that_brings_more_than_2_gib_starves_nobody(far: Far) -> None:
         on=far.near,
     )
     assert client.wait(10 * SECONDS) == 0, far.said("client")
-    assert "are gone" not in far.said("scheduler")
+    assert "is gone" not in far.said("scheduler")

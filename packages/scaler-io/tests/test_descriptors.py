@@ -110,4 +110,4 @@ def test_connections_beyond_the_limit_are_shut_down_and_other_files_are_not(
         os.fstat(other)
         os.close(other)
     [line] = caplog.messages
-    assert line.startswith("tcp://127.0.0.1:1: 1 connections refused") and "ulimit -n" in line
+    assert line.startswith("tcp://127.0.0.1:1: 1 connection refused") and "ulimit -n" in line

@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Final
 
+from scaler_protocol.plurals import counted
+
 if sys.platform != "win32":
     import resource
 
@@ -123,9 +125,9 @@ class ConnectionLimiter:
         if now >= self._logged_at + _LOG_SECONDS:
             self._logged_at = now
             LOGGER.warning(
-                "%s: %d connections refused: this process may have %d files open, and all but a reserve are in use; "
+                "%s: %s refused: this process may have %d files open, and all but a reserve are in use; "
                 "raise the limit with ulimit -n, or LimitNOFILE= of systemd",
-                self._address, self._refused, limit(),
+                self._address, counted(self._refused, "connection"), limit(),
             )  # fmt: skip
 
 
@@ -178,8 +180,8 @@ class SubscriptionLimiter(ConnectionLimiter):
         if now >= self._greedy_logged_at + _LOG_SECONDS:
             self._greedy_logged_at = now
             LOGGER.warning(
-                "%s: %d connections closed whose peers subscribed to more than %d topics; monitors need the empty one",
-                self._address, self._greedy, TOPICS,
+                "%s: closed %s, whose peers subscribed to more than %d topics; monitors need the empty one",
+                self._address, counted(self._greedy, "connection"), TOPICS,
             )  # fmt: skip
 
 

@@ -189,7 +189,7 @@ def test_a_peer_with_many_short_topics_is_disconnected(
     while next_frames(listener) != [HEAD, b"still"]:
         pass
     [line] = caplog.messages
-    assert line.startswith(f"monitors: 1 connections closed whose peers subscribed to more than {TOPICS} topics")
+    assert line.startswith(f"monitors: closed 1 connection, whose peers subscribed to more than {TOPICS} topics")
     greedy.disable_monitor()
     for each in (gone, greedy, listener):
         each.close()

@@ -16,6 +16,7 @@ from scaler_protocol.errors import NoWorkerError, ProtocolError, WorkerDiedError
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Group, Status, Submit
+from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
@@ -153,6 +154,28 @@ def test_user_errors_are_repeated_only_as_often_as_asked(driver: SchedulerDriver
         driver.done(agent, {task: run.first_run}, Status.RAISED, pickle.dumps(ValueError()))
     assert attempts == [1, 2, 3]
     assert driver.outcomes(client)[task][0] == Status.RAISED
+
+
+@pytest.mark.parametrize("loss", [PeerLost("killed"), PeerLost("it ends", farewell=True)])
+def test_runs_that_were_given_up_on_a_worker_are_counted_and_queued_ones_are_not(
+    driver: SchedulerDriver, loss: PeerLost
+) -> None:
+    client, agent = driver.client(), driver.agent()
+    running, queued = driver.submit(client, 2)
+    given = driver.runs(agent) | driver.runs(agent)
+    driver.feed(
+        agent,
+        messages.AgentStatus(
+            names=("w",), pids=(1,), states=(2,), runs=(given[running],), cpus=(0,), rsses=(0,), queues=(0,)
+        ),
+        Resized(0),
+        loss,
+    )
+    again = driver.agent(b"again", workers=2)
+    attempts: dict[int, int] = {}
+    for run in driver.take(again, messages.Run):
+        attempts.update(zip(run.tasks, run.attempts or [1] * len(run.tasks), strict=True))
+    assert attempts == {running: 2, queued: 1}
 
 
 def test_the_outcome_of_a_run_given_up_for_lost_counts_if_it_is_first(driver: SchedulerDriver) -> None:

@@ -133,6 +133,10 @@ def test_a_run_that_comes_back_with_its_agent_was_not_lost(driver: SchedulerDriv
         driver.feed(agent, PeerJoined(hello, False))
         assert not driver.runs(agent), "it is still to say what it runs"
         driver.feed(agent, messages.Reconcile(running=(task,), runs=(run,)))
+    driver.feed(agent, PeerLost("it ends", farewell=True))
+    driver.agent(b"other")
+    assert [list(again.attempts) for again in driver.take(b"other".ljust(16, b"."), messages.Run)] == [[2]]
+    driver.agent(agent.rstrip(b"."), peer_incarnation=driver.incarnation)
     driver.done(agent, {task: run})
     assert driver.outcomes(client) == {task: (Status.VALUE, b"r")}
 

@@ -101,7 +101,7 @@ def test_that_storage_is_full_is_told_once_though_objects_come_and_go() -> None:
         told += [effect.text for effect in server.core.settle(server.now) if isinstance(effect, Log)]
     assert len(told) == 1 and told[0].startswith("storage is full: ")
     [counted] = [effect.text for effect in server.core.settle(60.0) if isinstance(effect, Log)]
-    assert counted.startswith("storage is full: 9 more objects were refused in 60 s, ")
+    assert counted.startswith("storage is full: refused 9 more objects in 60 s, ")
 
 
 def test_operators_see_figures_and_nobody_else_does() -> None:

@@ -30,7 +30,7 @@ def test_the_first_refusal_is_told_and_the_others_are_counted() -> None:
     due = lines.fullness.due()
     assert due == 5.0 + REPEAT_SECONDS
     lines.fullness.settle(due)
-    more = f"storage is full: 9 more objects were refused in 60 s, the last: no room; {REMEDY}"
+    more = f"storage is full: refused 9 more objects in 60 s, the last: no room; {REMEDY}"
     assert lines.texts == [FIRST, more]
     assert lines.fullness.due() == due + REPEAT_SECONDS
 

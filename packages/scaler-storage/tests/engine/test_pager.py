@@ -540,7 +540,7 @@ def test_a_removed_segment_directory() -> None:
     server.segments.removed = True
     server.now += LOOK_SECONDS
     server.settle()
-    assert "was removed by another program" in server.logs[-1] and "1 objects are lost" in server.logs[-1]
+    assert "was removed by another program" in server.logs[-1] and "lost 1 object. " in server.logs[-1]
     assert not server.mapped(server.map(FAR, NAMES[0])).found and server.answers[pinned]
     assert "no segment" in str(server.seal(BOB, NAMES[2], "2")) and server.answers[writing]
     server.now += 100 * LOOK_SECONDS

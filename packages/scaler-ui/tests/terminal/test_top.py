@@ -142,7 +142,7 @@ def test_details_of_the_worker_that_is_pointed_at(listening: Listening) -> None:
 def test_why_a_task_waits_and_what_happened(listening: Listening, publications: Publications) -> None:
     said = TaskEvents(
         text_times=(1000.0, 1001.0), text_levels=(20, 30), text_tasks=(0, 1),
-        texts=("2 workers of vm connected", "a run was lost: Worker[0] was killed by SIGKILL; last words:\nFatal"),
+        texts=("agent vm (2 workers) connected", "a run was lost: Worker[0] was killed by SIGKILL; last words:\nFatal"),
     )  # fmt: skip
     listening.model.take(said, 50.0)
 
@@ -154,7 +154,7 @@ def test_why_a_task_waits_and_what_happened(listening: Listening, publications: 
         await pilot.press("e")
         newest, first = text(app, "details").splitlines()
         assert newest.endswith("task 1: a run was lost: Worker[0] was killed by SIGKILL; last words:")
-        assert first.endswith("2 workers of vm connected")
+        assert first.endswith("agent vm (2 workers) connected")
         await pilot.press("e")
         assert not app.query_one("#details").display
 

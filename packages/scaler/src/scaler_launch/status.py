@@ -13,6 +13,7 @@ from scaler_io.service.cli import Command
 from scaler_io.service.options import Option, positive_seconds, whole_number
 from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.plurals import counted
 from scaler_ui.listening import Listening, NoStatusError
 from scaler_ui.model.model import MonitorModel
 
@@ -84,13 +85,12 @@ def wait(words: Sequence[str]) -> int:
         until = listening.now + options.timeout_seconds
         while workers(status) < options.workers:
             if listening.now >= until:
-                print(
-                    f"scaler wait: {workers(status)} of {options.workers} workers after {options.timeout_seconds:g} s"
-                )
+                wanted = counted(options.workers, "worker")
+                print(f"scaler wait: {workers(status)} of {wanted} after {options.timeout_seconds:g} s")
                 return 1
             listening.step()
             status = listening.model.status or status
-    print(f"{workers(status)} workers are connected")
+    print(f"connected: {counted(workers(status), 'worker')}")
     return 0
 
 

@@ -19,6 +19,7 @@ from scaler_io.objects.replicas import Replica, Replicas
 from scaler_protocol.errors import ObjectRefusedError, ScalerError
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import Reference
+from scaler_protocol.plurals import counted
 from scaler_protocol.storage import DropReplicas, FetchReplica, RegisterReplicaServer
 
 LOGGER: Final = logging.getLogger("scaler")
@@ -76,7 +77,7 @@ class ReplicaServer:
             return []
         self._unannounced = self._logged = False
         if registrations:
-            LOGGER.info("%d replicas are kept on this host", len(registrations))
+            LOGGER.info("this host keeps %s", counted(len(registrations), "replica"))
         return [RegisterReplicaServer(host), *registrations]
 
     def _retry_later(self, now: float, error: OSError) -> None:

@@ -45,6 +45,7 @@ from scaler_io.provisioning.events import (
 )
 from scaler_io.provisioning.provisioner import OfferSpec, UnitPhase, UnitReport
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.plurals import counted
 
 START_BATCH: Final = 100
 """Most units of one start."""
@@ -211,7 +212,7 @@ class ManagerCore:
     def _desired_workers(self, message: DesiredWorkers, now: float) -> None:
         if len(message.workers) == len(self._config.offers):
             if self._desired != tuple(message.workers):
-                self._log(f"{sum(message.workers)} workers wanted: {message.reason}")
+                self._log(f"{counted(sum(message.workers), 'worker')} wanted: {message.reason}")
             self._desired = tuple(message.workers)
         for name, state in zip(message.units, message.unit_states, strict=True):
             unit = self._units.get(name)
@@ -248,7 +249,7 @@ class ManagerCore:
         missing = len(event.asked) - len(accepted)
         if missing:
             reason = event.failure or "the provider gave no reason"
-            self._fail(f"{missing} of {len(event.asked)} units could not be started: {reason}", now)
+            self._fail(f"{missing} of {counted(len(event.asked), 'unit')} could not be started: {reason}", now)
         self._list_at = min(self._list_at, now + self._config.poll_seconds)
 
     def _stopped(self, event: UnitsStopped, now: float) -> None:

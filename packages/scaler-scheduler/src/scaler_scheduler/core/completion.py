@@ -11,6 +11,7 @@ from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Ended, Release, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.plurals import counted
 from scaler_protocol.profiles import NO_PROFILE, profile_at
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.dependencies import Dependencies
@@ -120,7 +121,7 @@ class Completion:
             run = report.runs[position]
             if self._recovery.keeps(agent, task, run, status):
                 return
-            record = self._reclaim(agent, task, run, status)
+            record = self._claim_late(agent, task, run, status)
             if record is None:
                 self._drop(agent, report, position, stored, now)
                 return
@@ -136,9 +137,9 @@ class Completion:
         if status == Status.LOST:
             status, payload = Status.FAILED, self._lost_too_often(record, payload)
         profile = profile_of(report, position)
-        self.settle(record, status, payload, now, stored=stored, profile=profile, agent_name=report.agent)
+        self.end(record, status, payload, now, stored=stored, profile=profile, agent_name=report.agent)
 
-    def _reclaim(self, agent: AgentRecord, task: int, run: int, status: int) -> TaskRecord | None:
+    def _claim_late(self, agent: AgentRecord, task: int, run: int, status: int) -> TaskRecord | None:
         """The task of a run that was given up as lost, if this outcome counts for it: it has no other outcome yet."""
         record = self._state.find(task)
         if record is None or record.state in (DONE, GONE):
@@ -174,6 +175,7 @@ class Completion:
         if status == Status.LOST:
             extra = record.more()
             extra.lost_runs += 1
+            extra.earlier_runs += 1
             self._state.event_log.lost_runs += 1
             again = extra.lost_runs < self._state.config.lost_run_limit
         elif status == Status.RAISED:
@@ -181,6 +183,7 @@ class Completion:
             again = extra is not None and extra.raised_runs < record.group.group.retries
             if again:
                 extra.raised_runs += 1
+                extra.earlier_runs += 1
         else:
             again = status == Status.CANCELLED  # the agent was shutting down, and the task is still wanted
         if again:
@@ -192,9 +195,11 @@ class Completion:
     def _lost_too_often(self, record: TaskRecord, payload: bytes) -> bytes:
         error = restore(payload)
         runs = record.extra.lost_runs if record.extra else 1
-        return describe(WorkerDiedError(f"{error} ({runs} runs lost; that is the limit)", **error.details, runs=runs))
+        return describe(
+            WorkerDiedError(f"{error} ({counted(runs, 'run')} lost; that is the limit)", **error.details, runs=runs)
+        )
 
-    def settle(
+    def end(
         self,
         record: TaskRecord,
         status: int,
@@ -207,7 +212,7 @@ class Completion:
     ) -> None:
         """The task has ended: send the outcome to its owner and its dependents, and end its nested tasks."""
         outcome = (status, payload, stored)
-        self._end(record, outcome, now, profile, agent_name)
+        self._mark_ended(record, outcome, now, profile, agent_name)
         self._fail_dependents(self.dependencies.ended(record, outcome, now), outcome, agent_name, now)
 
     def _fail_dependents(self, failed: list[TaskRecord], outcome: Outcome, agent_name: str, now: float) -> None:
@@ -219,10 +224,10 @@ class Completion:
                 self._state.leave_agent(record)
                 record.state = HELD
             if record.state == HELD:
-                self._end(record, outcome, now, NO_PROFILE, agent_name, shared=True)
+                self._mark_ended(record, outcome, now, NO_PROFILE, agent_name, shared=True)
                 failed += self.dependencies.ended(record, outcome, now)
 
-    def _end(
+    def _mark_ended(
         self, record: TaskRecord, outcome: Outcome, now: float, profile: bytes, agent_name: str, *, shared: bool = False
     ) -> None:
         record.state, record.call = DONE, b""
@@ -247,7 +252,7 @@ class Completion:
         """A task that is not on an agent ends with an error of the scheduler."""
         if record.state == WAITING:
             self._state.waiting.discard(record)
-        self.settle(record, Status.FAILED, describe(error), now)
+        self.end(record, Status.FAILED, describe(error), now)
 
     def fail_runs(self, agent: AgentRecord, runs: Iterable[int], error: ScalerError, now: float) -> None:
         """Runs that could not be sent to their agent, and never can be: fail their tasks."""
@@ -279,6 +284,7 @@ class Completion:
     def agent_lost(self, agent: AgentRecord, reason: str, now: float, *, charged: bool = True) -> None:
         """An agent is gone: its tasks run elsewhere. Runs that may have ended it are charged or suspected."""
         blamed = blame(agent) if charged else NOBODY
+        on_workers = agent.on_workers()
         records, agent.runs = list(agent.runs.values()), {}
         agent.blocked.clear()
         again = []
@@ -291,6 +297,9 @@ class Completion:
             extra = record.more()
             extra.given_up.append((record.run, agent.peer))
             self._state.event_log.lost_runs += record.run in blamed.running
+            if record.run in on_workers:
+                extra.earlier_runs += 1
+                extra.counted = record.run
             if record.run in blamed.charged:
                 extra.lost_runs += 1
                 extra.charged, extra.suspect = record.run, True

@@ -1,7 +1,7 @@
 """SchedulerCore: which task runs where, and which messages report it. Events in, effects out, no IO.
 
-A task is WAITING in a lane, HELD while inputs or its function's bytes are missing, ASSIGNED to an agent, DONE once its
-owner was sent the outcome, GONE when it is no longer wanted:
+A task is WAITING in a lane, HELD while it lacks inputs, function bytes or its call, or is a suspect without an agent of
+its own, ASSIGNED to an agent, DONE once its owner was sent the outcome, GONE when it is no longer wanted:
 
     Submit ─▶ WAITING ◀──inputs, function bytes── HELD        Cancel, owner or parent ended: any ─▶ GONE
                  │ ▲
@@ -34,6 +34,7 @@ from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
+from scaler_protocol.plurals import counted
 from scaler_protocol.storage import DeleteObjects
 from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
 from scaler_scheduler.core.completion import Completion
@@ -220,7 +221,7 @@ class SchedulerCore:
             self._dispatch.joined(agent, now)
             self._managers.agent_changed(agent, UnitState.JOINED)
             self._worker_queries.answer()
-            self.state.log(f"{hello.workers} workers of {hello.name or hello.host} connected")
+            self.state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
         if hello.role in (Role.CLIENT, Role.AGENT) and hello.peer_incarnation not in (0, self.state.incarnation):
             self._recovery.open(now)
 
@@ -241,7 +242,7 @@ class SchedulerCore:
         self._managers.agent_changed(agent, UnitState.GONE)
         self._dispatch.left(agent)
         self._recovery.agent_left(agent, now)
-        text = f"{agent.workers} workers of {agent.name or agent.host} are gone: {reason}"
+        text = f"agent {agent.name or agent.host} is gone: {reason}"
         self.state.log(text, logging.WARNING if charged else logging.INFO)
         self._completion.agent_lost(agent, reason, now, charged=charged)
         for session in [session for session in self.state.sessions.values() if session.peer == peer]:
@@ -273,7 +274,9 @@ class SchedulerCore:
         """Workers of an agent were drained or added."""
         agent = self._agent(peer)
         if event.workers != agent.workers:
-            self.state.log(f"{agent.name or agent.host} has {event.workers} workers, {agent.workers} before")
+            self.state.log(
+                f"agent {agent.name or agent.host} has {counted(event.workers, 'worker')}, {agent.workers} before"
+            )
         if not event.workers and agent.workers:
             self._managers.agent_changed(agent, UnitState.DRAINING)
         agent.workers = event.workers

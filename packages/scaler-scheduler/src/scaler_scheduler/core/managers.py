@@ -20,6 +20,7 @@ from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import CapabilityError, ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.operations import Drain
+from scaler_protocol.plurals import counted
 from scaler_scheduler.core.demand import DemandCounter
 from scaler_scheduler.core.records import AgentRecord
 from scaler_scheduler.core.state import SchedulerState
@@ -29,7 +30,7 @@ from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, Offer, 
 DECIDE_SECONDS = 1.0
 """Interval between decisions of the policy."""
 ARRIVAL_SECONDS = 0.1
-"""After tasks have begun to wait, the policy decides at least this soon."""
+"""After tasks have begun to wait, the policy decides within this time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -183,7 +184,7 @@ class Managers:
             if target.workers is not None:
                 if target.workers != manager.desired:
                     self._state.log(
-                        f"worker manager {manager.id}: {sum(target.workers)} workers wanted,"
+                        f"worker manager {manager.id}: {counted(sum(target.workers), 'worker')} wanted,"
                         f" {manager.joined} joined, {manager.starting} starting: {target.reason}"
                     )
                     manager.desired, manager.reason = target.workers, target.reason
@@ -259,7 +260,7 @@ class Managers:
     def drain(self, agent: AgentRecord, reason: str) -> None:
         """Have an agent finish its runs, hand over what it keeps, and leave."""
         self._state.send(agent.peer, Drain(agent.number, 0))
-        self._state.log(f"{agent.name or agent.host} is drained: {reason}")
+        self._state.log(f"agent {agent.name or agent.host} is told to drain: {reason}")
         agent.workers = 0
         self.agent_changed(agent, UnitState.DRAINING)
 

@@ -42,7 +42,7 @@ class Operators:
                 self._state.event_log.not_found += 1
                 continue
             self._completion.take_back(record)
-            self._completion.settle(record, Status.CANCELLED, b"", now)
+            self._completion.end(record, Status.CANCELLED, b"", now)
             self._state.event_log.add_text(logging.WARNING, f"{self._names[peer]} cancelled it", task)
 
     def drain(self, peer: bytes, event: Drain, now: float) -> None:

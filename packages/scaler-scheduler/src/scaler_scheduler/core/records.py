@@ -22,7 +22,7 @@ class TaskState(IntEnum):
     WAITING = 0
     """In a lane, ready to run."""
     HELD = 1
-    """Not in a lane: it lacks inputs or the bytes of its function."""
+    """Not in a lane: it lacks inputs, function bytes or its call, or is a suspect without an agent of its own."""
     ASSIGNED = 2
     """An agent has it, queued or running."""
     DONE = 3
@@ -208,6 +208,10 @@ class TaskExtra:
     given_up: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=GIVEN_UP_RUNS))
     """Runs lost with their agents, with the agents' identities; an agent may come back with its run."""
     raised_runs: int = 0
+    earlier_runs: int = 0
+    """Runs that were on a worker before the task was queued again, whether they are charged to it or not."""
+    counted: int = 0
+    """The last of these that was given up with its agent; discounted if the agent comes back with it."""
     missing_inputs: int = 0
     """Inputs that have not arrived."""
     inputs: dict[int, tuple[bytes, bool] | None] = field(default_factory=dict)
@@ -255,10 +259,7 @@ class TaskRecord:
     @property
     def attempt(self) -> int:
         """The number of the current (or next) run, from 1."""
-        extra = self.extra
-        if extra is None:
-            return 1
-        return 1 + extra.lost_runs + extra.shared_losses + extra.raised_runs
+        return 1 + (self.extra.earlier_runs if self.extra is not None else 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -278,7 +279,7 @@ class AgentRecord:
     load: float = 0.0
     """Expected seconds of its runs, and of tasks planned for it."""
     window: int = 0
-    """Slow start: most unfinished runs; doubles as runs end."""
+    """Slow start: most unfinished runs; grows by one with each result."""
     released: list[int] = field(default_factory=list)
     recalling: bool = False
     resuming: bool = False
@@ -296,7 +297,7 @@ class AgentRecord:
     number: int = 0
     """The number that monitors know it by."""
     status: AgentStatus | None = None
-    """Its last report, which came at `heard`."""
+    """Its last report, which came at `reported_at`."""
     reported_at: float = 0.0
     manager: str = ""
     """The id of the worker manager that started it, or empty."""
@@ -316,6 +317,8 @@ class AgentRecord:
     def on_workers(self) -> set[int]:
         """Runs that are probably on a worker: blocked and reported ones, then the oldest dispatched since."""
         likely = [run for run in self.runs if run in self.running and run not in self.blocked]
+        if self.is_draining:
+            return self.blocked.union(likely)
         likely += [run for run in self.runs if run >= self.first_unreported and run not in self.blocked]
         return self.blocked.union(likely[: self.workers])
 

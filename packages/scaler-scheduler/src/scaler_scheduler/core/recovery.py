@@ -133,6 +133,9 @@ class Recovery:
             if extra.charged == run:
                 extra.lost_runs -= 1  # it was not lost
                 extra.charged = 0
+            if extra.counted == run:
+                extra.earlier_runs -= 1
+                extra.counted = 0
         self._set_running(agent, record, run)
         return True
 

@@ -13,7 +13,7 @@ from scaler_scheduler.scaling.filling import Room
 from scaler_scheduler.scaling.rules import Rule
 
 OfferKey = tuple[str, int, WorkerClass, int]
-"""Manager, position among its offers, worker class, unit size: an offer that is another one than before is unknown."""
+"""Manager, position among its offers, worker class, unit size; if any of these changes, the offer has no history."""
 
 UNLIMITED = 1 << 40
 """Workers: more than any cluster has."""

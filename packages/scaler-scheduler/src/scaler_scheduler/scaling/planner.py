@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from scaler_protocol.plurals import counted
 from scaler_scheduler.requirements import Requirement
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Demand, Manager, Target
 from scaler_scheduler.scaling.control_law import COOLDOWN_SECONDS, TARGET_SECONDS, keep_seconds
 from scaler_scheduler.scaling.filling import Room, UnitBin, pour
 from scaler_scheduler.scaling.fleet import Fleet, ManagerBudget, Need, OfferHistory, OfferKey, Supply
-from scaler_scheduler.scaling.reasons import counted, notes
+from scaler_scheduler.scaling.reasons import notes
 from scaler_scheduler.scaling.rules import Rule
 
 
@@ -37,7 +38,7 @@ class Aim(Protocol):
         ...
 
 
-class FollowingPolicy:
+class LawPolicy:
     """Gives each manager the workers that its share of the needs takes."""
 
     def __init__(
@@ -110,8 +111,9 @@ class FollowingPolicy:
         workers = []
         for supply in supplies:
             total, more, history = supply.total, ordered[supply], supply.history
-            level = total + more if more or history.first_seen == now else kept[supply]
-            peak = history.peak.add(level, now, keep_seconds(self._cooldown, manager.startup_seconds))
+            is_new = history.first_seen == now
+            needed = total + more if more or is_new else kept[supply]
+            peak = history.peak.add(needed, now, keep_seconds(self._cooldown, manager.startup_seconds))
             workers.append(total + more if more else min(total, peak))
         _shrink(workers, supplies, budget.limit - budget.reserved)
         summary = self._aim.summary(snapshot.demands, manager)

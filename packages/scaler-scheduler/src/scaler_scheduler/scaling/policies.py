@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from scaler_protocol.plurals import counted
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Demand, Manager, ScalingPolicy, Target
 from scaler_scheduler.scaling.control_law import COOLDOWN_SECONDS, TARGET_SECONDS, outstanding_seconds
 from scaler_scheduler.scaling.fleet import Fleet, Need
-from scaler_scheduler.scaling.planner import FollowingPolicy
-from scaler_scheduler.scaling.reasons import can_run, counted
+from scaler_scheduler.scaling.planner import LawPolicy
+from scaler_scheduler.scaling.reasons import can_run
 from scaler_scheduler.scaling.rules import Rule
 
 PolicyFactory = Callable[[str, float], ScalingPolicy]
@@ -43,7 +44,7 @@ class EachRequirement:
         ]
 
     def summary(self, demands: Sequence[Demand], manager: Manager) -> str:
-        """The work that the manager can do, whoever does it."""
+        """The outstanding work that this manager's workers could do, even if others get it."""
         return _summary_of_work(demands, manager)
 
 
@@ -67,7 +68,7 @@ class WholeCluster:
         return [*firsts, rest]
 
     def summary(self, demands: Sequence[Demand], manager: Manager) -> str:
-        """The work that the manager can do, whoever does it."""
+        """The outstanding work that this manager's workers could do, even if others get it."""
         return _summary_of_work(demands, manager)
 
 
@@ -96,24 +97,24 @@ def static(argument: str, cooldown_seconds: float) -> ScalingPolicy:
     """`scaling=static:N`: N workers in all, shared by the managers."""
     if not argument.isascii() or not argument.isdigit():
         raise ValueError(f"static:{argument} lacks a number of workers: write static:N, like static:4")
-    return FollowingPolicy(FixedNumber(int(argument)), cooldown_seconds=cooldown_seconds)
+    return LawPolicy(FixedNumber(int(argument)), cooldown_seconds=cooldown_seconds)
 
 
 def vanilla(argument: str = "", cooldown_seconds: float = COOLDOWN_SECONDS) -> ScalingPolicy:
     """`scaling=vanilla`: workers for all work, evenly from all managers."""
     _refuse_argument("vanilla", argument)
-    return FollowingPolicy(WholeCluster(), cooldown_seconds=cooldown_seconds)
+    return LawPolicy(WholeCluster(), cooldown_seconds=cooldown_seconds)
 
 
 def capability(argument: str, cooldown_seconds: float) -> ScalingPolicy:
     """`scaling=capability`: workers for each requirement, from the managers that offer what it takes."""
     _refuse_argument("capability", argument)
-    return FollowingPolicy(EachRequirement(), cooldown_seconds=cooldown_seconds)
+    return LawPolicy(EachRequirement(), cooldown_seconds=cooldown_seconds)
 
 
 def waterfall(rules: Mapping[str, Rule], cooldown_seconds: float) -> ScalingPolicy:
     """`waterfall_v1`: as `capability`, from the managers in the order of their rules."""
-    return FollowingPolicy(EachRequirement(), rules, cooldown_seconds)
+    return LawPolicy(EachRequirement(), rules, cooldown_seconds)
 
 
 def _summary_of_work(demands: Sequence[Demand], manager: Manager) -> str:

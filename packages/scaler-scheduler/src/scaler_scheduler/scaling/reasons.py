@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scaler_protocol.plurals import counted
 from scaler_scheduler.requirements import Requirement, describe_runtime
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, is_met_by_offer
 from scaler_scheduler.scaling.fleet import ManagerBudget
-
-
-def counted(number: int, noun: str) -> str:
-    """A number and its noun, with an s unless it is 1."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def notes(snapshot: CapacitySnapshot, budget: ManagerBudget, workers: int, surplus: int) -> Iterator[str]:

@@ -45,6 +45,7 @@ from scaler_protocol.errors import ProtocolError, StorageFullError
 from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import part_count
+from scaler_protocol.plurals import counted
 from scaler_protocol.storage import (
     AllocateObject,
     DeleteObjects,
@@ -208,7 +209,7 @@ class StorageEngine:
         state.log(
             logging.ERROR,
             f"segment directory {self._segments.directory} was removed by another program and is recreated; "
-            f"{len(lost)} objects are lost. systemd-logind does so at logout: see RemoveIPC= in logind.conf, "
+            f"lost {counted(len(lost), 'object')}. systemd-logind does so at logout: see RemoveIPC= in logind.conf, "
             "--segment-directory",
         )
 
@@ -341,7 +342,7 @@ class StorageEngine:
         state.ended[session] = None
         if len(state.ended) > _ENDED_LIMIT:
             del state.ended[next(iter(state.ended))]
-        state.log(logging.DEBUG, f"session {session} ended ({reason}), {count} objects freed")
+        state.log(logging.DEBUG, f"session {session} ended ({reason}), {counted(count, 'object')} freed")
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from scaler_protocol.plurals import counted
+
 REPEAT_SECONDS: Final = 60.0
 REMEDY: Final = "see --memory-limit and --spill-directory"
 
@@ -32,10 +34,8 @@ class Fullness:
             return
         self._repeat_at = None
         if self._refused:
-            last = f"the last: {self._why}"
-            text = (
-                f"storage is full: {self._refused} more objects were refused in {REPEAT_SECONDS:g} s, {last}; {REMEDY}"
-            )
+            refused = f"refused {counted(self._refused, 'more object')} in {REPEAT_SECONDS:g} s"
+            text = f"storage is full: {refused}, the last: {self._why}; {REMEDY}"
             self._log(logging.WARNING, text)
             self._refused, self._repeat_at = 0, now + REPEAT_SECONDS
 

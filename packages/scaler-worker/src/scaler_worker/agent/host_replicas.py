@@ -15,6 +15,7 @@ from scaler_io.objects.replicas import Replica, Replicas
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import Role
+from scaler_protocol.plurals import counted
 
 LOGGER: Final = logging.getLogger("scaler")
 PATIENCE_SECONDS: Final = 60.0
@@ -88,7 +89,7 @@ class HostReplicas:
             if not connection.is_near() and (
                 handed := replica_server.hand_over(lambda upload: connection.run(upload, deadline))
             ):
-                LOGGER.info("%d objects are handed over to object storage", handed)
+                LOGGER.info("handed %s over to object storage", counted(handed, "object"))
         except (ScalerError, OSError) as error:  # TimeoutError is an OSError
             LOGGER.warning("objects of this host cannot be handed over to object storage: %s", error)
 

@@ -23,6 +23,7 @@ from scaler_protocol.messages import (
     Submit,
     WorkerState,
 )
+from scaler_protocol.plurals import counted
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.in_flight import InFlight
@@ -129,7 +130,7 @@ class Nesting:
 
     def _refuse_blocking(self, worker: WorkerRecord, run: int, why: str) -> None:
         count = len(self._workers.blocked)
-        message = f"{count} tasks of this host wait for tasks that they submitted, and {why}"
+        message = f"this host has {counted(count, 'task')} blocked by nested tasks, and {why}"
         self._in_flight.stop_run(worker, run, NestingLimitError(message, blocked=count))
 
     def resolve_deadlock(self, why: str) -> None:
