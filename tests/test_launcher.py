@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
+from support.faults import parent_of
 from support.gates import SECONDS
 from support.processes import Terminal, Watched, command_line, descendants, free_ports, taken_port
 from support.waiting import wait_until
@@ -32,6 +35,8 @@ address = "tcp://127.0.0.1:{storage}"
 [scheduler]
 address = "tcp://127.0.0.1:{scheduler}"
 policy_content = "allocate=even_load; scaling=static:2"
+"""
+MANAGER = """
 [[worker_manager]]
 type = "baremetal_native"
 worker_manager_id = "local"
@@ -42,11 +47,11 @@ max_task_concurrency = 2
 class Launched:
     """A running launcher on ports of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: str = MANAGER) -> None:
         self.port = free_ports(4)
         self.address = f"tcp://127.0.0.1:{self.port}"
         file = folder / "cluster.toml"
-        file.write_text(FILE.format(scheduler=self.port, storage=self.port + 3), encoding="utf-8")
+        file.write_text(FILE.format(scheduler=self.port, storage=self.port + 3) + workers, encoding="utf-8")
         self.terminal = Terminal(sys.executable, "-m", "scaler_launch", str(file))
         self.pid = self.terminal.process.pid
 
@@ -121,6 +126,51 @@ def test_a_service_that_cannot_start_is_named(tmp_path: Path) -> None:
             second.read_until("an object storage server of Scaler is already running there")
             assert second.process.wait(SECONDS) == 2
         assert first.end(signal.SIGTERM) == 0
+
+
+def test_a_launcher_whose_output_nobody_reads_goes_on_and_ends(tmp_path: Path) -> None:
+    running = Launched(tmp_path)
+    with running.terminal:
+        running.read_until("the worker manager local runs")
+        os.kill(running.pid, signal.SIGSTOP)
+        running.terminal.pause()
+        os.kill(running.pid, signal.SIGCONT)
+        with Client(running.address) as client:
+            client.submit(print, "x" * 3_000_000).result(SECONDS)
+            assert client.submit(abs, -1).result(SECONDS) == 1
+        assert running.end(signal.SIGTERM) == 0
+
+
+def test_a_process_that_a_task_has_detached_does_not_hold_the_launcher_up(tmp_path: Path) -> None:
+    def detach() -> int:
+        return subprocess.Popen(["sleep", "60"], start_new_session=True).pid
+
+    running = Launched(tmp_path, workers="[cluster]\nnum_of_workers = 1\n")
+    with running.terminal:
+        running.read_until("the workers runs")
+        with Client(running.address) as client:
+            pid = client.submit(detach).result(SECONDS)
+        [agent] = [pid for pid in descendants(running.pid) if parent_of(pid) == running.pid and is_agent(pid)]
+        try:
+            os.kill(agent, signal.SIGKILL)
+            assert running.terminal.process.wait(SECONDS) == 128 + signal.SIGKILL
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def is_agent(pid: int) -> bool:
+    return " scaler_worker " in command_line(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_waiting_that_is_interrupted_is_no_success(launched: Launched, number: signal.Signals) -> None:
+    launched.read_until("the scheduler runs")
+    with Terminal(sys.executable, "-m", "scaler_launch", "wait", launched.address, "--workers", "100") as waiting:
+        descriptors = Path(f"/proc/{waiting.process.pid}/fd")
+        wait_until(lambda: len(list(descriptors.iterdir())) > 8, "a connection")
+        assert waiting.end(number) in (130, -signal.SIGTERM)
+    assert launched.end(signal.SIGTERM) == 0
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

@@ -38,6 +38,8 @@ class Terminal:
             cwd=cwd,
         )
         self._queue: queue.Queue[str | None] = queue.Queue()
+        self._reading = threading.Event()
+        self._reading.set()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -45,7 +47,12 @@ class Terminal:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._queue.put(line.rstrip("\n"))
+            self._reading.wait()
         self._queue.put(None)
+
+    def pause(self) -> None:
+        """Read at most one line more until the end, as somebody who has pressed Ctrl-S."""
+        self._reading.clear()
 
     def read_until(self, text: str) -> str:
         """The next line that contains `text`."""
@@ -77,6 +84,7 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self._reading.set()
         self._reader.join(SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()

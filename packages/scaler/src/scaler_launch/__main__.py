@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -100,13 +101,21 @@ def _check(words: Sequence[str]) -> int:
 def _status(words: Sequence[str]) -> int:
     from scaler_launch import status
 
+    _end_on_signals()
     return status.show(words)
 
 
 def _wait(words: Sequence[str]) -> int:
     from scaler_launch import status
 
+    _end_on_signals()
     return status.wait(words)
+
+
+def _end_on_signals() -> None:
+    """A signal ends a command that asks and waits, and is no success: `scaler wait … && run` must not go on."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

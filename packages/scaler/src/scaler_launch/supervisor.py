@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import psutil
 
+from scaler_io.service.nonblocking import NonblockingWriter
 from scaler_launch.cluster_file import Service
 
 READY_SECONDS: Final = 30.0
@@ -39,44 +40,49 @@ class ServiceFailedError(Exception):
 class RunningService:
     """One started service."""
 
-    def __init__(self, service: Service, process: asyncio.subprocess.Process) -> None:
-        self.service, self.process = service, process
+    def __init__(
+        self, service: Service, process: asyncio.subprocess.Process, lines: int, write: Callable[[bytes], None]
+    ) -> None:
+        self.service, self.process, self._write = service, process, write
         self.ended = asyncio.ensure_future(process.wait())
         self._last: deque[str] = deque(maxlen=LAST_LINES)
-        self._output = asyncio.ensure_future(self._pass_on())
+        self._output = asyncio.ensure_future(self._pass_on(lines))
 
     @classmethod
-    async def start(cls, service: Service) -> RunningService:
-        """Start it; returns when it is ready. Raises ServiceFailedError."""
-        reading, writing = os.pipe()
+    async def start(cls, service: Service, write: Callable[[bytes], None]) -> RunningService:
+        """Start it; returns when it is ready. Its lines are passed to `write`. Raises ServiceFailedError."""
+        ready, ready_end = os.pipe()
+        # A pipe of our own: asyncio's would delay the end of a process until every heir of its output has ended, too.
+        lines, lines_end = os.pipe()
         words = [*service.words, "--parent-pid", str(os.getpid())]
         if service.reports_ready:
-            words += ["--ready-fd", str(writing)]
+            words += ["--ready-fd", str(ready_end)]
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *words,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stdout=lines_end,
+                stderr=lines_end,
                 start_new_session=True,
-                pass_fds=(writing,) if service.reports_ready else (),
-                limit=_LINE_BYTES,
+                pass_fds=(ready_end,) if service.reports_ready else (),
             )
         except BaseException:
-            os.close(reading)
+            os.close(ready)
+            os.close(lines)
             raise
         finally:
-            os.close(writing)
-        started = cls(service, process)
+            os.close(ready_end)
+            os.close(lines_end)
+        started = cls(service, process, lines, write)
         try:
             if service.reports_ready:
-                await started._wait_ready(reading)
+                await started._wait_ready(ready)
         except BaseException:
             await started.end()
             raise
         finally:
-            os.close(reading)
+            os.close(ready)
         return started
 
     async def _wait_ready(self, reading: int) -> None:
@@ -95,7 +101,8 @@ class RunningService:
     async def failure(self) -> ServiceFailedError:
         """Why and how it has ended, with its last lines."""
         code = await self.ended
-        await self._output
+        # A process that a task has detached may have the service's output open for ever.
+        await asyncio.wait((self._output,), timeout=END_SECONDS)
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         quoted = "".join(f"\n  | {line}" for line in self._last)
         lines = f"; its last lines:{quoted}" if quoted else ""
@@ -103,21 +110,16 @@ class RunningService:
             f"the {self.service.name} has ended with {how}{lines}", code if code >= 0 else 128 - code
         )
 
-    async def _pass_on(self) -> None:
-        """Write what it prints to our own output, and remember the last lines."""
-        stream = self.process.stdout
-        assert stream is not None
-        while True:
-            try:
-                line = await stream.readline()
-            except ValueError:  # a line longer than the limit, of which the rest follows
-                continue
-            if not line:
-                return
-            self._last.append(line.decode("utf-8", "replace").rstrip("\n"))
-            with contextlib.suppress(OSError):  # nobody reads any more: the service goes on
-                sys.stdout.buffer.write(line)
-                sys.stdout.buffer.flush()
+    async def _pass_on(self, lines: int) -> None:
+        """Pass on what it prints, and remember the last lines."""
+        stream = asyncio.StreamReader(limit=_LINE_BYTES)
+        pipe = os.fdopen(lines, "rb", buffering=0)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
+        with contextlib.closing(transport):
+            while line := await _next_line(stream):
+                self._last.append(line.decode("utf-8", "replace").rstrip("\n"))
+                self._write(line)
 
     async def end(self) -> None:
         """Have it end: SIGTERM, which many programs take twice for "at once", and SIGKILL for all that is left."""
@@ -140,6 +142,16 @@ class RunningService:
         self._output.cancel()
 
 
+async def _next_line(stream: asyncio.StreamReader) -> bytes:
+    """The next line, or a part of one that is longer than the limit; empty at the end."""
+    try:
+        return await stream.readuntil(b"\n")
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except asyncio.LimitOverrunError as error:
+        return await stream.read(error.consumed)
+
+
 def _descendants(pid: int) -> list[psutil.Process]:
     try:
         found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
@@ -148,16 +160,38 @@ def _descendants(pid: int) -> list[psutil.Process]:
     return found
 
 
+class _Output:
+    """Our standard output. Lines are dropped while nobody reads it, and for good when its reader is gone."""
+
+    def __init__(self) -> None:
+        self._writer = NonblockingWriter.on(sys.stdout)
+        self._is_broken = False
+
+    def write(self, line: bytes) -> None:
+        """Write a line without waiting for a reader."""
+        if self._is_broken:
+            return
+        try:
+            if self._writer is not None:
+                self._writer.write(line)
+            else:
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+        except (OSError, ValueError):  # the services go on
+            self._is_broken = True
+
+
 async def supervise(services: Sequence[Service], stop: asyncio.Event) -> None:
     """Start services in order and run them until `stop` is set; raises ServiceFailedError when one has ended.
 
     At the end all are ended, the last one first.
     """
+    output = _Output()
     running: list[RunningService] = []
     stopping = asyncio.ensure_future(stop.wait())
     try:
         for service in services:
-            starting = asyncio.ensure_future(RunningService.start(service))
+            starting = asyncio.ensure_future(RunningService.start(service, output.write))
             try:
                 await _first_of([starting, stopping], running)
             except BaseException:
@@ -167,7 +201,7 @@ async def supervise(services: Sequence[Service], stop: asyncio.Event) -> None:
                 await _cancel(starting)
                 return
             running.append(await starting)
-            print(f"scaler: the {service.name} runs", flush=True)
+            output.write(f"scaler: the {service.name} runs\n".encode())
         await _first_of([stopping], running)
     finally:
         stopping.cancel()

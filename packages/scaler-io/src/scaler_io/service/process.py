@@ -165,6 +165,7 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
     try:
         open_standard_streams()
         catch_early_signals()
+        _require_directory()
         code = function() or 0
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
@@ -186,6 +187,14 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, frame: os._exit(code))
     return code
+
+
+def _require_directory() -> None:
+    """Raise OSError if the current directory was deleted: a library that is imported later would abort the process."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise OSError("the current directory does not exist any more: change to another one") from None
 
 
 def _exit_code(error: Exception) -> int | None:
