@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,30 @@ def test_each_arity_is_checked_before_anything_of_its_block_is_sent(client: Clie
 
 def test_an_iterator_without_items_makes_no_calls(client: Client) -> None:
     assert client.map(as_list, iter([])) == client.starmap(as_list, iter([])) == []
+
+
+def below_one(value: int) -> int:
+    if not value:
+        raise LookupError("the first item")
+    return value
+
+
+def test_a_failure_is_raised_while_the_iterable_is_drawn(client: Client) -> None:
+    """An endless iterable would never be drawn to its end."""
+    with pytest.raises(LookupError, match="the first item"):
+        client.map(below_one, iter(count()))
+    with pytest.raises(LookupError, match="the first item"):
+        client.starmap(below_one, ([value] for value in count()))
+    assert client.map(below_one, [1]) == [1]
+
+
+def test_items_that_come_slowly_are_submitted_before_more_are_drawn(
+    client: Client, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly() -> Iterator[int]:
+        for value in range(1, 5):
+            yield value
+            cluster.wait_for(Submit, value)
+
+    monkeypatch.setattr(map, "BLOCK_SECONDS", 0.0)
+    assert client.map(below_one, slowly()) == [1, 2, 3, 4]

@@ -28,6 +28,8 @@ FIRST_TASKS = 16
 BLOCK_TASKS = 4096
 BLOCK_BYTES = 16 * 1024 * 1024
 """Calls and bytes of a block at most; the first block has FIRST_TASKS calls, which give an estimate of their size."""
+BLOCK_SECONDS = 0.1
+"""How long the rows of a block are drawn one by one at most, so that a slow iterable delays no call."""
 INFLIGHT_LIMIT_BYTES = 128 * 1024 * 1024
 """Bytes of calls in flight above which submission waits."""
 RETRY_SECONDS = 0.1
@@ -74,6 +76,8 @@ class MapSubmission:
             while written := write(islice(rows, count), reserialized):
                 count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(written.calls) // (written.size or 1)))
                 self._submit(written.calls, written.needs)
+                if self._changed.is_set():
+                    self._raise_failure()
                 self._limit_inflight()
             results: list[Any] = []
             for block in self._blocks:
@@ -102,6 +106,7 @@ class MapSubmission:
 
     def _write_one_by_one(self, rows: Iterable[tuple[Any, ...]], reserialized: set[int] | None) -> _Written | None:
         written, write, arities = _Written([], {}, 0), self._writer.write, set[int]()
+        changed, clock, until = self._changed.is_set, time.monotonic, time.monotonic() + BLOCK_SECONDS
         for position, row in enumerate(rows):
             if len(row) not in arities:
                 self._check.check(*(None,) * len(row))
@@ -111,6 +116,10 @@ class MapSubmission:
             written.calls.append(call if type(call) is bytes and len(call) <= INLINE_LIMIT else self._store(call))
             if needs:
                 written.needs[position] = needs
+            if changed():
+                self._raise_failure()
+            if clock() >= until:
+                break
         written.size += object_bytes(written.needs.values())
         return written if written.calls else None
 
@@ -138,14 +147,19 @@ class MapSubmission:
     def _await(self, block: CallBlock) -> None:
         """Wait for the end of a block; raises the first failure of any block."""
         while True:
-            self._changed.clear()
-            for each in self._blocks:
-                if each.failures:
-                    _raise_first(each, self._timeout_seconds)
-            if not block.missing:
+            ended = not block.missing  # before the look at the failures: its last outcome may be one
+            self._raise_failure()
+            if ended:
                 return
             with self._io.waiting:
                 self._changed.wait()
+
+    def _raise_failure(self) -> None:
+        """Raise the first failure of any block, if there is one."""
+        self._changed.clear()
+        for block in self._blocks:
+            if block.failures:
+                _raise_first(block, self._timeout_seconds)
 
     def _cancel(self) -> None:
         tasks = [task for block in self._blocks if block.missing for task in block.tasks]

@@ -171,11 +171,10 @@ class CallBlock:
             self.calls[position] = b""  # lets go of its object
         if self.needs:
             self.needs.pop(position, None)
-        self.missing -= 1
         if status != Status.VALUE:
             self.failures.append((position, status, payload))
-            return True
-        return not self.missing
+        self.missing -= 1  # last: a thread that sees 0 looks at the failures
+        return status != Status.VALUE or not self.missing
 
 
 class RunReports:
