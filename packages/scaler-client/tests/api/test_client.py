@@ -315,6 +315,28 @@ def test_get_without_block(client: Client) -> None:
     assert futures["e"].result(10) == 1
 
 
+@pytest.mark.parametrize("keys", [["bad", "slow"], ["slow", "bad"]])
+def test_get_raises_the_failure_of_a_requested_future_at_once(client: Client, cluster: Any, keys: list[str]) -> None:
+    failed = client.submit(fail, "early")
+    assert isinstance(failed.exception(10), LookupError)
+    cluster.paused = True
+    with pytest.raises(LookupError, match="early"):
+        client.get({"bad": failed, "slow": (add, 1)}, keys)
+    cluster.wait_for(Cancel)
+    (cancelled := client.submit(add, 1)).cancel()
+    with pytest.raises(CancelledError):
+        client.get({"bad": cancelled, "slow": (add, 1)}, keys)
+    pending = client.submit(add, 1)
+
+    def end() -> None:
+        cluster.wait_tasks(2)
+        pending.set_exception(OSError("late"))
+
+    threading.Thread(target=end).start()
+    with pytest.raises(OSError, match="late"):
+        client.get({"bad": pending, "slow": (add, 1)}, keys)
+
+
 @pytest.mark.parametrize(
     ("graph", "keys", "error"),
     [
@@ -680,6 +702,32 @@ def test_an_argument_may_submit_to_the_executor_that_is_submitting_it(client: Cl
     with client.executor() as executor:
         assert executor.submit(math.sqrt, Submitting()).result(10) == 3.0
     assert [future.result(10) for future in inner] == [4.0] * len(inner) and inner
+
+
+def test_an_argument_that_is_serialized_slowly_delays_no_other_use_of_the_executor(client: Client) -> None:
+    serializing, may_end = threading.Event(), threading.Event()
+
+    class Slow:
+        def __reduce__(self) -> tuple[Any, ...]:
+            serializing.set()
+            assert may_end.wait(20)
+            return float, (9.0,)
+
+    def submit_slow() -> None:
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            executor.submit(math.sqrt, Slow())
+
+    executor = client.executor()
+    slow = threading.Thread(target=submit_slow)
+    slow.start()
+    try:
+        assert serializing.wait(10)
+        assert executor.submit(math.sqrt, 16).result(10) == 4.0
+        executor.shutdown()
+    finally:
+        may_end.set()
+        slow.join(10)
+    assert not slow.is_alive()
 
 
 LOCK = threading.Lock()

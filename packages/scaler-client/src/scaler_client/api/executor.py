@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scaler_client.futures.futures import ScalerFuture
 
 T = TypeVar("T")
+_CLOSED: Final = "cannot schedule new futures after shutdown"
 
 
 class ClientExecutor(concurrent.futures.Executor):
@@ -46,12 +47,15 @@ class ClientExecutor(concurrent.futures.Executor):
         >>> client.executor().submit(pow, 2, 10).result()
         1024
         """
+        if self._closed:
+            raise RuntimeError(_CLOSED)
+        future = self._client.submit_verbose(fn, args, kwargs)  # may take long, or wait for another thread
         with self._lock:
-            if self._closed:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            future = self._client.submit_verbose(fn, args, kwargs)
-            self._futures.add(future)
-        return future
+            if not self._closed:
+                self._futures.add(future)
+                return future
+        future.cancel()
+        raise RuntimeError(_CLOSED)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls; the client stays connected.

@@ -253,11 +253,12 @@ class GraphSubmission:
 
     def results(self, value_of: Callable[[Any], Any], keys: Sequence[Hashable]) -> dict[Hashable, Any]:
         """Wait for the requested values. Raises the first failure and cancels the rest."""
+        given = [node.value for node in self._plan.data.values() if isinstance(node.value, ScalerFuture)]
+        awaited = [*given, *self.futures.values()]
         try:
-            wait(self.futures.values(), return_when=FIRST_EXCEPTION)
-            for future in self.futures.values():
-                if future._failed() or future.cancelled():
-                    future.result()
+            _raise_failure(given)
+            wait(awaited, return_when=FIRST_EXCEPTION)
+            _raise_failure(awaited)
             return {key: self._value(key, value_of) for key in keys}
         except BaseException:
             self.cancel()
@@ -284,6 +285,13 @@ class GraphSubmission:
             self._causes = len(known), self._plan.failure_causes({other - self._first for other in known})
         path = self._plan.path(task - self._first, self._causes[1])
         return f"in a graph: {format_path(path)}" if len(path) > 1 else f"in a graph: node {path[0]!r}"
+
+
+def _raise_failure(futures: Sequence[ScalerFuture[Any]]) -> None:
+    """Raise what the first of these futures that has failed or was cancelled raises; waits for none."""
+    for future in futures:
+        if future._failed() or future.cancelled():
+            future.result()
 
 
 def _holds_nodes(value: Any) -> bool:
