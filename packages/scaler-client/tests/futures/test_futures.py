@@ -7,6 +7,7 @@ import concurrent.futures
 import errno
 import pickle
 import random
+import re
 import signal
 import sys
 import threading
@@ -279,6 +280,16 @@ def test_a_result_of_ones_own(desk: FutureDesk) -> None:
     wrong.set_exception(KeyError("x"))
     assert mine.result() == 5 and isinstance(wrong.exception(), KeyError)
     assert finished_future(desk, GROUP, 3).result() == 3
+
+
+@pytest.mark.parametrize("value", [None, KeyError, "text"])
+def test_what_is_no_exception_ends_no_future(desk: FutureDesk, value: Any) -> None:
+    future = make(desk)
+    with pytest.raises(TypeError, match=f"exception={re.escape(repr(value))} is not an exception: pass an instance"):
+        future.set_exception(value)
+    assert future.running() and not desk.cancelled
+    settle(future)
+    assert future.result() == "value"
 
 
 # --- waiting --------------------------------------------------------------------------------------------------------

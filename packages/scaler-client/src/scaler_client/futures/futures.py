@@ -342,6 +342,7 @@ class ScalerFuture(Future[T]):
             exception: what `result` raises from now on.
 
         Raises:
+            TypeError: `exception` is not an instance of an exception class.
             InvalidStateError: it is done.
 
         >>> import time
@@ -350,7 +351,10 @@ class ScalerFuture(Future[T]):
         >>> future.exception()
         KeyError('enough')
         """
-        assert exception is not None
+        if not isinstance(exception, BaseException):
+            raise TypeError(
+                f"exception={exception!r} is not an exception: pass an instance, such as ValueError('text')"
+            )
         if not self._end(_ERROR, (exception, exception.__traceback__)):
             raise InvalidStateError(f"{self!r}")
 
