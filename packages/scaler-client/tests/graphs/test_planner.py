@@ -163,6 +163,38 @@ def test_what_makes_no_sense(graph: Graph, keys: Any, error: type[Exception], te
         plan(graph, keys)
 
 
+def deep_list() -> list[Any]:
+    found: list[Any] = []
+    for _ in range(100_000):
+        found = [found]
+    return found
+
+
+def endless_list() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def endless_dict() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    found["self"] = [found]
+    return found
+
+
+def endless_call() -> tuple[Any, ...]:
+    arguments: list[Any] = []
+    arguments += [(gather, arguments), (gather, (gather, arguments))]
+    return gather, arguments
+
+
+@pytest.mark.parametrize("make", [deep_list, endless_list, endless_dict, endless_call])
+def test_an_argument_that_cannot_be_searched_names_its_node_and_the_remedy(make: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"^node 'x' has an argument that contains itself or .* a node of its own$"):
+        plan({"x": (gather, make())}, ["x"])
+    assert plan({"x": (gather, "data"), "data": [make()]}, ["x"]).keys == ["x"], "data is not searched"
+
+
 def test_a_document_in_the_place_of_a_key_makes_no_long_message() -> None:
     text = "x" * 50_000_000
     for graph, keys in (({"x" * 300: 1, "a": (gather, text)}, ["a"]), ({"a": 1}, [text])):

@@ -109,7 +109,7 @@ def plan(graph: Mapping[Any, Any], keys: Iterable[Hashable]) -> GraphPlan:
     """The calls that the keys need, in order.
 
     Raises KeyError for a key that is unknown or requested twice and for a string argument that is no key, TypeError if
-    `keys` is a string, graphlib.CycleError for a cycle.
+    `keys` is a string, graphlib.CycleError for a cycle, ValueError for an argument that contains itself.
     """
     with gc_paused():
         return _Planner(graph).plan(keys)
@@ -168,6 +168,8 @@ class _Planner:
         self._needs: list[Sequence[int]] = []
         self._inputs: list[NodeInput] = []
         self._shapes: dict[int, tuple[NodeInput, ...]] = {}
+        self._around: dict[int, int] = {}
+        """By the number of a nested call: that of the call that contains it."""
 
     def plan(self, keys: Iterable[Hashable]) -> GraphPlan:
         if isinstance(keys, str | bytes):
@@ -200,9 +202,28 @@ class _Planner:
                 self._arguments.append(self._shapes.get(size) or self._shape(size))
             else:
                 needs: dict[int, int] = {}
-                self._arguments.append(tuple([self._argument(number, needs, value) for value in call[1:]]))
+                try:
+                    self._arguments.append(tuple([self._argument(number, needs, value) for value in call[1:]]))
+                except RecursionError:
+                    raise self._too_deep(number) from None
                 found = tuple(needs)
             self._needs.append(found)
+
+    def _nested(self, consumer: int, call: tuple[Any, ...]) -> int:
+        """The number of a new node for a nested call; raises ValueError if the call contains itself."""
+        calls, around = self._numbers.calls, consumer
+        while calls[around] is not call:
+            if around not in self._around:
+                number = self._numbers.add(self._numbers.names[consumer], call)
+                self._around[number] = consumer
+                return number
+            around = self._around[around]
+        raise self._too_deep(consumer)
+
+    def _too_deep(self, number: int) -> ValueError:
+        where = f"node {_shown(self._numbers.names[number])}"
+        problem = "has an argument that contains itself or is nested too deeply to be searched for keys"
+        return ValueError(f"{where} {problem}; put the argument into a node of its own")
 
     def _argument(self, consumer: int, needs: dict[int, int], value: Any) -> Any:
         try:
@@ -222,7 +243,7 @@ class _Planner:
         if type(value) is dict:
             return {name: self._argument(consumer, needs, item) for name, item in value.items()}
         if is_call(value):
-            return self._input(needs.setdefault(self._numbers.add(self._numbers.names[consumer], value), len(needs)))
+            return self._input(needs.setdefault(self._nested(consumer, value), len(needs)))
         return value
 
     def _shape(self, size: int) -> tuple[NodeInput, ...]:
