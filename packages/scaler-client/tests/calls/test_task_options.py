@@ -28,7 +28,7 @@ ANYTHING = st.integers() | st.floats() | st.text(max_size=3) | st.decimals() | s
         ({"timeout": 2**70}, "task_timeout_seconds is 1180591620717411303424, not a number from 0 to"),
         ({"timeout": Decimal(1)}, "task_timeout_seconds is Decimal"),
         ({"timeout": float("nan")}, "task_timeout_seconds is nan"),
-        ({"timeout": 0}, "more than 0 seconds"),
+        ({"timeout": 0}, "more than 0 seconds, or None for the default of the cluster"),
         ({"timeout": -1}, "task_timeout_seconds is -1"),
     ],
 )

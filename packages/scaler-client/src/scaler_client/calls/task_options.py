@@ -29,6 +29,6 @@ class TaskOptions:
         check("priority", priority, PRIORITY)
         check("retries", retries, RETRIES)
         if timeout is not None:
-            check_positive_seconds("task_timeout_seconds", timeout, ", or None for no limit")
+            check_positive_seconds("task_timeout_seconds", timeout, ", or None for the default of the cluster")
         anew = flag("reserialize", reserialize)
         return cls(canonical(given), anew, int(priority), int(retries), float(timeout or 0.0))
