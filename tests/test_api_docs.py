@@ -32,7 +32,7 @@ PUBLIC: dict[type, str] = {
     " set_result set_running_or_notify_cancel task_id",
     ObjectReference: "name object_id release size value",
     Serializer: "deserialize serialize",
-    SchedulerClusterCombo: "get_address shutdown",
+    SchedulerClusterCombo: "get_address scale shutdown",
     ConnectedWorkers: "count hosts",
     WorkerHost: "capabilities host manager workers",
     ClientExecutor: "map shutdown submit",

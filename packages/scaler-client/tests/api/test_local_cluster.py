@@ -22,6 +22,7 @@ from scaler_client.api.client import Client
 from scaler_client.api.local_cluster import SchedulerClusterCombo
 from scaler_io.ports import free_port
 from scaler_protocol.errors import StorageFullError
+from support.fault_tasks import step
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux")
@@ -58,6 +59,49 @@ def test_tasks_run_on_a_local_cluster() -> None:
         assert sum(client.map(math.sqrt, range(100))) == pytest.approx(661.46, abs=0.01)
         assert len(children(os.getpid())) >= 2
     assert not children(os.getpid())
+
+
+@pytest.mark.parametrize("first", [2, 0])
+def test_a_cluster_is_scaled_while_tasks_run(first: int, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    with SchedulerClusterCombo(first, **QUIET) as cluster, Client(cluster.get_address()) as client:
+        futures = [client.submit(step, str(begun), number, 0.2) for number in range(16)]
+        for n in (4, 1, 3, 0):
+            cluster.scale(n)
+            assert client.workers().count == n
+        assert not futures[-1].done(), "without workers tasks wait"
+        cluster.scale(0)
+        cluster.scale(2)
+        assert [future.result(30)[0] for future in futures] == list(range(16))
+    assert len(begun.read_text("utf-8").splitlines()) == 16, "each task has run once"
+    assert not children(os.getpid())
+
+
+def test_scaling_waits_for_running_tasks_only_so_long(tmp_path: Path) -> None:
+    with SchedulerClusterCombo(1, **QUIET) as cluster, Client(cluster.get_address()) as client:
+        future = client.submit(step, str(tmp_path / "begun"), 1, 1.0)
+        wait_until(lambda: (tmp_path / "begun").exists())
+        with pytest.raises(TimeoutError, match=r"does not have 0 workers after 0\.01 s: .*; scale\(0\) waits again"):
+            cluster.scale(0, timeout=0.01)
+        cluster.scale(0)
+        assert future.result(10)[0] == 1 and client.workers().count == 0
+
+
+def test_what_cannot_be_scaled_says_why() -> None:
+    cluster = SchedulerClusterCombo(0, **QUIET)
+    for n in (-1, 4097, 1.5):
+        with pytest.raises(ValueError, match=r"^n is "):
+            cluster.scale(n)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^timeout is "):
+        cluster.scale(1, timeout=-1)
+    cluster.scale(1)
+    cluster._services[-1].kill()
+    with pytest.raises(RuntimeError, match="the agent has ended, so there are no 2 workers"):
+        cluster.scale(2)
+    cluster.scale(2)
+    cluster.shutdown()
+    with pytest.raises(RuntimeError, match="has ended and cannot be scaled"):
+        cluster.scale(1)
 
 
 def test_shutdown_is_idempotent_and_frees_the_ports() -> None:

@@ -63,6 +63,7 @@ class ClusterConfig(ServiceOptions):
     unit_id: str
     drain_timeout_seconds: float
     time_limit_seconds: float
+    resize_fd: int | None
 
     def __post_init__(self) -> None:
         if self.worker_names and len(self.worker_names) != self.num_of_workers:
@@ -185,6 +186,13 @@ COMMAND: Final = Command(
             "drain, and end, within this time after the start, as batch systems limit it; 0 is never",
             seconds,
             default=0.0,
+        ),
+        Option(
+            ("--resize-fd",),
+            "take the number of workers from this socket; given by the process that starts a local cluster",
+            whole_number(minimum=0),
+            default=None,
+            hidden=True,
         ),
         *SERVICE_OPTIONS,
     ),

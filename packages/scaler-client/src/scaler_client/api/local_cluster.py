@@ -6,15 +6,21 @@ import contextlib
 import importlib.util
 import os
 import select
+import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from scaler_client.api.resize_link import ResizeLink
+from scaler_client.parameters import check
 from scaler_io.ports import free_port, is_free
+from scaler_protocol.limits import SECONDS
 
 if TYPE_CHECKING:
     from scaler_client.api.local_cluster_options import LocalClusterConfig
@@ -113,8 +119,14 @@ class SchedulerClusterCombo:
         from scaler_client.api.local_cluster_options import LocalClusterConfig  # keeps `import scaler` light
 
         self._config = LocalClusterConfig.of(parameters)
+        self._begin()
+
+    def _begin(self) -> None:
         self._services: list[subprocess.Popen[bytes]] = []
-        self._end = weakref.finalize(self, _end_services, self._services, os.getpid())
+        self._links: list[ResizeLink] = []
+        """The link to the agent, if there is one; a cluster without workers has none before it is scaled."""
+        self._scaling = threading.Lock()
+        self._end = weakref.finalize(self, _end_services, self._services, self._links, os.getpid())
         try:
             self._address = self._start(self._config)
         except BaseException:
@@ -128,6 +140,44 @@ class SchedulerClusterCombo:
         True
         """
         return self._address
+
+    def scale(self, n: int, timeout: float = 60) -> None:
+        """Have `n` workers; returns when it is so.
+
+        More workers are started at once. Surplus workers take no more tasks and end after those that they run; tasks
+        that wait are run by the others, or wait for workers. A later call replaces what an earlier one asked for.
+
+        Args:
+            n: number of worker processes, 0 to 4,096.
+            timeout: seconds to wait.
+
+        Raises:
+            TimeoutError: it is not so within `timeout` seconds, as tasks still run; the cluster goes on to scale.
+            ValueError: a parameter is invalid.
+            RuntimeError: the cluster has ended, or no worker can be started.
+
+        >>> cluster.scale(2)
+        """
+        from scaler_client.api.local_cluster_options import WORKERS
+
+        check("n", n, WORKERS)
+        check("timeout", timeout, SECONDS)
+        with self._scaling:
+            if not self._end.alive or self._services[0].poll() is not None:
+                raise RuntimeError("the local cluster has ended and cannot be scaled: make another one")
+            self._config = replace(self._config, n_workers=n)
+            if not self._links and n:
+                self._run_agent()
+            try:
+                done = all(link.resize(n, timeout) for link in self._links)
+            except (OSError, ValueError):  # the other end is closed, or this one by a shutdown
+                _close(self._links)
+                raise RuntimeError(f"the agent has ended, so there are no {n} workers: it has logged why") from None
+        if not done:
+            raise TimeoutError(
+                f"the local cluster does not have {n} workers after {timeout:g} s: a worker that is to end finishes its"
+                f" task first, and one that starts runs its preload first; scale({n}) waits again"
+            )
 
     def shutdown(self) -> None:
         """End the cluster; returns when its processes have ended. May be called again.
@@ -161,14 +211,7 @@ class SchedulerClusterCombo:
         address = config.address
         for attempt in range(1, _TRIES + 1):
             wanted = address or f"tcp://127.0.0.1:{free_port()}"
-            ready, tell = os.pipe()
-            words = [wanted, *config.scheduler_options(), "--ready-fd", str(tell), "--parent-pid", str(os.getpid())]
-            if config.n_workers:
-                words += ["--", wanted, *config.cluster_options()]
-            try:
-                self._run(words, tell)
-            finally:
-                os.close(tell)
+            ready = self._run_cluster(wanted)
             with contextlib.suppress(ImportError):
                 import scaler_client.runtime.connection  # noqa: F401  # imports while the services start
             preload = config.preload if config.n_workers else None
@@ -182,19 +225,53 @@ class SchedulerClusterCombo:
                 raise RuntimeError(
                     f"the scheduler at {wanted} ended at once, with exit code {code}: it has logged the reason above"
                 )
-            _end_services(self._services, os.getpid())  # another process took the port meanwhile
-            self._services.clear()
+            _end_services(self._services, self._links, os.getpid())  # another process took the port meanwhile
         raise AssertionError
 
-    def _run(self, words: Sequence[str], descriptor: int) -> None:
+    def _run_cluster(self, address: str) -> int:
+        """Start scheduler and agent in one process; returns the descriptor on which it reports the start."""
+        ready, tell = os.pipe()
+        words = [address, *self._config.scheduler_options(), "--ready-fd", str(tell)]
+        words += ["--parent-pid", str(os.getpid())]
+        try:
+            if self._config.n_workers:
+                with self._linked() as link:
+                    agent = [address, *self._config.cluster_options(), "--resize-fd", str(link)]
+                    self._run("scaler_launch.local", [*words, "--", *agent], tell, link)
+            else:
+                self._run("scaler_launch.local", words, tell)
+        except BaseException:
+            os.close(ready)
+            raise
+        finally:
+            os.close(tell)
+        return ready
+
+    def _run_agent(self) -> None:
+        """Start an agent as a process of its own."""
+        with self._linked() as link:
+            words = [self._address, *self._config.cluster_options(), "--resize-fd", str(link)]
+            self._run("scaler_worker", [*words, "--parent-pid", str(os.getpid())], link)
+
+    @contextlib.contextmanager
+    def _linked(self) -> Iterator[int]:
+        """A new link to an agent, and the descriptor that its process is to inherit."""
+        link = ResizeLink()
+        self._links.append(link)
+        try:
+            yield link.theirs.fileno()
+        finally:
+            link.theirs.close()
+
+    def _run(self, module: str, words: Sequence[str], *descriptors: int) -> None:
         self._services.append(
             subprocess.Popen(
-                [sys.executable, "-m", "scaler_launch.local", *words],
+                [sys.executable, "-m", module, *words],
                 env={**os.environ, "PYTHONSAFEPATH": "1", **_worker_environment()},
                 cwd=os.sep,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                pass_fds=(descriptor,),
+                pass_fds=descriptors,
             )
         )
 
@@ -224,16 +301,23 @@ def _read_ready(descriptor: int, preload: str | None) -> tuple[str, str]:
     return (text.decode().strip() if text.endswith(b"\n") else ""), ""
 
 
-def _end_services(services: Sequence[subprocess.Popen[bytes]], owner: int) -> None:
+def _end_services(services: list[subprocess.Popen[bytes]], links: list[ResizeLink], owner: int) -> None:
     """End the processes that process `owner` has started, the last one first; does nothing in a fork of it."""
     if os.getpid() != owner:
         return
     until = time.monotonic() + END_SECONDS
     # One after the other: workers that lose their scheduler would log it.
     for service in reversed(services):
-        service.terminate()
+        service.send_signal(signal.SIGINT)  # SIGTERM would drain an agent first
         try:
             service.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             service.kill()
             service.wait()
+    services.clear()
+    _close(links)
+
+
+def _close(links: list[ResizeLink]) -> None:
+    while links:
+        links.pop().close()

@@ -17,7 +17,8 @@ from scaler_protocol.errors import CapabilityError
 from scaler_protocol.limits import QUEUE_SIZE, SECONDS, SIZE
 from scaler_protocol.ranges import Text, Whole, shown
 
-_WORKERS: Final = Whole(0, 4096)
+WORKERS: Final = Whole(0, 4096)
+"""Workers of a local cluster."""
 _BYTES: Final = Whole(1, SIZE.most)
 _WORDS: Final = Text(4096, least=1)
 
@@ -52,7 +53,7 @@ _WITHOUT_EFFECT: dict[str, tuple[object, str]] = {
     "load_balance_seconds": (1, "work is balanced when a worker becomes idle, not by a timer"),
     "load_balance_trigger_times": (2, "work is balanced when a worker becomes idle, not by repeated advice"),
     "hard_processor_suspend": (False, "a task that waits for its tasks occupies no worker, so nothing is suspended"),
-    "scaler_policy": (None, "choose with allocate_policy; a local cluster has a fixed size"),
+    "scaler_policy": (None, "choose with allocate_policy; scale() changes the size of a local cluster"),
     "worker_manager_id": ("combo", "the agent names itself after its host"),
     "security_config": (None, "a local cluster listens on loopback only"),
 }
@@ -199,7 +200,7 @@ def _capabilities(name: str, value: Any) -> str:
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "n_workers": _whole(_WORKERS),
+    "n_workers": _whole(WORKERS),
     "address": _address,
     "object_storage_address": _address,
     "monitor_address": _address,

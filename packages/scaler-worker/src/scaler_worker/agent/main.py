@@ -27,6 +27,7 @@ from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.records import AgentConfig
 from scaler_worker.agent.host_replicas import HostReplicas
+from scaler_worker.agent.resize_channel import ResizeChannel
 from scaler_worker.agent.shell import Agent
 from scaler_worker.config import ClusterConfig
 from scaler_worker.forking.template_link import Forking
@@ -84,6 +85,7 @@ async def work(
     replicas = _host_replicas(forking, name)
     maintaining = loop.create_task(_maintain(replicas, agent.connected))
     telling = loop.create_task(_tell_started(agent, tell_started))
+    _take_sizes(agent, config.resize_fd, running)
     draining = loop.create_task(_drain(agent, config, drain or asyncio.Event()))
     await stop.wait()
     draining.cancel()
@@ -126,6 +128,13 @@ async def _drain(agent: Agent, config: ClusterConfig, requested: asyncio.Event) 
         agent.drain(f"its time limit of {limit:g} s is near")
     else:
         agent.drain("SIGTERM")
+
+
+def _take_sizes(agent: Agent, descriptor: int | None, running: asyncio.Task[int]) -> None:
+    """While the agent runs, resize it as the program that started it asks on this socket."""
+    if descriptor is not None:
+        channel = ResizeChannel(descriptor, agent.resize)
+        running.add_done_callback(lambda ended: channel.close())
 
 
 async def _tell_started(agent: Agent, tell: Callable[[str], None]) -> None:

@@ -44,6 +44,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._has_failed = False
+        self._resized: Callable[[], object] = lambda: None
         self._errors = errors = LogOnce(LOGGER)
         self._figures = host.HostFigures()
         self._turns = turns = TurnLoop(self)
@@ -66,6 +67,7 @@ class Agent:
             events.KillWorker: supervisor.kill,
             events.EndWorker: supervisor.end_worker,
             Log: self._log,
+            events.ResizeDone: lambda effect: self._resized(),
             events.EndAgent: self._end_agent,
         }
 
@@ -102,6 +104,12 @@ class Agent:
     def drain(self, reason: str) -> None:
         """Finish the runs that have begun, hand over what is kept, and end."""
         self._core.handle(SCHEDULER, events.DrainRequested(reason), time.monotonic())
+        self._turns.soon()
+
+    def resize(self, workers: int, done: Callable[[], object]) -> None:
+        """Have so many workers from now on; `done` is called when it is so, unless another resize has come before."""
+        self._resized = done
+        self._core.handle(SCHEDULER, events.ResizeRequested(workers), time.monotonic())
         self._turns.soon()
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

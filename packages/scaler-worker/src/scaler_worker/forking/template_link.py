@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scaler_io import descriptors
 from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
 from scaler_io.service.runtime_dirs import HostDirectory
-from scaler_worker.config import ClusterConfig, WorkerConfig
+from scaler_worker.config import WORKERS_LIMIT, ClusterConfig, WorkerConfig
 from scaler_worker.forking.template import REPORT, REQUEST, run_template, spawn_arguments
 from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.worker.preload import Preload
@@ -134,7 +134,7 @@ class Forking:
                 descriptors.limit(),
             )
             lifeline = os.pipe()
-            shared = SharedState.create(config.num_of_workers + BLOCKED_AND_SPARE)
+            shared = SharedState.create(WORKERS_LIMIT + BLOCKED_AND_SPARE)
             template = TemplateLink.fork(lifeline, shared, worker_config)
             descriptors.raise_limit()
             yield cls(template, lifeline[0], shared, worker_config)

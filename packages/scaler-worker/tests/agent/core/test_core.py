@@ -123,6 +123,7 @@ class Host:
         self.status: dict[int, int] = {}
         self.returned: set[int] = set()
         self.stopped: list[events.EndAgent] = []
+        self.resizes: list[events.ResizeDone] = []
         self.next = 1
         self.handle(SCHEDULER, LinkUp(Welcome(1), False))
 
@@ -151,6 +152,8 @@ class Host:
                 self.workers[effect.worker] = ModelWorker()
         elif isinstance(effect, events.EndAgent):
             self.stopped.append(effect)
+        elif isinstance(effect, events.ResizeDone):
+            self.resizes.append(effect)
         elif isinstance(effect, Log):
             (self.logs if effect.level >= logging.WARNING or "is killed" in effect.text else self.started).append(
                 effect.text
@@ -741,6 +744,81 @@ def test_a_draining_agent_waits_for_releases_and_for_runs_only_so_long() -> None
         assert [end.code for end in host.stopped] == [0]
 
 
+def sizes(host: Host) -> list[int]:
+    """What the scheduler was told, once each."""
+    found = [message.workers for message in host.sent if isinstance(message, Resized)]
+    host.sent.clear()
+    return found
+
+
+def test_an_agent_is_resized_up_and_down_and_stays_without_workers() -> None:
+    host = Host(2)
+    host.ready_all()
+    first = host.run(6)
+    for worker in host.workers.values():
+        worker.begin()
+    host.handle(SCHEDULER, events.ResizeRequested(4))
+    assert sizes(host) == [4] and len(host.workers) == 4 and len(host.resizes) == 0
+    host.ready_all()
+    assert len(host.resizes) == 1
+    host.handle(SCHEDULER, events.ResizeRequested(4))
+    assert sizes(host) == [] and len(host.resizes) == 2
+    host.handle(SCHEDULER, events.ResizeRequested(0))
+    assert sizes(host) == [0] and len(host.resizes) == 2, "two workers still run"
+    late = host.run(1)
+    host.drain()
+    assert len(host.resizes) == 3 and not host.workers
+    assert set(host.outcomes) | host.returned == {*first, *late} and {*late} <= host.returned
+    host.now += 60.0
+    host.settle()
+    assert not host.stopped
+    host.handle(SCHEDULER, LinkUp(Welcome(5), False))
+    assert sizes(host) == [0], "a new scheduler has heard of 2 in Hello"
+    host.handle(SCHEDULER, events.ResizeRequested(2))
+    assert sizes(host) == [2]
+    host.ready_all()
+    again = host.run(3)
+    host.drain()
+    assert len(host.resizes) == 4 and {*again} <= set(host.outcomes)
+
+
+def test_workers_that_do_nothing_are_drained_first() -> None:
+    host = Host(4)
+    host.ready_all()
+    host.run(1)
+    busy = next(number for number, worker in host.workers.items() if worker.unread)
+    host.workers[busy].begin()
+    host.handle(SCHEDULER, events.ResizeRequested(1))
+    for number in [number for number, worker in host.workers.items() if not worker.alive]:
+        host.die(number)
+    assert list(host.workers) == [busy] and len(host.resizes) == 1
+
+
+def test_a_resized_agent_still_leaves_when_it_is_drained() -> None:
+    host = Host(2)
+    host.ready_all()
+    host.handle(SCHEDULER, events.ResizeRequested(1))
+    host.drain()
+    (number,) = host.workers
+    host.handle(SCHEDULER, Drain(1, 1000 + number))
+    host.drain()
+    assert host.stopped == [events.EndAgent(0, ("all workers were drained",))]
+    host.handle(SCHEDULER, events.ResizeRequested(2))
+    assert not host.workers, "too late"
+
+
+def test_a_resize_waits_for_workers_that_are_hard_to_start() -> None:
+    host = Host(1)
+    host.ready_all()
+    host.unstartable = "EAGAIN"
+    host.handle(SCHEDULER, events.ResizeRequested(2))
+    assert len(host.resizes) == 0
+    host.unstartable = ""
+    host.wait_until_due()
+    host.ready_all()
+    assert len(host.resizes) == 1 and len(host.workers) == 2
+
+
 def test_logs_of_workers_name_their_tasks() -> None:
     host = Host(1)
     host.ready_all()
@@ -886,6 +964,10 @@ class AgentMachine(RuleBasedStateMachine):
         if (number := self.pick(data, lambda w: w.alive and w.ready)) is not None:
             self.host.handle(SCHEDULER, Drain(1, 1000 + number))
 
+    @rule(workers=st.integers(0, 4))
+    def resize(self, workers: int) -> None:
+        self.host.handle(SCHEDULER, events.ResizeRequested(workers))
+
     @rule(kind=st.sampled_from(FALLIBLE))
     def fail_next(self, kind: type) -> None:
         """The next effect of this type can not be performed."""
@@ -947,7 +1029,7 @@ class AgentMachine(RuleBasedStateMachine):
             host.now += 20.0
             host.settle()
             host.drain()
-        assert bool(host.stopped) == (not host.core.workers.slots)
+        assert bool(host.stopped) == host.core.is_draining
         assert len(host.workers) == host.core.workers.slots
         assert all(worker.state == WorkerState.IDLE for worker in host.core.workers)
         assert set(host.outcomes) | host.returned == set(range(1, host.next))

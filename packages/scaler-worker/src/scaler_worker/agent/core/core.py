@@ -105,6 +105,7 @@ class AgentCore:
             Resend: self._resend,
             Drain: self._draining.drain,
             events.DrainRequested: self._draining.drain_all,
+            events.ResizeRequested: self._draining.resize,
             Functions: self._learn,
             Done: nesting.relay_by_task,
             Ended: nesting.relay_by_task,
@@ -176,7 +177,7 @@ class AgentCore:
         if in_flight.input_missing_runs:
             self.in_flight.send(Returned(in_flight.input_missing_runs))
             in_flight.input_missing_runs = []
-        if self.workers.draining or not self.workers.slots:
+        if self.workers.draining or not self.workers.slots or (self._draining.is_resizing and self._welcome):
             self._draining.settle(now)
         if in_flight.needed:
             self._effects.append(events.SendToScheduler(NeedFunctions(tuple(in_flight.needed))))
@@ -202,8 +203,8 @@ class AgentCore:
 
     @property
     def is_draining(self) -> bool:
-        """Whether the agent drains, or has drained, all of its workers."""
-        return not self.workers.slots
+        """Whether the agent drains, or has drained, all of its workers to leave."""
+        return self._draining.is_leaving
 
     @property
     def has_running(self) -> bool:
@@ -260,7 +261,7 @@ class AgentCore:
         self._effects += (events.Relay(worker.number, event.welcome) for worker in self.workers if worker.pid)
         if not first:
             self._resume()
-            self._draining.tell()
+            self._draining.resume()
 
     def _resume(self) -> None:
         """Report runs and kept results to a new scheduler, and repeat the requests to the previous one."""

@@ -1,5 +1,7 @@
 """Draining: a drained worker finishes its run and is not replaced; an agent without workers hands over and exits. Pure.
 
+An agent that was resized to no workers stays: it returns all runs, and may be resized again.
+
 Runs behind the current one of a drained worker are requeued. An agent whose last worker is drained returns all waiting
 runs, and any that still arrive, to the scheduler. When its runs have ended it waits until their owners have released
 the outcomes that only it keeps, HAND_OVER_SECONDS at most (for an owner that is away the scheduler has them, too), and
@@ -15,7 +17,7 @@ from typing import Final
 from scaler_io.links.effects import Log
 from scaler_protocol.messages import Returned
 from scaler_protocol.operations import Drain, Resized
-from scaler_worker.agent.core.events import DrainRequested, EndAgent, SendToScheduler
+from scaler_worker.agent.core.events import DrainRequested, EndAgent, ResizeDone, ResizeRequested, SendToScheduler
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.records import WorkerRecord, run_ids
@@ -32,6 +34,10 @@ class Draining:
         self._timeout = timeout_seconds
         self._announced_slots = workers.slots
         self._over = False
+        self._stays = False
+        """Whether the agent was resized, so that it does not exit when it has no workers."""
+        self.is_resizing = False
+        """Whether a ResizeRequested is not answered yet."""
         self._deadline = math.inf
         """When the agent exits although runs have not ended."""
         self._leave_at = math.inf
@@ -43,37 +49,63 @@ class Draining:
             self.drain_all(DrainRequested("the scheduler asks for it"), now)
         elif worker := self._workers.drain(message.pid, now):
             self._reclaim(worker)
-            self.tell()
+            self._stays = self._stays and bool(self._workers.slots)
+            self._tell()
 
     def drain_all(self, request: DrainRequested, now: float) -> None:
         """Drain all workers; a second request changes nothing."""
         if self._deadline < math.inf:
             return
-        self._deadline = now + self._timeout
+        self._deadline, self._stays = now + self._timeout, False
         text = f"draining, for {self._timeout:g} s at most: {request.reason}"
         self._in_flight.effects.append(Log(logging.INFO, text))
         for worker in self._workers.drain_all(now):
             self._reclaim(worker)
-        self.tell()
+        self._tell()
+
+    def resize(self, request: ResizeRequested, now: float) -> None:
+        """Start or drain workers, so that there are as many as requested; ignored by an agent that leaves."""
+        if self._deadline < math.inf or self._over:
+            return
+        self._stays = self.is_resizing = True
+        self._leave_at = math.inf
+        if request.workers == self._workers.slots:
+            return
+        text = f"resizing from {self._workers.slots} to {request.workers} workers"
+        self._in_flight.effects.append(Log(logging.INFO, text))
+        for worker in self._workers.resize(request.workers, now):
+            self._reclaim(worker)
+        self._tell()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the agent exits when its runs have ended."""
+        return not self._workers.slots and not self._stays
 
     def _reclaim(self, worker: WorkerRecord) -> None:
         self._in_flight.reclaim(worker)
         self._in_flight.effects.append(Log(logging.INFO, f"{worker.name} (process {worker.pid}) is drained"))
 
-    def tell(self) -> None:
-        """Report the number of workers if it differs from Hello."""
+    def _tell(self) -> None:
+        self._in_flight.effects.append(SendToScheduler(Resized(self._workers.slots)))
+
+    def resume(self) -> None:
+        """Report the number of workers to a new scheduler if it differs from Hello."""
         if self._workers.slots != self._announced_slots:
-            self._in_flight.effects.append(SendToScheduler(Resized(self._workers.slots)))
+            self._tell()
 
     def settle(self, now: float) -> None:
-        """Without workers, return waiting runs, hand over outcomes, and end the agent."""
+        """Report a resize that is done. Without workers, return waiting runs, hand over outcomes, and end the agent."""
+        if self.is_resizing and self._workers.is_settled:
+            self.is_resizing = False
+            self._in_flight.effects.append(ResizeDone())
         if self._workers.slots:
             return
         waiting = self._in_flight.waiting.take_newest(len(self._in_flight.waiting))
         parked = self._functions.remove(set(run_ids(self._functions.parked_entries())))
         if waiting or parked:
             self._in_flight.effects.append(SendToScheduler(Returned(run_ids((*waiting, *parked)))))
-        if self._over:
+        if self._over or self._stays:
             return
         if now >= self._deadline:
             self._end("runs have not ended in time; they run elsewhere")

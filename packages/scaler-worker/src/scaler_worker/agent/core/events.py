@@ -71,6 +71,13 @@ class DrainRequested:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ResizeRequested:
+    """The host is to have so many workers from now on, and to stay even without any; answered by ResizeDone."""
+
+    workers: int
+
+
 # --- effects --------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +159,11 @@ class EndWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeDone:
+    """The host has as many workers as the last ResizeRequested wanted: all are ready, and drained ones have ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndAgent:
     """End the agent with an exit code; the reasons are logged."""
 
@@ -160,7 +172,7 @@ class EndAgent:
 
 
 WorkerEffect = StartWorker | Define | SendTasks | RecallTail | ReadRun | ReadCpu | KillWorker | EndWorker
-AgentEffect = SendToScheduler | Relay | WorkerEffect | Log | EndAgent
+AgentEffect = SendToScheduler | Relay | WorkerEffect | Log | ResizeDone | EndAgent
 
 
 @dataclass(frozen=True, slots=True)

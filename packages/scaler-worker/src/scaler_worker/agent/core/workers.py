@@ -99,8 +99,7 @@ class Workers:
         for worker in self.by_number.values():
             if worker.pid == pid and worker.state not in (WorkerState.STOPPING, WorkerState.DRAINING):
                 self.slots = max(0, self.slots - 1)  # with blocked parents there are more workers than slots
-                self.draining[worker.number], worker.state = worker, WorkerState.DRAINING
-                self.reindex(worker, now)
+                self._drain(worker, now)
                 return worker
         return None
 
@@ -113,9 +112,35 @@ class Workers:
             if worker.state not in (WorkerState.STOPPING, WorkerState.DRAINING)
         ]
         for worker in drained:
-            self.draining[worker.number], worker.state = worker, WorkerState.DRAINING
-            self.reindex(worker, now)
+            self._drain(worker, now)
         return drained
+
+    def resize(self, slots: int, now: float) -> list[WorkerRecord]:
+        """Set the number of slots; returns the surplus workers, which are drained now: those that do least first.
+
+        Workers that are blocked occupy no slot, and are drained only if no slot is left: their children cannot run.
+        """
+        if not slots:
+            return self.drain_all(now)
+        self.slots = slots
+        order = (WorkerState.STARTING, WorkerState.IDLE, WorkerState.RUNNING)
+        usable = [worker for state in order for worker in self.by_number.values() if worker.state == state]
+        surplus = usable[: max(0, len(usable) - slots)]
+        for worker in surplus:
+            self._drain(worker, now)
+        return surplus
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every slot has a worker that is ready, and drained workers have ended."""
+        in_between = (WorkerState.STARTING, WorkerState.STOPPING)
+        return not (
+            self._missing or self.draining or any(worker.state in in_between for worker in self.by_number.values())
+        )
+
+    def _drain(self, worker: WorkerRecord, now: float) -> None:
+        self.draining[worker.number], worker.state = worker, WorkerState.DRAINING
+        self.reindex(worker, now)
 
     def gone(self, worker: WorkerRecord, reason: str, now: float) -> Log | EndAgent | None:
         """The worker's process has ended."""
