@@ -1,1 +1,1 @@
-"""Bytes move: ZeroMQ, links, security, timers and object transfer."""
+"""How bytes move: links, transport, stored objects, parts of services, worker managers. Knows no tasks."""

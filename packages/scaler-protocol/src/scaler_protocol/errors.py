@@ -107,7 +107,7 @@ class NoWorkerError(ScalerError):
 
 
 class ObjectNotFoundError(ScalerError, KeyError):
-    """The object was never stored, or is deleted."""
+    """The object was never stored, is deleted, or was lost with the host or server that held it."""
 
     __str__ = Exception.__str__
 

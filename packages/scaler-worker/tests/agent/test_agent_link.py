@@ -132,8 +132,8 @@ def test_connections_are_announced_and_logged(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, logger="scaler")
     asyncio.run(main())
     assert caplog.messages == [
-        "connected to the scheduler",
-        "the connection to the scheduler is lost (gone); reconnecting",
+        "ClusterProcess: connected to the scheduler",
+        "ClusterProcess: the connection to the scheduler is lost (gone); reconnecting",
     ]
 
 

@@ -47,6 +47,7 @@ class WorkerManager:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config, self._scheduler, self._provisioner = config, scheduler, provisioner
+        self._name = f"worker manager {config.id}"
         self._timeout_seconds = timeout_seconds
         self._hello = Hello(
             Role.MANAGER,
@@ -105,14 +106,14 @@ class WorkerManager:
 
     def _handle_link(self, event: UplinkEvent, now: float) -> None:
         if isinstance(event, LinkRefused) and now < self._refused_until:
-            LOGGER.warning("refused by the scheduler, trying again: %s", "; ".join(event.reasons))
+            LOGGER.warning("%s: refused by the scheduler, trying again: %s", self._name, "; ".join(event.reasons))
             self._loop.call_later(RETRY_SECONDS, self._redial)
             return
         if isinstance(event, LinkUp):
-            LOGGER.info("connected to the scheduler at %s", self._scheduler)
+            LOGGER.info("%s: connected to the scheduler at %s", self._name, self._scheduler)
             self._refused_until = 0.0
         elif isinstance(event, LinkDown):
-            LOGGER.info("no connection to the scheduler at %s: %s", self._scheduler, event.reason)
+            LOGGER.info("%s: no connection to the scheduler at %s: %s", self._name, self._scheduler, event.reason)
         self._core.handle(event, now)
 
     def _end(self, effect: EndManager) -> None:

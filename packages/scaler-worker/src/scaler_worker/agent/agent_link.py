@@ -93,10 +93,12 @@ class AgentLink:
                 self._was_up = True
                 self._shared.follow(event.welcome.incarnation, event.welcome.storage_address)
                 self.connected.set()
-                LOGGER.info("connected to the scheduler")
+                LOGGER.info("ClusterProcess: connected to the scheduler")
             elif isinstance(event, LinkDown) and self._was_up:
                 self._was_up = False
-                LOGGER.warning("the connection to the scheduler is lost (%s); reconnecting", event.reason)
+                LOGGER.warning(
+                    "ClusterProcess: the connection to the scheduler is lost (%s); reconnecting", event.reason
+                )
 
     def _watch(self) -> None:
         """Watch the descriptors of the link after its connection has changed."""

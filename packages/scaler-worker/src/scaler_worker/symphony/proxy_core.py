@@ -51,8 +51,9 @@ from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core.draining import HAND_OVER_SECONDS
 from scaler_worker.agent.core.events import DrainRequested, EndAgent, SendToScheduler
 from scaler_worker.agent.core.functions import FunctionTable
+from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
 from scaler_worker.agent.core.records import Entry, run_ids
-from scaler_worker.agent.core.result_buffer import KeptResults, ResultBuffer
+from scaler_worker.agent.core.result_buffer import ResultBuffer
 from scaler_worker.agent.core.snapshot import HostStats
 from scaler_worker.ipc.frames import FOLLOWS
 from scaler_worker.symphony.events import (
@@ -102,7 +103,7 @@ class ProxyCore:
         self.waiting = RunQueue()
         self.running: dict[int, RunningCall] = {}
         self.functions = FunctionTable(config.task_timeout_seconds)
-        self.kept = KeptResults()
+        self.kept = KeptOutcomes()
         self._results = ResultBuffer(config.name)
         self._effects: list[ProxyEffect] = []
         self._needed: dict[bytes, None] = {}

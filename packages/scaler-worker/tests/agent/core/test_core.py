@@ -742,6 +742,8 @@ def test_a_draining_agent_waits_for_releases_and_for_runs_only_so_long() -> None
         host.now += 0.2
         host.settle()
         assert [end.code for end in host.stopped] == [0]
+        warning = "1 run did not end within 25 s; the scheduler repeats it"
+        assert (warning in host.logs) == (not run_ends)
 
 
 def sizes(host: Host) -> list[int]:

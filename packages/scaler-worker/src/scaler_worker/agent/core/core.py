@@ -9,14 +9,15 @@ arrive, or in flight at one worker.
     any state --Withdraw--> Done CANCELLED at once; a worker that executes it is killed
     waiting --Recall--> Returned; in flight --InputMissing--> Returned
 
-A worker has at most two datagrams in flight, each one task or a batch of short ones that take a few milliseconds
+A worker has at most two datagrams in flight, each with one task, or with short ones that take a few milliseconds
 together. No second datagram is sent after a task that is long or of unknown duration, and unread datagrams are
 reclaimed for an idle worker (work stealing). If a task turns out to be long, the runs behind it are reclaimed, too:
 unread datagrams are read back from the socket (the kernel decides who gets each one), and the datagram that the worker
 has read is *revoked*. The worker reads the revoked sequence before each run, and the agent reads the worker's current
 run well after writing that sequence, so one of them sees the other.
 
-    worker: STARTING --ready--> IDLE <--> RUNNING <--Blocked--> BLOCKED; STOPPING (killed or released) --died--> gone
+    worker: STARTING --ready--> IDLE <--> RUNNING <--Blocked--> BLOCKED; any of these --Drain--> DRAINING
+            any of these --killed or told to exit--> STOPPING --died--> gone
 
 A worker is RUNNING while it has datagrams in flight and its task does not wait for other tasks. An idle worker gets
 tasks only while fewer than `slots` workers are RUNNING. A blocked worker resumes without permission, so more may run
@@ -162,7 +163,7 @@ class AgentCore:
         """Make every pending decision once; returns the effects in order."""
         in_flight = self.in_flight
         if now >= in_flight.check_at:
-            in_flight.check(now)
+            in_flight.check_times(now)
         if now >= self._nesting.probe_at:
             self._nesting.probe_parents(now)
         if now >= self._rotate_at:

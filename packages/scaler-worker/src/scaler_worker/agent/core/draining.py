@@ -5,7 +5,8 @@ An agent that was resized to no workers stays: it returns all runs, and may be r
 Runs behind the current one of a drained worker are requeued. An agent whose last worker is drained returns all waiting
 runs, and any that still arrive, to the scheduler. When its runs have ended it waits until their owners have released
 the outcomes that only it keeps, HAND_OVER_SECONDS at most (for an owner that is away the scheduler has them, too), and
-exits. An agent that drains as a whole exits after its drain timeout even if runs have not ended: they run elsewhere.
+exits. An agent that drains as a whole exits after its drain timeout even if runs have not ended: the scheduler repeats
+them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 from scaler_io.links.effects import Log
 from scaler_protocol.messages import Returned
 from scaler_protocol.operations import Drain, Resized
+from scaler_protocol.plurals import counted
 from scaler_worker.agent.core.events import DrainRequested, EndAgent, ResizeDone, ResizeRequested, SendToScheduler
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.in_flight import InFlight
@@ -84,7 +86,9 @@ class Draining:
 
     def _reclaim(self, worker: WorkerRecord) -> None:
         self._in_flight.reclaim(worker)
-        self._in_flight.effects.append(Log(logging.INFO, f"{worker.name} (process {worker.pid}) is drained"))
+        self._in_flight.effects.append(
+            Log(logging.INFO, f"{worker.name} (process {worker.pid}) drains: it finishes its run")
+        )
 
     def _tell(self) -> None:
         self._in_flight.effects.append(SendToScheduler(Resized(self._workers.slots)))
@@ -108,11 +112,19 @@ class Draining:
         if self._over or self._stays:
             return
         if now >= self._deadline:
-            self._end("runs have not ended in time; they run elsewhere")
+            self._give_up()
         elif not self._workers.by_number:
             self._leave_at = min(self._leave_at, now + HAND_OVER_SECONDS)
             if not len(self._in_flight.kept) or now >= self._leave_at:
                 self._end("all workers were drained")
+
+    def _give_up(self) -> None:
+        """The drain timeout is over."""
+        left = sum(worker.next_entry() is not None for worker in self._workers)
+        if left:
+            text = f"{counted(left, 'run')} did not end within {self._timeout:g} s; the scheduler repeats "
+            self._in_flight.effects.append(Log(logging.WARNING, text + ("it" if left == 1 else "them")))
+        self._end("the drain timeout is over")
 
     def _end(self, reason: str) -> None:
         self._over = True

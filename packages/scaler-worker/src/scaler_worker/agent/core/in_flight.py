@@ -16,6 +16,7 @@ from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.functions import FunctionTable
+from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
 from scaler_worker.agent.core.records import (
     NO_RUN,
     UNKNOWN,
@@ -26,7 +27,7 @@ from scaler_worker.agent.core.records import (
     WorkerRecord,
     run_ids,
 )
-from scaler_worker.agent.core.result_buffer import KeptResults, ResultBuffer
+from scaler_worker.agent.core.result_buffer import ResultBuffer
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
@@ -48,7 +49,7 @@ class InFlight:
 
     def __init__(self, workers: Workers, functions: FunctionTable, results: ResultBuffer) -> None:
         self.waiting = WaitingRuns()
-        self.kept = KeptResults()
+        self.kept = KeptOutcomes()
         self.effects: list[events.AgentEffect] = []
         self.needed: dict[bytes, None] = {}
         """Functions whose bytes `settle` requests."""
@@ -121,7 +122,7 @@ class InFlight:
         return entries
 
     def _watch(self, worker: WorkerRecord) -> None:
-        """Schedule `check` for the time when the worker's next run is overdue or times out."""
+        """Schedule `check_times` for the time when the worker's next run is overdue or times out."""
         head = worker.datagrams[0]
         if timeout := head.entries[head.at][2].timeout:
             self.check_at = min(self.check_at, head.since + timeout)
@@ -348,7 +349,7 @@ class InFlight:
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def check(self, now: float) -> None:
+    def check_times(self, now: float) -> None:
         """Stop runs that exceed their timeout; reclaim runs behind overdue ones."""
         self.check_at = math.inf
         for worker in self._workers:

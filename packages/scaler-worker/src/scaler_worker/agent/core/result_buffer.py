@@ -1,15 +1,12 @@
-"""Results: buffered for the scheduler, and kept until the client has them."""
+"""Outcomes and output of runs, collected for the scheduler."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from scaler_protocol.ids import SESSION_BITS
-from scaler_protocol.messages import MESSAGE_LIMIT, Done, Output, Status
+from scaler_protocol.messages import MESSAGE_LIMIT, Done, Output
 from scaler_protocol.payloads import Payloads
-
-KEPT_LIMIT = 256 * 1024 * 1024
-"""Bytes of kept results; the oldest beyond are discarded (their tasks would run again)."""
 
 DoneRow = tuple[int, int, bytes, bytes, bool]
 """What Done says of a run: run id, status, payload, profile, whether the payload is a reference to a stored object."""
@@ -44,10 +41,11 @@ class _Columns:
 class ResultBuffer:
     """Collects outcomes and output per turn: one message per session, at most MESSAGE_LIMIT bytes each."""
 
-    __slots__ = ("_full", "_open", "_output", "_worker")
+    __slots__ = ("_agent", "_full", "_open", "_output")
 
-    def __init__(self, worker: str) -> None:
-        self._worker = worker
+    def __init__(self, agent: str) -> None:
+        """`agent` is the name that the messages give."""
+        self._agent = agent
         self._open: dict[int, _Columns] = {}
         self._full: list[Done] = []
         self._output: list[tuple[int, int, bytes]] = []
@@ -86,7 +84,7 @@ class ResultBuffer:
     def _columns(self, session: int, size: int) -> _Columns:
         columns = self._open.get(session)
         if columns is not None and columns.size + size > MESSAGE_LIMIT:
-            self._full.append(columns.done(self._worker))
+            self._full.append(columns.done(self._agent))
             columns = None
         if columns is None:
             columns = self._open[session] = _Columns()
@@ -104,60 +102,5 @@ class ResultBuffer:
             yield Output(tasks, streams, Payloads(texts))
         yield from self._full
         for columns in self._open.values():
-            yield columns.done(self._worker)
+            yield columns.done(self._agent)
         self._full, self._open = [], {}
-
-
-class KeptResults:
-    """Outcomes by task until they are released, since a restarted scheduler asks for them.
-
-    Discarded after one to two times the retention, and the oldest first beyond KEPT_LIMIT bytes.
-    """
-
-    __slots__ = ("_bytes", "_old", "_young")
-
-    def __init__(self) -> None:
-        self._young: dict[int, DoneRow] = {}
-        self._old: dict[int, DoneRow] = {}
-        self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._young) + len(self._old)
-
-    def __iter__(self) -> Iterator[int]:
-        yield from self._old
-        yield from self._young
-
-    def keep(self, tasks: Sequence[int], rows: Iterable[DoneRow], size: int) -> None:
-        """Keep outcomes of `size` bytes in total; each replaces an older one of the same task."""
-        young = self._young
-        if not young.keys().isdisjoint(tasks) or self._old:
-            self.release(tasks)
-        young.update(zip(tasks, rows, strict=True))
-        self._bytes += size
-        while self._bytes > KEPT_LIMIT and len(self) > 1:
-            self.release([next(iter(self))])
-
-    def release(self, tasks: Iterable[int]) -> None:
-        """Discard the outcomes of these tasks."""
-        young, old, freed = self._young, self._old, 0
-        for task in tasks:
-            row = young.pop(task, None) or old.pop(task, None)
-            if row is not None:
-                freed += len(row[2])
-        self._bytes -= freed
-
-    def get(self, task: int) -> DoneRow | None:
-        """The outcome of a task, if it is kept."""
-        return self._young.get(task) or self._old.get(task)
-
-    def rotate(self) -> None:
-        """Discard outcomes that are older than one retention period."""
-        self._bytes -= sum(len(row[2]) for row in self._old.values())
-        self._old, self._young = self._young, {}
-
-    def check(self) -> None:
-        """Assert that sizes and generations agree."""
-        assert self._bytes == sum(len(row[2]) for row in (*self._young.values(), *self._old.values()))
-        assert self._young.keys().isdisjoint(self._old)
-        assert all(row[1] not in (Status.LOST, Status.CANCELLED) for row in self._young.values())
