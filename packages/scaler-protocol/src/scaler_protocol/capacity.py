@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+WEBHOOK_KIND: Final = "webhook"
+"""The kind of managers whose providers may be unable to tell an agent which unit it is."""
+
 
 class UnitState:
     """How the scheduler sees a unit."""

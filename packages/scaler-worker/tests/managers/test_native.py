@@ -10,7 +10,7 @@ import pytest
 
 from scaler_io.provisioning.provisioner import UnitPhase, UnitReport
 from scaler_worker.managers import native
-from scaler_worker.managers.native import NativeProvisioner
+from scaler_worker.managers.native import NativeProvisioner, cluster_command
 from support.waiting import wait_until
 
 NOBODY = "ipc:///nowhere/at/all"
@@ -18,7 +18,8 @@ NOBODY = "ipc:///nowhere/at/all"
 
 @pytest.fixture
 def provisioner() -> Iterator[NativeProvisioner]:
-    made = NativeProvisioner(native.COMMAND.read([NOBODY, "--worker-manager-id", "grid"], {}))
+    options = native.COMMAND.read([NOBODY, "--worker-manager-id", "grid"], {})
+    made = NativeProvisioner(lambda unit: cluster_command(options, unit))
     yield made
     made.stop(list(made.list_units()), force=True)
     wait_until(lambda: not made.list_units())

@@ -266,10 +266,6 @@ REFUSED_BY_SCHEDULER: Final = (
         ("--per-worker-queue-size", "-qs"),
         "the workers' side sets it: scaler_cluster --per-worker-task-queue-size",
     ),
-    Refusal(
-        ("--adapter-webhook-url", "--adapter-webhook-urls", "-awu"),
-        "the number of workers does not follow the load yet; start workers with scaler_cluster",
-    ),
 )
 
 REFUSED_BY_CLUSTER: Final = (

@@ -215,7 +215,7 @@ class SchedulerCore:
             )
             agent = AgentRecord(peer, hello.name, hello.host, hello.workers, hello.queue_size, worker_class)
             agent.number, agent.reported_at = self.state.event_log.next_number(), now
-            agent.manager, agent.unit = hello.manager, hello.unit
+            agent.manager, agent.unit = self._managers.unit_of(hello)
             agent.resuming = agent.returning = bool(hello.peer_incarnation)
             self.state.agents[peer] = agent
             self._dispatch.joined(agent, now)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from scaler_io.links.events import PeerLost
 from scaler_protocol.capabilities import Capabilities, parse_capabilities
-from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.capacity import WEBHOOK_KIND, DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import CapabilityError, ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.operations import Drain
@@ -103,6 +103,21 @@ class Managers:
         self._list_offers()
         level = logging.INFO if event.farewell else logging.WARNING
         self._state.log(f"worker manager {manager.id} is gone: {event.reason}", level)
+
+    def unit_of(self, hello: Hello) -> tuple[str, str]:
+        """The manager and the unit of an agent that connects, as it says; both empty for one started by hand.
+
+        A worker adapter may not have told its agents: one that names no manager is taken for the oldest unit that a
+        manager of that kind is waiting for.
+        """
+        if not hello.manager:
+            taken = {agent.unit for agent in self._state.agents.values()}
+            for manager in self:
+                if manager.status is not None and manager.status.kind == WEBHOOK_KIND:
+                    for unit in manager.status.pending_units:
+                        if unit not in taken:
+                            return manager.id, unit
+        return hello.manager, hello.unit
 
     def agent_changed(self, agent: AgentRecord, unit_state: int) -> None:
         """An agent has joined, drains, or is gone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from scaler_io.ports import free_port
 from scaler_io.service.base import SERVER_OPTIONS, ServerOptions, refuse_exposed
@@ -49,6 +50,8 @@ class SchedulerOptions(ServerOptions):
     policy_content: str | None
     scaling_controller_strategy: str | None
     scale_down_cooldown_seconds: float
+    adapter_webhook_urls: tuple[str, ...]
+    adapter_webhook_token: str | None
 
     def check(self) -> None:
         """Raises ValueError for options that contradict each other, AddressError for a bind beyond loopback."""
@@ -92,6 +95,14 @@ def _is_same_service(one: Address, other: Address) -> bool:
     return one == other or (one.is_local and other.is_local and one.port != 0 and one.port == other.port)
 
 
+def webhook_url(text: str) -> str:
+    """Check the URL of a worker adapter; raises ValueError."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{text!r} is no URL of a worker adapter: write http://host:port")
+    return text
+
+
 POLICY_OPTIONS = (
     Option(
         ("--policy-engine-type", "-et"),
@@ -124,6 +135,20 @@ POLICY_OPTIONS = (
         "how long workers stay after they were last needed",
         seconds,
         default=COOLDOWN_SECONDS,
+    ),
+    Option(
+        ("--adapter-webhook-urls", "--adapter-webhook-url", "-awu"),
+        "worker adapters that start and stop workers when they are asked over HTTP, like http://127.0.0.1:8080",
+        webhook_url,
+        default=(),
+        repeated=True,
+        metavar="URL",
+    ),
+    Option(
+        ("--adapter-webhook-token",),
+        "what worker adapters are shown; better given in the environment",
+        default=None,
+        environment="SCALER_ADAPTER_TOKEN",
     ),
 )
 

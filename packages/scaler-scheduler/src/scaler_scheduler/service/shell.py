@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scaler_io.links.hub import Hub, PeerTimeouts
@@ -24,6 +25,7 @@ from scaler_scheduler.service.storage_server import StorageServer
 
 if TYPE_CHECKING:
     from scaler_scheduler.monitoring.metrics import Metrics
+    from scaler_scheduler.service.webhook import Webhooks
 
 LOGGER = logging.getLogger("scaler")
 
@@ -54,9 +56,12 @@ class SchedulerService:
             asyncio.ensure_future(self._storage.keep()),
             asyncio.ensure_future(give_back_when_idle(lambda: core.submitted)),
         ]
+        webhooks = self._webhooks(listener.address)
         try:
             yield
         finally:
+            if webhooks is not None:
+                webhooks.close()
             for task in keeping:
                 task.cancel()
             reception.close()
@@ -72,6 +77,14 @@ class SchedulerService:
         from scaler_scheduler.monitoring.metrics import Metrics
 
         return Metrics(sampler, storage, self._options.metrics_address)
+
+    def _webhooks(self, address: Address) -> Webhooks | None:
+        if not self._options.adapter_webhook_urls:
+            return None
+        from scaler_scheduler.service.webhook import Webhooks
+
+        reachable = replace(address, host="127.0.0.1") if address.host in ("0.0.0.0", "::") else address
+        return Webhooks(self._options.adapter_webhook_urls, self._options.adapter_webhook_token, reachable)
 
     def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -52,10 +52,10 @@ COMMAND: Final = manager_command(
 
 
 class NativeProvisioner(Provisioner):
-    """Starts `scaler_cluster` processes on this host. They end with this process, however it ends."""
+    """Starts processes on this host, one for each unit, with the command that `command` makes of the unit's name."""
 
-    def __init__(self, options: NativeOptions) -> None:
-        self._options = options
+    def __init__(self, command: Callable[[str], list[str]]) -> None:
+        self._command = command
         self._lock = threading.Lock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -63,7 +63,7 @@ class NativeProvisioner(Provisioner):
         """Start a process for each unit."""
         for unit in units:
             process = subprocess.Popen(
-                cluster_command(self._options, unit),
+                self._command(unit),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in a terminal is for the manager, which drains its units
             )
@@ -110,7 +110,7 @@ def run(options: NativeOptions) -> int:
         os.execv(sys.executable, [sys.executable, "-m", "scaler_worker", *words])
     return run_manager(
         options,
-        lambda: NativeProvisioner(options),
+        lambda: NativeProvisioner(lambda unit: cluster_command(options, unit)),
         replace(
             options.manager_config("baremetal_native", poll_seconds=POLL_SECONDS),
             prefix=f"{options.worker_type}-{options.worker_manager_id}-{new_incarnation():06x}",

@@ -1,0 +1,165 @@
+"""Worker adapters as the scheduler asks them, against an HTTP server that answers what a test says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from scaler_io.provisioning.provisioner import ProvisionerError
+from scaler_scheduler.service import webhook
+from scaler_scheduler.service.webhook import AdapterClient, AdapterFault, AdapterInfo, WebhookProvisioner, manager_of
+
+INFO = "get_worker_adapter_info"
+
+
+class ScriptedAdapter:
+    """Answers by a script: statuses with bodies; when it is used up, 200."""
+
+    def __init__(self) -> None:
+        self.script: list[tuple[int, object]] = []
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[str | None] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                outer.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                outer.headers.append(self.headers["Authorization"])
+                status, body = outer.script.pop(0) if outer.script else (200, {"status": "ok"})
+                if not status:  # no answer at all
+                    return
+                text = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAdapter]:
+    monkeypatch.setattr(webhook, "RETRY_SECONDS", (0.0, 0.0))
+    made = ScriptedAdapter()
+    yield made
+    made.close()
+
+
+def units(adapter: ScriptedAdapter, token: str | None = None) -> WebhookProvisioner:
+    return WebhookProvisioner(AdapterClient(adapter.url, token), "web")
+
+
+def test_a_start_tells_who_the_unit_is(adapter: ScriptedAdapter) -> None:
+    adapter.script = [(200, {"status": "started", "worker_group_id": "theirs", "worker_ids": []})]
+    provisioner = units(adapter, "secret")
+    assert provisioner.start(("web-1",), 0) == ["web-1"]
+    (request,) = adapter.requests
+    assert request["action"] == "start_worker_group" and request["auth_token"] == "secret"
+    assert request["metadata"]["environment"] == {"SCALER_WORKER_MANAGER_ID": "web", "SCALER_UNIT_ID": "web-1"}
+    assert adapter.headers == ["Bearer secret"]
+    provisioner.stop(("web-1", "unknown"), force=False)
+    assert adapter.requests[1]["worker_group_id"] == "theirs", "its own id of the group"
+    assert provisioner.list_units() == {}
+
+
+@pytest.mark.parametrize("fault", [(500, {"error": "broken"}), (503, b"<html>"), (200, b"no JSON"), (0, None)])
+def test_what_fails_is_repeated_under_the_same_id(adapter: ScriptedAdapter, fault: tuple[int, object]) -> None:
+    adapter.script = [fault, fault]
+    assert units(adapter).start(("web-1",), 0) == ["web-1"]
+    assert len(adapter.requests) == 3 and len({json.dumps(request) for request in adapter.requests}) == 1
+    adapter.script = [fault] * 3
+    with pytest.raises(ProvisionerError, match="the worker adapter at http"):
+        units(adapter).start(("web-2",), 0)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429])
+def test_a_refusal_is_not_repeated_and_is_shown(adapter: ScriptedAdapter, status: int) -> None:
+    adapter.script = [(status, {"error": "because"})]
+    with pytest.raises(ProvisionerError, match=f"answers {status}: because") as refused:
+        units(adapter).start(("web-1",), 0)
+    assert len(adapter.requests) == 1 and refused.value.accepted == []
+
+
+def test_what_was_accepted_is_kept_when_the_adapter_is_full(adapter: ScriptedAdapter) -> None:
+    adapter.script = [(200, {}), (429, {"error": "full"})]
+    with pytest.raises(ProvisionerError, match="full") as refused:
+        units(adapter).start(("web-1", "web-2"), 0)
+    assert len(refused.value.accepted) == 1
+
+
+def test_an_adapter_that_is_silent_is_given_up(adapter: ScriptedAdapter) -> None:
+    client = AdapterClient(adapter.url, None)
+    adapter.close()
+    with pytest.raises(AdapterFault, match="does not answer") as fault:
+        client.ask(INFO, seconds=0.5)
+    assert fault.value.status == 0
+    adapter.__init__()  # type: ignore[misc]
+
+
+def test_a_group_that_is_gone_is_stopped(adapter: ScriptedAdapter) -> None:
+    provisioner = units(adapter)
+    provisioner.start(("web-1", "web-2"), 0)
+    adapter.script = [(404, {"error": "unknown"}), *[(500, {"error": "stuck"})] * 3]
+    with pytest.raises(ProvisionerError, match="stuck"):
+        provisioner.stop(("web-1", "web-2"), force=True)
+    adapter.script = [(400, {"error": "unknown action"})]
+    assert provisioner.list_units().keys() == {"web-2"}, "one that cannot be stopped keeps none of the others"
+
+
+def test_groups_that_an_adapter_lists_are_adopted_if_they_are_ours(adapter: ScriptedAdapter) -> None:
+    listed = [
+        {"worker_group_id": "web-7", "worker_manager_id": "web"},
+        {"worker_group_id": "x", "worker_manager_id": "other"},
+        "nonsense",
+    ]
+    adapter.script = [(200, {"worker_groups": listed}), (200, {"worker_groups": []})]
+    provisioner = units(adapter)
+    assert provisioner.list_units().keys() == {"web-7"}
+    assert provisioner.list_units() == {}
+
+
+def test_a_listing_that_fails_is_no_empty_one(adapter: ScriptedAdapter) -> None:
+    provisioner = units(adapter)
+    provisioner.start(("web-1",), 0)
+    adapter.script = [(500, {"error": "broken"})] * 3
+    with pytest.raises(ProvisionerError, match="broken"):
+        provisioner.list_units()
+    assert provisioner.list_units().keys() == {"web-1"}
+
+
+def test_at_the_end_all_groups_are_asked_once(adapter: ScriptedAdapter) -> None:
+    provisioner = units(adapter)
+    provisioner.start(("web-1", "web-2"), 0)
+    adapter.script = [(500, {"error": "broken"})]
+    provisioner.end()
+    assert [request["action"] for request in adapter.requests[2:]] == ["shutdown_worker_group"] * 2
+
+
+def test_what_an_adapter_says_of_itself_is_read() -> None:
+    said = {"max_worker_groups": 3, "workers_per_group": 2, "base_capabilities": {"gpu": 1, "linux": -1}}
+    assert AdapterInfo.of(said) == AdapterInfo(3, 2, "gpu=1,linux")
+    assert AdapterInfo.of({}) == AdapterInfo(-1, 1, "")
+    for wrong in ({"max_worker_groups": "many"}, {"workers_per_group": 0}, {"base_capabilities": {"gpu": "many"}}):
+        with pytest.raises(ValueError, match="get_worker_adapter_info"):
+            AdapterInfo.of(wrong)
+
+
+def test_every_adapter_is_a_manager_of_its_own() -> None:
+    assert manager_of("http://127.0.0.1:8080") == "webhook-127-0-0-1-8080"
+    assert manager_of("https://grid.example/a") == "webhook-grid-example-https-a"
