@@ -25,7 +25,7 @@ else:
 
 STARTED: Final = ("object_storage_server", "scheduler", "cluster", "worker_manager", "gui")
 """The tables whose programs are started, in this order."""
-KNOWN: Final = (*STARTED, "top", "why")
+KNOWN: Final = (*STARTED, "native_worker_adapter", "top", "why")
 
 
 @dataclass(frozen=True, slots=True)
