@@ -34,7 +34,7 @@ class AdapterOptions(ManagerOptions):
     insecure: bool
 
 
-class Answer(NamedTuple):
+class AdapterAnswer(NamedTuple):
     """An HTTP status, and the JSON object of the body."""
 
     status: int
@@ -59,14 +59,14 @@ class WorkerAdapter:
         self._provisioner: Provisioner = NativeProvisioner(self._command)
         self._prefix = f"adapter-{new_incarnation():06x}"
         self._count = 0
-        self._answers: OrderedDict[str, Answer] = OrderedDict()
-        self._actions: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
+        self._answers: OrderedDict[str, AdapterAnswer] = OrderedDict()
+        self._actions: Mapping[str, Callable[[Mapping[str, Any]], AdapterAnswer]] = {
             "start_worker_group": self._start,
             "shutdown_worker_group": self._shutdown,
             "get_worker_adapter_info": self._info,
         }
 
-    def answer(self, request: object) -> Answer:
+    def answer(self, request: object) -> AdapterAnswer:
         """What to answer to the JSON value of a request; an error of the adapter itself is 500."""
         try:
             if not isinstance(request, Mapping):
@@ -78,10 +78,10 @@ class WorkerAdapter:
                 )
             return action(request)
         except AdapterError as error:
-            return Answer(error.status, {"error": str(error)})
+            return AdapterAnswer(error.status, {"error": str(error)})
         except Exception as error:
             LOGGER.exception("the worker adapter failed")
-            return Answer(500, {"error": str(error) or type(error).__name__})
+            return AdapterAnswer(500, {"error": str(error) or type(error).__name__})
 
     def stop(self, *, force: bool) -> None:
         """Have all groups end."""
@@ -94,7 +94,7 @@ class WorkerAdapter:
             self._managers.pop(id, None)
         return list(self._managers)
 
-    def _start(self, request: Mapping[str, Any]) -> Answer:
+    def _start(self, request: Mapping[str, Any]) -> AdapterAnswer:
         metadata = _mapping(request, "metadata")
         request_id = str(metadata.get("request_id", ""))
         if request_id in self._answers:
@@ -116,7 +116,7 @@ class WorkerAdapter:
             del self._managers[unit]
             raise
         LOGGER.info("worker group %s is started", unit)
-        answer = Answer(
+        answer = AdapterAnswer(
             200, {"status": "started", "worker_group_id": unit, "worker_ids": self._worker_names(unit), "metadata": {}}
         )
         if request_id:
@@ -125,7 +125,7 @@ class WorkerAdapter:
                 self._answers.popitem(last=False)
         return answer
 
-    def _shutdown(self, request: Mapping[str, Any]) -> Answer:
+    def _shutdown(self, request: Mapping[str, Any]) -> AdapterAnswer:
         group = request.get("worker_group_id")
         if not isinstance(group, str) or not group:
             raise AdapterError(400, "shutdown_worker_group needs a worker_group_id")
@@ -134,13 +134,15 @@ class WorkerAdapter:
         force = bool(_mapping(request, "metadata").get("force"))
         self._provisioner.stop((group,), force=force)
         LOGGER.info("worker group %s is %s", group, "killed" if force else "drained")
-        return Answer(200, {"status": "stopping", "worker_group_id": group, "worker_ids": self._worker_names(group)})
+        return AdapterAnswer(
+            200, {"status": "stopping", "worker_group_id": group, "worker_ids": self._worker_names(group)}
+        )
 
-    def _info(self, request: Mapping[str, Any]) -> Answer:
+    def _info(self, request: Mapping[str, Any]) -> AdapterAnswer:
         options = self._options
         most, size = options.max_task_concurrency, options.workers_per_unit
         groups = self.groups()
-        return Answer(
+        return AdapterAnswer(
             200,
             {
                 "status": "ok",
