@@ -29,6 +29,9 @@ STATUS = MonitorStatus(
     function_counts=(1, 2, 3), function_seconds=(0.5, 1.0, 0.0), graphs=(1, 2, 3), graph_sessions=(1, 1, 1),
     graph_nodes=(10, 20, 5), graph_succeeded=(2, 3, 5), graph_failed=(1, 1, 0), graph_cancelled=(0, 4, 0),
     graph_assigned=(2, 1, 0), graph_start_times=(1.0, 2.0, 3.0), graph_end_times=(0.0, 0.0, 4.0), graphs_ended=7,
+    managers=("grid",), manager_kinds=("slurm",), manager_hosts=("h",), manager_maximums=(-1,), manager_desired=(8,),
+    manager_joined=(4,), manager_starting=(3,), manager_draining=(1,), manager_reasons=("work",),
+    manager_failures=("no quota",), manager_pauses=(12.5,),
 )  # fmt: skip
 STORAGE = StorageStatus(
     objects=10, writing=2, sessions=1, peers=1, bytes=5000, memory_limit=8000, refused=3, writing_bytes=1000,
@@ -69,6 +72,9 @@ def test_the_page_says_what_the_status_says() -> None:
         ("scaler_function_tasks_total", "f"): 4, ("scaler_function_tasks_total", 'g"\n'): 2,
         ("scaler_function_mean_duration_seconds", "f"): 0.5, ("scaler_graphs", ""): 2,
         ("scaler_graphs_ended_total", ""): 7,
+        ("scaler_manager_workers", "grid/desired"): 8, ("scaler_manager_workers", "grid/joined"): 4,
+        ("scaler_manager_workers", "grid/starting"): 3, ("scaler_manager_workers", "grid/draining"): 1,
+        ("scaler_manager_maximum_workers", "grid"): -1, ("scaler_manager_pause_seconds", "grid"): 12.5,
         ("scaler_graph_nodes", "done"): 5, ("scaler_graph_nodes", "failed"): 2, ("scaler_graph_nodes", "cancelled"): 4,
         ("scaler_graph_nodes", "assigned"): 3, ("scaler_graph_nodes", "waiting"): 16, ("scaler_objects", "memory"): 5,
         ("scaler_objects", "disk"): 4, ("scaler_objects", "writing"): 2, ("scaler_object_bytes", "memory"): 4000,

@@ -37,6 +37,7 @@ def families(status: MonitorStatus, storage: StorageStatus | None) -> Iterator[M
     )
     yield GaugeMetricFamily("scaler_clients", "Connected clients.", value=sum(map(bool, status.client_names)))
     yield from _agents(status)
+    yield from _managers(status)
     yield from _functions(status)
     yield from _graphs(status)
     if storage is not None:
@@ -85,6 +86,20 @@ def _agents(status: MonitorStatus) -> Iterator[Metric]:
         ("status_age_seconds", "Since the last AgentStatus.", status.agent_status_ages),
     ):
         yield _gauge(f"scaler_agent_{name}", text, labels, agents, values)
+
+
+def _managers(status: MonitorStatus) -> Iterator[Metric]:
+    states = {
+        "desired": status.manager_desired, "joined": status.manager_joined, "starting": status.manager_starting,
+        "draining": status.manager_draining,
+    }  # fmt: skip
+    keys = [(manager, state) for state in states for manager in status.managers]
+    text, values = "Workers of a worker manager.", [value for column in states.values() for value in column]
+    yield _gauge("scaler_manager_workers", text, ("manager", "state"), keys, values)
+    text = "The most workers that a manager starts, -1 for no limit."
+    yield _gauge("scaler_manager_maximum_workers", text, ("manager",), status.managers, status.manager_maximums)
+    text = "How long a manager starts nothing after failures."
+    yield _gauge("scaler_manager_pause_seconds", text, ("manager",), status.managers, status.manager_pauses)
 
 
 def _functions(status: MonitorStatus) -> Iterator[Metric]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
+from scaler_ui.model.managers import manager_rows
 from scaler_ui.model.model import GroupInfo, MonitorModel
 from scaler_ui.model.reasons import lacking, lacks
 from scaler_ui.model.text_view import clock
@@ -101,6 +103,18 @@ def biggest_objects(model: MonitorModel, request: PageRequest) -> TablePage:
     page = page_of(rows, request, ("object", "client", "where"))
     for row in page.rows:
         row["size"] = size(row["size"])
+    return page
+
+
+def managers(model: MonitorModel, request: PageRequest) -> TablePage:
+    """Worker managers: their workers, the last decision and its reason, the last failure."""
+    status = model.status
+    if status is None:
+        return TablePage([], 0)
+    page = page_of([asdict(row) for row in manager_rows(status)], request, ("manager", "kind", "host"))
+    for row in page.rows:
+        row["maximum"] = "no limit" if row["maximum"] < 0 else f"{row['maximum']:,}"
+        row["pause"] = duration(row["pause"]) if row["pause"] else ""
     return page
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scaler_protocol.capabilities import missing, parse_capabilities
 from scaler_protocol.monitoring import MonitorStatus, TaskStep
+from scaler_ui.model.managers import manager_rows
 from scaler_ui.model.model import GroupInfo, MonitorModel
 from scaler_ui.model.units import duration, size
 
@@ -27,12 +28,13 @@ def why(model: MonitorModel, task: int) -> list[str]:
 
 
 def _why_waiting(model: MonitorModel, status: MonitorStatus, row: int) -> list[str]:
-    if not status.agents:
-        return ["it waits: no worker is connected"]
+    managers = [manager.standing for manager in manager_rows(status)]
+    if not sum(status.agent_workers):
+        return ["it waits: no worker is connected", *managers]
     group = model.group_of(row)
     lacks = lacking(group, status)
     if lacks:
-        return [f"it waits: no worker offers {', '.join(lacks)}"]
+        return [f"it waits: no worker offers {', '.join(lacks)}", *managers]
     behind = _behind(model, row, group)
     places = f"{sum(status.agent_workers):,} workers have {status.assigned:,} tasks"
     if not behind:

@@ -10,6 +10,7 @@ from typing import Any
 
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
+from scaler_ui.model.managers import manager_rows
 from scaler_ui.model.model import STALE_SECONDS, MonitorModel
 
 EVENTS_SHOWN = 20
@@ -133,6 +134,7 @@ def fields(model: MonitorModel, now: float) -> dict[str, Any]:
             "queued": sum(status.agent_queued) + sum(status.worker_queues),
         },
         "workers": [asdict(worker) for worker in workers],
+        "managers": [asdict(manager) for manager in manager_rows(status)],
         "client_manager": client_tasks(status),
         "func_to_num_tasks": _function_counts(status),
         "events": [asdict(event) for event in list(model.events)[-EVENTS_SHOWN:]],

@@ -181,7 +181,11 @@ def _filled(lines: Sequence[str], height: int) -> list[str]:
 
 def side(fields: dict[str, Any]) -> list[str]:
     """Clients and functions, beside the workers."""
-    lines = ["client_manager"]
+    lines = []
+    for manager in fields["managers"]:
+        lines.append(f"{_cut(manager['manager'], 20)}: {manager['joined']} of {manager['desired']} workers")
+        lines.append(f"  {manager['starting']} starting, {manager['draining']} draining")
+    lines += ["", "client_manager"] if lines else ["client_manager"]
     lines += [f"{_cut(name, 32)}: {count:,}" for name, count in fields["client_manager"].items()]
     lines += ["", "func_to_num_tasks"]
     lines += [f"{_cut(name, 32)}: {count:,}" for name, count in fields["func_to_num_tasks"].items()]

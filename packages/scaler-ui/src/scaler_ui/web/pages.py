@@ -79,6 +79,15 @@ CAPACITY = TableKind(
     },
     key="class", order="workers", filtered=False,
 )  # fmt: skip
+MANAGERS = TableKind(
+    "managers",
+    {
+        "manager": "manager", "kind": "kind", "host": "host", "desired": "wanted", "joined": "joined",
+        "starting": "starting", "draining": "draining", "maximum": "at most", "reason": "last decision",
+        "failure": "last failure", "pause": "paused for",
+    },
+    key="manager", order="desired", filtered=False,
+)  # fmt: skip
 DEMAND = TableKind(
     "demand",
     {
@@ -248,8 +257,11 @@ class Pages:
     def _capacity(self) -> None:
         heading(
             "Capacity",
-            "Nothing scales this cluster by itself: there are as many workers as were started, less those drained.",
+            "Worker managers start and stop workers as the scheduler decides. Without one there are as many workers as "
+            "were started, less those drained.",
         )
+        subheading("Worker managers")
+        ServerTable(MANAGERS, partial(cluster_views.managers, self._model))
         subheading("What workers offer")
         ServerTable(CAPACITY, partial(cluster_views.capacity, self._model))
         subheading("What waiting tasks need")

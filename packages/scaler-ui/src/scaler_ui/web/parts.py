@@ -16,10 +16,10 @@ Fetch = Callable[[PageRequest], TablePage]
 
 _CODES = frozenset({"id", "task", "session", "object", "pid"})
 _WORDS = frozenset({"state", "level"})
-_SENTENCES = frozenset({"text", "why", "error"})
+_SENTENCES = frozenset({"text", "why", "error", "reason", "failure"})
 _TEXTS = _CODES | _WORDS | _SENTENCES | {
     "function", "agent", "worker", "name", "host", "client", "where", "offers", "runtime", "needs", "capabilities",
-    "itl", "graph", "time",
+    "itl", "graph", "time", "manager", "kind", "maximum", "pause",
 }  # fmt: skip
 """Columns of text; the others are numbers, which are right-aligned."""
 

@@ -1,0 +1,45 @@
+"""Worker managers: what each of them has, wants and waits for, as fields and sentences. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scaler_protocol.monitoring import MonitorStatus
+from scaler_ui.model.units import duration
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerRow:
+    """One worker manager; counts are of workers, `maximum` is -1 for no limit, `pause` the rest of a back-off in s."""
+
+    manager: str
+    kind: str
+    host: str
+    maximum: int
+    desired: int
+    joined: int
+    starting: int
+    draining: int
+    reason: str
+    failure: str
+    pause: float
+
+    @property
+    def standing(self) -> str:
+        """What it does, as a sentence without a full stop."""
+        if self.pause:
+            return f"worker manager {self.manager} is paused for {duration(self.pause)}: {self.failure}"
+        if self.starting:
+            return f"worker manager {self.manager} starts {self.starting:,} workers: {self.reason}"
+        failure = f"; last failure: {self.failure}" if self.failure else ""
+        return f"worker manager {self.manager} wants {self.desired:,} workers: {self.reason or 'no decision'}{failure}"
+
+
+def manager_rows(status: MonitorStatus) -> list[ManagerRow]:
+    """All connected worker managers."""
+    columns = zip(
+        status.managers, status.manager_kinds, status.manager_hosts, status.manager_maximums, status.manager_desired,
+        status.manager_joined, status.manager_starting, status.manager_draining, status.manager_reasons,
+        status.manager_failures, status.manager_pauses, strict=True,
+    )  # fmt: skip
+    return [ManagerRow(*row) for row in columns]

@@ -1,0 +1,68 @@
+"""What worker managers have, want and wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scaler_protocol.monitoring import MonitorStatus, TaskStep
+from scaler_ui.model import cluster_views
+from scaler_ui.model.managers import ManagerRow, manager_rows
+from scaler_ui.model.model import MonitorModel
+from scaler_ui.model.reasons import why
+from scaler_ui.model.tables import fields
+from scaler_ui.model.views import PageRequest
+
+if TYPE_CHECKING:
+    from conftest import Publications
+
+GRID = ManagerRow("grid", "slurm", "here", -1, 8, 4, 4, 0, "90 s of work", "", 0.0)
+STATUS = MonitorStatus(
+    1, 5.0, managers=["grid"], manager_kinds=["slurm"], manager_hosts=["here"], manager_maximums=[-1],
+    manager_desired=[8], manager_joined=[4], manager_starting=[4], manager_draining=[0],
+    manager_reasons=["90 s of work"], manager_failures=[""], manager_pauses=[0.0],
+)  # fmt: skip
+
+
+def test_rows_have_the_fields_of_the_status() -> None:
+    assert manager_rows(STATUS) == [GRID] and manager_rows(MonitorStatus(1, 5.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (GRID, "worker manager grid starts 4 workers: 90 s of work"),
+        (replace(GRID, failure="no quota", pause=12.0), "worker manager grid is paused for 12.0 s: no quota"),
+        (replace(GRID, starting=0), "worker manager grid wants 8 workers: 90 s of work"),
+        (
+            replace(GRID, starting=0, desired=0, reason="", failure="no quota"),
+            "worker manager grid wants 0 workers: no decision; last failure: no quota",
+        ),
+    ],
+)
+def test_what_a_manager_does_is_one_sentence(row: ManagerRow, said: str) -> None:
+    assert row.standing == said
+
+
+def test_a_task_that_waits_for_a_unit_is_told_what_the_managers_do(publications: Publications) -> None:
+    columns = {name: getattr(STATUS, name) for name in STATUS.__slots__ if name.startswith("manager")}
+    model = publications.model_of(
+        replace(publications.status(), **columns),
+        publications.groups((9, "f", 7, 0, "gpu", ""), (8, "f", 7, 0, "", "")),
+        publications.batch(TaskStep.WAITING, 9, 1),
+        publications.batch(TaskStep.WAITING, 8, 2),
+    )
+    assert why(model, 1) == ["it waits: no worker offers gpu", "worker manager grid starts 4 workers: 90 s of work"]
+    assert len(why(model, 2)) == 1, "there are workers for it"
+
+
+def test_screens_and_pages_show_them() -> None:
+    model = MonitorModel()
+    assert cluster_views.managers(model, PageRequest()).rows == []
+    model.take(STATUS, 0.0)
+    (row,) = cluster_views.managers(model, PageRequest()).rows
+    assert (row["manager"], row["maximum"], row["desired"], row["pause"]) == ("grid", "no limit", 8, "")
+    (shown,) = fields(model, 0.0)["managers"]
+    assert (shown["manager"], shown["desired"], shown["joined"], shown["starting"]) == ("grid", 8, 4, 4)
