@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -11,8 +12,16 @@ from typing import Any
 import pytest
 
 from scaler_io.provisioning.provisioner import ProvisionerError
+from scaler_protocol.addresses import Address
 from scaler_scheduler.service import webhook
-from scaler_scheduler.service.webhook import AdapterClient, AdapterFault, AdapterInfo, WebhookProvisioner, manager_of
+from scaler_scheduler.service.webhook import (
+    AdapterClient,
+    AdapterFault,
+    AdapterInfo,
+    WebhookProvisioner,
+    Webhooks,
+    manager_of,
+)
 
 INFO = "get_worker_adapter_info"
 
@@ -31,7 +40,8 @@ class ScriptedAdapter:
                 outer.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 outer.headers.append(self.headers["Authorization"])
                 status, body = outer.script.pop(0) if outer.script else (200, {"status": "ok"})
-                if not status:  # no answer at all
+                if not status:  # no answer, or none of HTTP
+                    self.wfile.write(str(body or "").encode())
                     return
                 text = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
@@ -78,7 +88,9 @@ def test_a_start_tells_who_the_unit_is(adapter: ScriptedAdapter) -> None:
     assert provisioner.list_units() == {}
 
 
-@pytest.mark.parametrize("fault", [(500, {"error": "broken"}), (503, b"<html>"), (200, b"no JSON"), (0, None)])
+@pytest.mark.parametrize(
+    "fault", [(500, {"error": "broken"}), (503, b"<html>"), (200, b"no JSON"), (0, None), (0, "220 no HTTP\r\n")]
+)
 def test_what_fails_is_repeated_under_the_same_id(adapter: ScriptedAdapter, fault: tuple[int, object]) -> None:
     adapter.script = [fault, fault]
     assert units(adapter).start(("web-1",), 0) == ["web-1"]
@@ -158,6 +170,19 @@ def test_what_an_adapter_says_of_itself_is_read() -> None:
     for wrong in ({"max_worker_groups": "many"}, {"workers_per_group": 0}, {"base_capabilities": {"gpu": "many"}}):
         with pytest.raises(ValueError, match="get_worker_adapter_info"):
             AdapterInfo.of(wrong)
+
+
+def test_an_adapter_that_cannot_be_read_is_not_used(adapter: ScriptedAdapter, caplog: pytest.LogCaptureFixture) -> None:
+    adapter.script = [(200, {"workers_per_group": 0})]
+
+    async def meet() -> None:
+        webhooks = Webhooks([adapter.url, adapter.url], None, Address(path="/nowhere"))
+        await asyncio.wait(webhooks._tasks)
+        webhooks.close()
+
+    asyncio.run(meet())
+    assert f"the worker adapter at {adapter.url} is not used" in caplog.text
+    assert len(adapter.requests) == 1, "a URL that is given twice is one adapter"
 
 
 def test_every_adapter_is_a_manager_of_its_own() -> None:

@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -86,7 +87,7 @@ class AdapterClient:
         except urllib.error.HTTPError as error:
             with error:
                 raise AdapterFault(error.code, self._refusal(error)) from error
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise AdapterFault(0, f"the worker adapter at {self.url} does not answer: {reason}") from error
         return answer
@@ -240,7 +241,11 @@ class Webhooks:
                 list(threads.map(WebhookProvisioner.end, self._provisioners))
 
     async def _follow(self, adapter: AdapterClient) -> None:
-        info = await self._meet(adapter)
+        try:
+            info = await self._meet(adapter)
+        except ValueError as error:
+            LOGGER.error("Scheduler: the worker adapter at %s is not used: %s", adapter.url, error)
+            return
         id = manager_of(adapter.url)
         LOGGER.info("Scheduler: worker adapter at %s is worker manager %s", adapter.url, id)
         provisioner = WebhookProvisioner(adapter, id)
@@ -266,9 +271,6 @@ class Webhooks:
                 if fault.status in (400, 404):  # it does not know the action
                     return AdapterInfo()
                 LOGGER.warning("Scheduler: %s; it is asked again in %g s", fault, pause)
-            except ValueError as error:
-                LOGGER.error("Scheduler: the worker adapter at %s is not used: %s", adapter.url, error)
-                raise
             await asyncio.sleep(pause)
             pause = min(LAST_RETRY_SECONDS, 2 * pause)
 
