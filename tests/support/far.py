@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import textwrap
 from pathlib import Path
@@ -78,8 +79,9 @@ class Far:
     def close(self) -> None:
         """End everything; on both hosts nothing is left."""
         self.wire.mend()
-        for _, process in reversed(self._started):
-            process.terminate()
+        for name, process in reversed(self._started):
+            # SIGTERM would have agents drain.
+            process.send_signal(signal.SIGINT if name == "cluster" else signal.SIGTERM)
         for name, process in self._started:
             process.communicate(timeout=SECONDS)
             assert "Traceback" not in self.said(name), self.said(name)

@@ -98,7 +98,7 @@ class Services:
         watched = Watched(family)
         try:
             for service in reversed(self.started):
-                service.process.terminate()
+                service.process.send_signal(signal.SIGINT)  # SIGTERM would have busy agents drain
             left = watched.wait_gone(5)
             assert left == [], [command_line(pid) for pid in left]
             codes = [service.process.wait(5) for service in self.started]
