@@ -316,6 +316,19 @@ def test_the_manager_ends_when_its_units_have_ended(provider: Provider) -> None:
     assert provider.code == 0 and not provider.units
 
 
+def test_units_have_time_to_hand_over_after_draining_when_the_manager_ends() -> None:
+    provider = Provider(drain_timeout_seconds=5.0)
+    provider.settle()
+    provider.link()
+    provider.obeys = False
+    provider.want(2)
+    provider.handle(StopRequested())
+    provider.later(34.0)
+    assert provider.stopped == [("grid-a-1", False)] and provider.code is None
+    provider.later(3.0)
+    assert provider.stopped[-1] == ("grid-a-1", True) and provider.code == 0
+
+
 def test_a_second_request_stops_by_force(provider: Provider) -> None:
     provider.obeys = False
     provider.want(2)

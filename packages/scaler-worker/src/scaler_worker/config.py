@@ -22,6 +22,8 @@ from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.limits import QUEUE_SIZE, WORKER_NAME
 
 WORKERS_LIMIT: Final = 4096
+HAND_OVER_SECONDS: Final = 8.0
+"""How long an agent may hand over the objects of its host, after draining."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,11 @@ class ClusterConfig(ServiceOptions):
             raise UsageError(
                 f"--worker-names: {len(self.worker_names)} names for {self.num_of_workers} workers; give one for each"
             )
-        if 0 < self.time_limit_seconds <= self.drain_timeout_seconds:
+        leaving = self.drain_timeout_seconds + HAND_OVER_SECONDS
+        if 0 < self.time_limit_seconds <= leaving:
             raise UsageError(
-                f"--time-limit-seconds {self.time_limit_seconds:g} leaves no time to work before draining, which may "
-                f"take {self.drain_timeout_seconds:g} s: raise it or lower --drain-timeout-seconds"
+                f"--time-limit-seconds {self.time_limit_seconds:g} leaves no time to work before draining and handing "
+                f"over, which may take {leaving:g} s: raise it or lower --drain-timeout-seconds"
             )
         for name in self.worker_names:
             if fault := WORKER_NAME.fault(name):
@@ -177,7 +180,8 @@ COMMAND: Final = Command(
         ),
         Option(
             ("--drain-timeout-seconds", "-drt"),
-            "after SIGTERM, or when the scheduler wants fewer workers: how long tasks may take to finish",
+            "after SIGTERM, or when the scheduler wants fewer workers: how long tasks may take to finish; handing over "
+            "the host's objects may take 8 s more",
             seconds,
             default=25.0,
         ),

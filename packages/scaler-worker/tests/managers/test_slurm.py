@@ -101,7 +101,7 @@ def test_the_script_of_a_job_becomes_the_agent_of_its_unit() -> None:
 
 def test_an_agent_knows_when_slurm_ends_its_job() -> None:
     given = options("--worker-command", SHOW, "--time-limit", "2", "--setup", "SECONDS=30  # as after a slow start")
-    assert run_script(given, 0).stdout == "grid-a-17 tcp://head:2345 --num-of-workers 1 --time-limit-seconds 80\n"
+    assert run_script(given, 0).stdout == "grid-a-17 tcp://head:2345 --num-of-workers 1 --time-limit-seconds 88\n"
     assert not any(word.startswith("--signal") for word in sbatch_words(given, UnitRange("grid-a", 1, 1)))
 
 

@@ -115,6 +115,10 @@ class ReplicaServer:
 
         return [Upload(reference, [memoryview(mapping)], event.session, ended, event.version)]
 
+    def has_replicas(self) -> bool:
+        """Whether this host holds an object that the server does not; raises OSError."""
+        return bool(self._files.list())
+
     def hand_over(self, run: Callable[[Upload], None]) -> int:
         """Upload all replicas, as this host is about to leave.
 

@@ -84,9 +84,9 @@ class StorageLink:
         if self._renewed is not None and before not in (0, server):
             self._renewed()
 
-    def open(self) -> None:
-        """Connect now: from here on the session's objects live until its client is gone."""
-        self.run(_connecting())
+    def open(self, deadline: float = math.inf) -> None:
+        """Connect now: from here on the session's objects live until its client is gone. Raises as `run` does."""
+        self.run(_connecting(), deadline)
 
     def open_soon(self) -> None:
         """As `open`, unless there is a connection; does not wait."""
@@ -99,10 +99,10 @@ class StorageLink:
         """Whether the server is on this host; None before it has answered."""
         return thread.near if (thread := self._thread) is not None else None
 
-    def is_near(self) -> bool:
-        """Whether the server is on this host; connects if that is not known. Raises StorageLostError."""
+    def is_near(self, deadline: float = math.inf) -> bool:
+        """Whether the server is on this host; connects if that is not known. Raises as `run` does."""
         if self.near is None:
-            self.open()
+            self.open(deadline)
         return bool(self.near)
 
     @property

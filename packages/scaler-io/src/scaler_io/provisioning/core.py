@@ -384,8 +384,8 @@ class ManagerCore:
             return
         if event.reason:
             self._log(event.reason, logging.ERROR if event.code else logging.INFO)
-        patience = self._config.drain_timeout_seconds
-        self._ending = _Ending(event.code, now, now + patience, now + patience + EXIT_SECONDS)
+        force_at = now + self._config.drain_timeout_seconds + EXIT_SECONDS  # units hand objects over after draining
+        self._ending = _Ending(event.code, now, force_at, force_at + EXIT_SECONDS)
         self._list_at = now
 
     def _settle_ending(self, ending: _Ending, now: float) -> None:

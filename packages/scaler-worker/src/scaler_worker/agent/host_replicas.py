@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -78,17 +77,16 @@ class HostReplicas:
         if connected is not None:
             connected[0].close()
 
-    def hand_over(self, seconds: float) -> None:
-        """Upload the replicas of this host, which is about to leave, within so many seconds. Blocks."""
-        deadline = time.monotonic() + seconds
+    def hand_over(self, deadline: float) -> None:
+        """Upload the replicas of this host, which is about to leave, until `deadline` (of time.monotonic). Blocks."""
         try:
             connected = self._connect()
             if connected is None:
                 return
             connection, replica_server = connected
-            if not connection.is_near() and (
-                handed := replica_server.hand_over(lambda upload: connection.run(upload, deadline))
-            ):
+            if not replica_server.has_replicas() or connection.is_near(deadline):
+                return
+            if handed := replica_server.hand_over(lambda upload: connection.run(upload, deadline)):
                 LOGGER.info("handed %s over to object storage", counted(handed, "object"))
         except (ScalerError, OSError) as error:  # TimeoutError is an OSError
             LOGGER.warning("objects of this host cannot be handed over to object storage: %s", error)

@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ from scaler_worker.agent.core.records import AgentConfig
 from scaler_worker.agent.host_replicas import HostReplicas
 from scaler_worker.agent.resize_channel import ResizeChannel
 from scaler_worker.agent.shell import Agent
-from scaler_worker.config import ClusterConfig
+from scaler_worker.config import HAND_OVER_SECONDS, ClusterConfig
 from scaler_worker.forking.template_link import Forking
 
 LOGGER: Final = logging.getLogger("scaler")
@@ -94,7 +95,8 @@ async def work(
     maintaining.cancel()
     code = await running
     if agent.is_draining:
-        await asyncio.to_thread(replicas.hand_over, config.drain_timeout_seconds)
+        drained = min(agent.drain_deadline, time.monotonic() + config.drain_timeout_seconds)
+        await asyncio.to_thread(replicas.hand_over, drained + HAND_OVER_SECONDS)
     await asyncio.to_thread(replicas.close)
     return code
 
@@ -122,8 +124,9 @@ def _host_replicas(forking: Forking, name: str) -> HostReplicas:
 async def _drain(agent: Agent, config: ClusterConfig, requested: asyncio.Event) -> None:
     """Drain the agent when that is requested, or so long before its time limit as draining may take."""
     limit = config.time_limit_seconds
+    working = limit - config.drain_timeout_seconds - HAND_OVER_SECONDS
     try:
-        await asyncio.wait_for(requested.wait(), max(0.0, limit - config.drain_timeout_seconds) if limit else None)
+        await asyncio.wait_for(requested.wait(), working if limit else None)
     except asyncio.TimeoutError:
         agent.drain(f"its time limit of {limit:g} s is near")
     else:

@@ -77,6 +77,11 @@ class Agent:
         return self._core.is_draining
 
     @property
+    def drain_deadline(self) -> float:
+        """When draining ends at the latest (as time.monotonic); infinity unless the agent drains as a whole."""
+        return self._core.drain_deadline
+
+    @property
     def connected(self) -> asyncio.Event:
         """Set with each connection to a scheduler."""
         return self._link.connected

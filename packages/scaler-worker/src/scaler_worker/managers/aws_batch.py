@@ -11,6 +11,7 @@ from typing import Any, Final
 from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import Option, Refusal, UsageError, one_of, whole_number
+from scaler_worker.config import HAND_OVER_SECONDS
 from scaler_worker.managers.aws import AwsOptions, aws_options, for_each, name_values, pages, unit_of
 from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import manager_command
@@ -36,10 +37,11 @@ class BatchOptions(AwsOptions):
     def __post_init__(self) -> None:
         # Not super(): dataclass(slots=True) makes a new class, which super() in its methods does not refer to.
         AwsOptions.__post_init__(self)
-        if self.time_limit_seconds <= self.drain_timeout_seconds:
+        leaving = self.drain_timeout_seconds + HAND_OVER_SECONDS
+        if self.time_limit_seconds <= leaving:
             raise UsageError(
-                f"--job-timeout-minutes {self.job_timeout_minutes} leaves no time to work before draining, which may "
-                f"take {self.drain_timeout_seconds:g} s: raise it or lower --drain-timeout-seconds"
+                f"--job-timeout-minutes {self.job_timeout_minutes} leaves no time to work before draining and "
+                f"handing over, which may take {leaving:g} s: raise it or lower --drain-timeout-seconds"
             )
 
     @property

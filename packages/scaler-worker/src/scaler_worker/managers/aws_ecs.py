@@ -250,7 +250,7 @@ class EcsProvisioner(Provisioner):
             "essential": True,
             "cpu": cpu,
             "memory": memory,
-            "stopTimeout": min(STOP_SECONDS, int(options.drain_timeout_seconds) + 5),
+            "stopTimeout": min(STOP_SECONDS, int(options.drain_timeout_seconds) + 10),
         }
         role = {"executionRoleArn": options.ecs_execution_role} if options.ecs_execution_role else {}
         answer = self._ecs.register_task_definition(

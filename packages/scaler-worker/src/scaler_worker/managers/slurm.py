@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import Option, UsageError, one_line, positive_seconds, whole_number
+from scaler_worker.config import HAND_OVER_SECONDS
 from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import ManagerOptions, manager_command
 from scaler_worker.managers.programs import (
@@ -33,7 +34,7 @@ from scaler_worker.managers.programs import (
 
 LOGGER: Final = logging.getLogger("scaler")
 MARGIN_SECONDS: Final = 10
-"""A unit has drained so long before Slurm ends its job: for its end, and for clocks that differ."""
+"""A unit has drained so long before Slurm ends its job: to hand objects over, and for clocks that differ."""
 LAST_LINES: Final = 5
 _TIME: Final = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _UNIT: Final = re.compile(r"(?P<base>.+)-(?P<number>\d+)")
@@ -255,7 +256,7 @@ def batch_script(options: SlurmOptions, units: UnitRange) -> str:
     agent = worker_line(options, options.worker_command)
     if options.time_limit is not None:
         # In bash SECONDS is how long the shell has run: the setup takes part of the time.
-        agent += f' --time-limit-seconds "$(({options.time_limit - MARGIN_SECONDS} - SECONDS))"'
+        agent += f' --time-limit-seconds "$(({options.time_limit - MARGIN_SECONDS + HAND_OVER_SECONDS:g} - SECONDS))"'
     return "\n".join(
         (
             "#!/bin/bash",

@@ -208,6 +208,11 @@ class AgentCore:
         return self._draining.is_leaving
 
     @property
+    def drain_deadline(self) -> float:
+        """When draining ends although runs have not ended; infinity unless the agent drains as a whole."""
+        return self._draining.deadline
+
+    @property
     def has_running(self) -> bool:
         """Whether a worker executes tasks and does not wait for other tasks."""
         return bool(self.workers.running)

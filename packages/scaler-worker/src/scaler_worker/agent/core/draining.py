@@ -40,7 +40,7 @@ class Draining:
         """Whether the agent was resized, so that it does not exit when it has no workers."""
         self.is_resizing = False
         """Whether a ResizeRequested is not answered yet."""
-        self._deadline = math.inf
+        self.deadline = math.inf
         """When the agent exits although runs have not ended."""
         self._leave_at = math.inf
         """When the agent exits although outcomes have not been released."""
@@ -56,9 +56,9 @@ class Draining:
 
     def drain_all(self, request: DrainRequested, now: float) -> None:
         """Drain all workers; a second request changes nothing."""
-        if self._deadline < math.inf:
+        if self.deadline < math.inf:
             return
-        self._deadline, self._stays = now + self._timeout, False
+        self.deadline, self._stays = now + self._timeout, False
         text = f"draining, for {self._timeout:g} s at most: {request.reason}"
         self._in_flight.effects.append(Log(logging.INFO, text))
         for worker in self._workers.drain_all(now):
@@ -67,7 +67,7 @@ class Draining:
 
     def resize(self, request: ResizeRequested, now: float) -> None:
         """Start or drain workers, so that there are as many as requested; ignored by an agent that leaves."""
-        if self._deadline < math.inf or self._over:
+        if self.deadline < math.inf or self._over:
             return
         self._stays = self.is_resizing = True
         self._leave_at = math.inf
@@ -111,7 +111,7 @@ class Draining:
             self._in_flight.effects.append(SendToScheduler(Returned(run_ids((*waiting, *parked)))))
         if self._over or self._stays:
             return
-        if now >= self._deadline:
+        if now >= self.deadline:
             self._give_up()
         elif not self._workers.by_number:
             self._leave_at = min(self._leave_at, now + HAND_OVER_SECONDS)
@@ -133,4 +133,4 @@ class Draining:
     @property
     def due(self) -> float:
         """When to settle next."""
-        return math.inf if self._over else min(self._deadline, self._leave_at)
+        return math.inf if self._over else min(self.deadline, self._leave_at)
