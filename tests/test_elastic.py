@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scaler import Client
+from scaler_ui.model.managers import manager_rows
 from support.fault_tasks import step
 from support.faults import Service
 from support.fleets import Fleet, numbers
@@ -94,6 +96,21 @@ def test_capabilities_start_the_manager_that_offers_them(fleet: Fleet) -> None:
     with Client(fleet.address) as client:
         assert client.submit_verbose(round, (3.15,), {}, capabilities={"gpu": 1}).result(SECONDS) == 3
     assert "1 worker wanted" in gifted.said() and units_of(plain) == []
+
+
+def test_users_see_what_managers_do(fleet: Fleet) -> None:
+    fleet.add_manager(2, "-pwc", "gpu=1", id="gifted")
+    with Client(fleet.address) as client:
+        future = client.submit_verbose(time.sleep, (5.0,), {}, capabilities={"gpu": 1})
+        (host, *_) = client.wait_for_workers(1, timeout=SECONDS).hosts
+        assert (host.manager, host.capabilities) == ("gifted", {"gpu": 1})
+        lacking = client.submit_verbose(round, (3.15,), {}, capabilities={"fpga": 1})
+        status = fleet.wait_status(lambda status: status.waiting and sum(status.agent_workers), "who waits")
+        (row,) = manager_rows(status)
+        assert (row.manager, row.kind, row.maximum) == ("gifted", "baremetal_native", 2) and row.reason
+        first, second = fleet.why(lacking.task_id)
+        assert first == "it waits: no worker offers fpga=1" and second.startswith("worker manager gifted ")
+        assert future.result(SECONDS) is None
 
 
 def test_sigterm_drains_an_agent(fleet: Fleet, tmp_path: Path) -> None:

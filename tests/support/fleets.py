@@ -9,6 +9,7 @@ from scaler import ScalerFuture
 from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_ui.listening import Listening
+from scaler_ui.model.reasons import why
 from support.faults import Service, Services
 from support.gates import SECONDS
 from support.waiting import wait_until
@@ -52,6 +53,16 @@ class Fleet(Services):
         wait_until(holds, what)
         assert self._listening.model.status is not None
         return self._listening.model.status
+
+    def why(self, task: int) -> list[str]:
+        """What `scaler_why` says of a task, once the monitor has heard of it."""
+
+        def known() -> bool:
+            self._listening.look()
+            return self._listening.model.tasks.find(task) is not None
+
+        wait_until(known, "the task")
+        return why(self._listening.model, task)
 
     def close(self) -> None:
         self._listening.close()
