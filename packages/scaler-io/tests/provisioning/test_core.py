@@ -244,6 +244,25 @@ def test_a_start_may_be_accepted_in_part(provider: Provider) -> None:
     assert provider.status is not None and "1 of 2 units could not be started: no quota" in provider.status.failure
 
 
+def test_units_that_cannot_start_say_why_and_are_stopped_in_the_end(provider: Provider) -> None:
+    provider.want(2)
+    provider.units["grid-a-1"] = UnitReport(UnitPhase.STARTING, "no such image")
+    provider.later(1.5)
+    assert provider.status is not None and provider.status.failure == "unit grid-a-1 waits: no such image"
+    assert provider.logs.count("worker manager grid: unit grid-a-1 waits: no such image") == 1
+    assert (provider.status.starting, provider.status.paused_seconds) == ((2,), 0), "it may still start"
+    provider.later(JOIN_SECONDS)
+    assert provider.stopped == [("grid-a-1", False)]
+    assert provider.status.failure == f"unit grid-a-1 has not started for {JOIN_SECONDS:g} s: no such image"
+    assert provider.status.paused_seconds > 0
+
+
+def test_units_that_wait_for_their_turn_are_left_alone(provider: Provider) -> None:
+    provider.want(2)
+    provider.later(JOIN_SECONDS * 10)
+    assert provider.stopped == [] and provider.units.keys() == {"grid-a-1"}
+
+
 def test_units_that_never_join_are_stopped(provider: Provider) -> None:
     provider.want(2)
     provider.run_all()

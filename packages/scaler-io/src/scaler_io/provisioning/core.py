@@ -107,6 +107,8 @@ class _Unit:
     """When its agent left; infinity while it is connected or has never been."""
     stopped_at: float = -math.inf
     """When the provider was last asked to stop it."""
+    hindrance: str = ""
+    """What keeps it from starting, as the provider says."""
 
 
 @dataclass(slots=True)
@@ -268,9 +270,12 @@ class ManagerCore:
         for name, report in event.units.items():
             if name not in self._units and not report.phase.has_ended:
                 self._adopt(name, report, now)
+        before = self._hindrance()
         for unit in list(self._units.values()):
             self._compare(unit, event.units.get(unit.name), event.asked_at, now)
         self._has_listed = True
+        if (hindrance := self._hindrance()) and hindrance != before:
+            self._log(hindrance, logging.WARNING)
 
     def _adopt(self, name: str, report: UnitReport, now: float) -> None:
         offer = report.offer if report.offer < len(self._config.offers) else 0
@@ -287,8 +292,15 @@ class ManagerCore:
             del self._units[unit.name]
         elif report.phase.has_ended:
             self._forget(unit, report.reason or "it has ended", now)
-        elif report.phase is UnitPhase.RUNNING and unit.state is _State.REQUESTED:
-            self._enter(unit, _State.UP, now)
+        elif unit.state is _State.REQUESTED:
+            unit.hindrance = report.reason
+            if report.phase is UnitPhase.RUNNING:
+                self._enter(unit, _State.UP, now)
+
+    def _hindrance(self) -> str:
+        """What keeps units from starting, as one of them says it; empty if nothing does."""
+        waits = [unit for unit in self._units.values() if unit.state is _State.REQUESTED and unit.hindrance]
+        return f"unit {waits[0].name} waits: {waits[0].hindrance}" if waits else ""
 
     def _forget(self, unit: _Unit, reason: str, now: float) -> None:
         del self._units[unit.name]
@@ -350,6 +362,10 @@ class ManagerCore:
         for unit in self._units.values():
             if unit.state is _State.UP and not unit.has_joined and now > unit.since + join_seconds:
                 self._fail(f"unit {unit.name} runs, but has not connected for {join_seconds:g} s", now)
+                late.append(unit)
+            elif unit.state is _State.REQUESTED and unit.hindrance and now > unit.since + join_seconds:
+                # One that only waits for its turn may do so for days.
+                self._fail(f"unit {unit.name} has not started for {join_seconds:g} s: {unit.hindrance}", now)
                 late.append(unit)
             elif unit.state is _State.DRAINING and now > unit.since + self._config.drain_timeout_seconds + EXIT_SECONDS:
                 self._log(f"unit {unit.name} has not drained in time; it is stopped", logging.WARNING)
@@ -432,7 +448,7 @@ class ManagerCore:
             tuple(starting),
             tuple(unit.name for unit in pending),
             tuple(unit.offer for unit in pending),
-            self._failure,
+            self._failure or self._hindrance(),
             max(0.0, self._paused_until - now) if self._ending is None else 0.0,
             median(self._startups) if self._startups else 0.0,
         )

@@ -31,7 +31,8 @@ class UnitReport:
 
     phase: UnitPhase
     reason: str = ""
-    """Of an ended one: why, such as an exit code or the last lines that it wrote."""
+    """Of an ended one: why, such as an exit code or the last lines that it wrote. Of a starting one: what keeps it from
+    starting, such as an image that does not exist; empty if it only waits for its turn."""
     offer: int = 0
     """The position of the offer that it was started for."""
 

@@ -18,6 +18,7 @@ KINDS: Final[Mapping[str, str]] = {
     "aws_hpc": "aws_batch",
     "orb_aws_ec2": "aws_ec2",
     "symphony": "symphony",
+    "kubernetes": "kubernetes",
 }
 """The module of each kind, with its COMMAND and `run`. They are imported when they are chosen."""
 REFUSED_KINDS: Final[Mapping[str, str]] = {
