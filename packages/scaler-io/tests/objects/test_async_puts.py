@@ -8,7 +8,7 @@ import pytest
 
 from scaler_io.objects.async_puts import AsyncPuts
 from scaler_io.objects.connection import ObjectConnection
-from scaler_io.objects.operations import Done
+from scaler_io.objects.operations import PutEnded
 from scaler_protocol.errors import ClientQuitError, ScalerError, StorageFullError
 from scaler_protocol.objects import SHARED_BYTES, Reference
 
@@ -19,10 +19,10 @@ class SlowConnection:
     """An ObjectConnection whose server answers when the test says so."""
 
     def __init__(self) -> None:
-        self.unconfirmed: list[Done] = []
+        self.unconfirmed: list[PutEnded] = []
         self.closed = False
 
-    def put_soon(self, payload: bytes, *, session: int, name: bytes, done: Done) -> Reference:
+    def put_soon(self, payload: bytes, *, session: int, name: bytes, done: PutEnded) -> Reference:
         assert session == 5
         if self.closed:
             raise ClientQuitError

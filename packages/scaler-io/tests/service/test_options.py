@@ -10,7 +10,6 @@ from scaler_io.service.options import (
     PARENT_PID,
     REFUSED,
     REFUSED_BY_CLUSTER,
-    REFUSED_BY_OBJECT_STORAGE_SERVER,
     REFUSED_BY_SCHEDULER,
     Given,
     Option,
@@ -94,7 +93,7 @@ def test_parent_pid_is_hidden_and_optional() -> None:
     assert PARENT_PID.default is None
 
 
-@pytest.mark.parametrize("refusals", [REFUSED_BY_SCHEDULER, REFUSED_BY_CLUSTER, REFUSED_BY_OBJECT_STORAGE_SERVER])
+@pytest.mark.parametrize("refusals", [REFUSED_BY_SCHEDULER, REFUSED_BY_CLUSTER])
 def test_refusals_have_each_name_once_and_an_advice(refusals: tuple[Refusal, ...]) -> None:
     names = [name for refusal in refusals for name in refusal.names]
     assert len(names) == len(set(names))

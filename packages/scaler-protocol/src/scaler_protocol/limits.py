@@ -61,7 +61,7 @@ CAPABILITIES: Final = 256
 """Capabilities of a task or an agent."""
 FUNCTIONS: Final = 2**16
 """Groups, or functions, in one message; positions of groups have 16 bits."""
-HELD_FUNCTIONS: Final = 4096
+KEPT_FUNCTIONS: Final = 4096
 """The scheduler assumes that an agent has the last 4,096 functions that it was sent; the agent requests others."""
 WORKERS: Final = Whole(0, 2**16 - 1)
 """Workers of one agent."""

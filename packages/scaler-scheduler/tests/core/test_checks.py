@@ -16,7 +16,7 @@ from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import ProtocolError, ScalerError, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.ids import first_task, function_id, named_function_id
-from scaler_protocol.limits import HELD_FUNCTIONS
+from scaler_protocol.limits import KEPT_FUNCTIONS
 from scaler_protocol.messages import Done, Group, Status, Submit
 from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
@@ -182,7 +182,7 @@ def test_an_input_that_comes_twice_counts_once(driver: SchedulerDriver) -> None:
 
 def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None:
     client, agent = driver.client(b"c", peer_incarnation=0), driver.agent(workers=4)
-    count = 3 * max(RECORDS_LIMIT, HELD_FUNCTIONS)
+    count = 3 * max(RECORDS_LIMIT, KEPT_FUNCTIONS)
     for number in range(count):
         driver.core.handle(client, submit(FIRST + 1 + number, body=b"%d" % number), driver.now)
         driver.core.settle(driver.now)
@@ -193,7 +193,7 @@ def test_tables_do_not_grow_with_every_function(driver: SchedulerDriver) -> None
     driver.settle()
     state = driver.core.state
     assert len(state.functions) <= RECORDS_LIMIT + 1
-    assert len(state.agents[agent].functions) <= HELD_FUNCTIONS
+    assert len(state.agents[agent].functions) <= KEPT_FUNCTIONS
     assert len(state.sessions[ord("c")].groups) < RECORDS_LIMIT
     assert sum(map(len, driver.core._dispatch._agents_with_room.values())) < 100, (
         "void entries of agents with room pile up"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from scaler_io.objects.connection import ObjectConnection
-from scaler_io.objects.operations import Done
+from scaler_io.objects.operations import PutEnded
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.objects import SHARED_BYTES, Reference
 
@@ -28,7 +28,7 @@ class AsyncPuts:
         return size < SHARED_BYTES and self._unconfirmed + size <= self._limit
 
     def put(
-        self, connection: ObjectConnection, payload: bytes, *, session: int, name: bytes = b"", done: Done
+        self, connection: ObjectConnection, payload: bytes, *, session: int, name: bytes = b"", done: PutEnded
     ) -> Reference:
         """As ObjectConnection.put_soon; counts the payload until `done` is called."""
         size = len(payload)

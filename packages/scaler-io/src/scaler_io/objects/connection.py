@@ -16,10 +16,10 @@ from scaler_io.objects.host_objects import HostObjects
 from scaler_io.objects.operations import (
     Buffer,
     Deletion,
-    Done,
     Download,
     Listing,
     Pieces,
+    PutEnded,
     Upload,
     reference_of,
     views_of,
@@ -89,7 +89,7 @@ class ObjectConnection(StorageLink):
             self._put([Upload(replica.reference, views, replica.session, copying=copying)])
         return replica.reference
 
-    def put_soon(self, payload: Pieces, *, session: int = 0, name: bytes = b"", done: Done) -> Reference:
+    def put_soon(self, payload: Pieces, *, session: int = 0, name: bytes = b"", done: PutEnded) -> Reference:
         """As `put`, but does not wait: `done` is called on the connection thread, with None or why it failed.
 
         Until then nothing may change the buffers. `done` must not block.

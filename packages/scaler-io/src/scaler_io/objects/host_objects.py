@@ -81,50 +81,52 @@ class HostObjects:
             raise
         return growth.whole
 
-    def keep(self, held: Replica, views: Iterable[memoryview]) -> bool:
+    def keep(self, replica: Replica, views: Iterable[memoryview]) -> bool:
         """Keep an object as a replica on this host and register it; False if it must be uploaded instead."""
         files = self._files
-        file = self._cache.write(held.reference, held.version, views, self.upload_replicas)
+        file = self._cache.write(replica.reference, replica.version, views, self.upload_replicas)
         if file is None:
             return False
-        registration = Registration(held, b"")
+        registration = Registration(replica, b"")
         try:
             with contextlib.closing(file):
-                files.add(file, held)
-                registration = Registration(held, files.host)
+                files.add(file, replica)
+                registration = Registration(replica, files.host)
                 self._link.run(registration)
         except ObjectRefusedError:
             return False  # no process serves this host's replicas
         except ScalerError:
-            self._abandon(held)
+            self._abandon(replica)
             raise
         except OSError:
             return False
         except BaseException:
-            self._abandon(held)
+            self._abandon(replica)
             raise
         finally:
             if not registration.needed:
-                files.drop(held)
+                files.drop(replica)
         return True
 
-    def _abandon(self, held: Replica) -> None:
+    def _abandon(self, replica: Replica) -> None:
         """Have the server forget an object that could not be kept."""
         with contextlib.suppress(ClientQuitError):
-            self._link.start_if_open(Deletion([held.reference.object], held.session))
+            self._link.start_if_open(Deletion([replica.reference.object], replica.session))
 
     def upload_replicas(self, excess: int) -> bool:
         """Upload replicas of about `excess` bytes, so that their files may be removed; the longest unused one first."""
         files = self._files
         with files.upload_lock() as locked:
-            for _, held in files.list() if locked else ():
+            for _, replica in files.list() if locked else ():
                 try:
-                    mapping = files.map(held)
+                    mapping = files.map(replica)
                     if excess <= 0 or mapping is None:
                         continue
-                    self._link.run(Upload(held.reference, [memoryview(mapping)], held.session, version=held.version))
+                    self._link.run(
+                        Upload(replica.reference, [memoryview(mapping)], replica.session, version=replica.version)
+                    )
                 except (ScalerError, OSError):  # the server is full or restarted, or the file cannot be read: keep all
                     return False
-                files.release(held)
-                excess -= held.reference.size
+                files.release(replica)
+                excess -= replica.reference.size
         return excess <= 0

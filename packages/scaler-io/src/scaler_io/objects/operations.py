@@ -47,7 +47,7 @@ _DELETED_TOGETHER: Final = 1000
 Buffer = bytes | bytearray | memoryview
 Pieces = Buffer | Sequence[Buffer]
 """The bytes of an object: one buffer, or several to be concatenated."""
-Done = Callable[[ScalerError | None], object]
+PutEnded = Callable[[ScalerError | None], object]
 
 
 def views_of(payload: Pieces) -> Sequence[memoryview]:
@@ -138,7 +138,7 @@ class Upload(Operation):
         reference: Reference,
         buffers: Sequence[memoryview],
         session: int,
-        done: Done | None = None,
+        done: PutEnded | None = None,
         version: int = 0,
         copying: Copying | None = None,
     ) -> None:
@@ -340,17 +340,17 @@ class Registration(Operation):
     """Registers a replica on this host with the server; `done` is called with this operation when it has ended."""
 
     def __init__(
-        self, held: Replica, host: bytes, done: Callable[[Registration, ScalerError | None], object] | None = None
+        self, replica: Replica, host: bytes, done: Callable[[Registration, ScalerError | None], object] | None = None
     ) -> None:
-        super().__init__(held.reference, 1)
-        self.held, self._host, self._done = held, host, done
+        super().__init__(replica.reference, 1)
+        self.replica, self._host, self._done = replica, host, done
         self.needed = False
         """Whether the server has no other copy of this object."""
 
     def request(self, index: int, number: int) -> Message:
-        held = self.held
+        replica = self.replica
         return RegisterReplica(
-            held.reference.object, held.reference.size, held.session, held.version, self._host, number
+            replica.reference.object, replica.reference.size, replica.session, replica.version, self._host, number
         )
 
     def cost(self, index: int) -> int:
@@ -361,7 +361,7 @@ class Registration(Operation):
             raise ProtocolError(f"{type(message).__name__} is not an answer to RegisterReplica")
         if message.error:
             raise restore(message.error.encode())
-        self.needed = message.version == self.held.version
+        self.needed = message.version == self.replica.version
 
     def finish(self, error: ScalerError | None = None) -> None:
         if not self.over.is_set():

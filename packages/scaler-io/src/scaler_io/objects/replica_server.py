@@ -69,7 +69,7 @@ class ReplicaServer:
     def _announce(self, now: float) -> list[Outgoing]:
         try:
             host = self._files.host
-            registrations = [Registration(held, host, self._registered) for _, held in self._files.list()]
+            registrations = [Registration(replica, host, self._registered) for _, replica in self._files.list()]
         except OSError as error:
             self._unannounced = True
             self._failures += 1
@@ -88,16 +88,16 @@ class ReplicaServer:
 
     def _registered(self, registration: Registration, error: ScalerError | None) -> None:
         if isinstance(error, ObjectRefusedError):
-            self._files.drop(registration.held)
+            self._files.drop(registration.replica)
         elif error is None and not registration.needed:
-            self._files.release(registration.held)
+            self._files.release(registration.replica)
 
     def bring(self, event: FetchReplica, now: float) -> list[Outgoing]:
         """Upload a replica that the server requests, or report that it is lost; `retry` uploads it if it fails."""
         reference = Reference(event.object, event.size)
-        held = Replica(reference, event.version, event.session)
+        replica = Replica(reference, event.version, event.session)
         try:
-            mapping = self._files.map(held)
+            mapping = self._files.map(replica)
         except OSError as error:
             self._wanted[event] = None
             self._retry_later(now, error)
@@ -109,7 +109,7 @@ class ReplicaServer:
 
         def ended(error: ScalerError | None) -> None:
             if error is None:
-                self._files.release(held)
+                self._files.release(replica)
             else:
                 LOGGER.warning("object %s could not be uploaded to object storage: %s", reference, error)
 
@@ -126,16 +126,16 @@ class ReplicaServer:
         ScalerError, or OSError if files cannot be read.
         """
         handed = 0
-        for _, held in self._files.list():
-            mapping = self._files.map(held)
+        for _, replica in self._files.list():
+            mapping = self._files.map(replica)
             if mapping is None:
                 continue
             try:
-                run(Upload(held.reference, [memoryview(mapping)], held.session, None, held.version))
+                run(Upload(replica.reference, [memoryview(mapping)], replica.session, None, replica.version))
             except ObjectRefusedError as error:  # it is another host's by now, or nobody's
-                LOGGER.debug("object %s is not handed over: %s", held.reference, error)
+                LOGGER.debug("object %s is not handed over: %s", replica.reference, error)
                 continue
-            self._files.release(held)
+            self._files.release(replica)
             handed += 1
         return handed
 
@@ -153,15 +153,15 @@ class ReplicaServer:
         """
         now, listed = self._clock(), self._files.list()
         self._confirmed = {
-            held: self._confirmed[held]
-            for _, held in listed
-            if now - self._confirmed.get(held, 0.0) < CONFIRMED_SECONDS
+            replica: self._confirmed[replica]
+            for _, replica in listed
+            if now - self._confirmed.get(replica, 0.0) < CONFIRMED_SECONDS
         }
-        for used, held in listed:
-            if now - used < unused_seconds or held in self._confirmed:
+        for used, replica in listed:
+            if now - used < unused_seconds or replica in self._confirmed:
                 continue
             failures = self._failures
-            if needed(held):
-                self._confirmed[held] = now
+            if needed(replica):
+                self._confirmed[replica] = now
             elif not self._unannounced and failures == self._failures:  # otherwise the server may not know the replica
-                self._files.drop(held)
+                self._files.drop(replica)

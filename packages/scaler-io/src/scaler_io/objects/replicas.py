@@ -62,26 +62,26 @@ class Replicas:
             making.unlink()
         return path.read_bytes() + self._server
 
-    def add(self, file: CachedFile, held: Replica) -> None:
+    def add(self, file: CachedFile, replica: Replica) -> None:
         """Make a complete file, which the caller has locked, a replica; raises OSError."""
         self._held.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.link(self._file(held), self._name(held))
+        os.link(self._file(replica), self._name(replica))
         file.share_lock()
 
-    def release(self, held: Replica) -> None:
+    def release(self, replica: Replica) -> None:
         """Make the file an ordinary one of the cache, which may be removed."""
-        self._name(held).unlink(missing_ok=True)
+        self._name(replica).unlink(missing_ok=True)
 
-    def drop(self, held: Replica) -> None:
+    def drop(self, replica: Replica) -> None:
         """Remove the file; processes that have mapped it can go on reading."""
-        self._file(held).unlink(missing_ok=True)
-        self.release(held)
+        self._file(replica).unlink(missing_ok=True)
+        self.release(replica)
 
-    def map(self, held: Replica) -> mmap.mmap | None:
+    def map(self, replica: Replica) -> mmap.mmap | None:
         """Map the bytes of a replica; None if they are lost. Raises OSError for temporary errors."""
         try:
-            with open(self._name(held), "rb", buffering=0) as file:
-                return mmap.mmap(file.fileno(), held.reference.size, access=mmap.ACCESS_READ)
+            with open(self._name(replica), "rb", buffering=0) as file:
+                return mmap.mmap(file.fileno(), replica.reference.size, access=mmap.ACCESS_READ)
         except ValueError:  # the file is too short
             return None
         except OSError as error:
@@ -94,10 +94,10 @@ class Replicas:
         found = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._held) as entries:
             for entry in entries:
-                held = _parse(entry.name)
+                replica = _parse(entry.name)
                 with contextlib.suppress(FileNotFoundError):
-                    if held is not None:
-                        found.append((entry.stat().st_mtime, held))
+                    if replica is not None:
+                        found.append((entry.stat().st_mtime, replica))
         return sorted(found, key=lambda each: each[0])
 
     @contextlib.contextmanager
@@ -113,18 +113,18 @@ class Replicas:
         finally:
             os.close(descriptor)
 
-    def _file(self, held: Replica) -> Path:
-        return self.directory / cached_name(held.reference, held.version)
+    def _file(self, replica: Replica) -> Path:
+        return self.directory / cached_name(replica.reference, replica.version)
 
-    def _name(self, held: Replica) -> Path:
-        return self._held / f"{cached_name(held.reference, held.version)}-{held.session:x}"
+    def _name(self, replica: Replica) -> Path:
+        return self._held / f"{cached_name(replica.reference, replica.version)}-{replica.session:x}"
 
 
 def _parse(name: str) -> Replica | None:
     try:
         object_id, version, size, session = name.split("-")
         reference = Reference(bytes.fromhex(object_id), int(size))
-        held = Replica(reference, int(version, 16), int(session, 16))
+        replica = Replica(reference, int(version, 16), int(session, 16))
     except ValueError:
         return None
-    return held if len(reference.object) == OBJECT_ID_BYTES else None
+    return replica if len(reference.object) == OBJECT_ID_BYTES else None

@@ -274,8 +274,3 @@ REFUSED_BY_CLUSTER: Final = (
     Refusal(("--mode", "--worker-type"), "that is for scaler_worker_manager baremetal_native; leave it out"),
     Refusal(("--worker-scheduler-address", "-wsa"), "the workers have no connection of their own; leave it out"),
 )
-
-REFUSED_BY_OBJECT_STORAGE_SERVER: Final = (
-    *REFUSED,
-    Refusal(("--identity",), "a server draws its identity at every start; leave it out"),
-)

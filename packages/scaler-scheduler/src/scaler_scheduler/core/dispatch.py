@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from scaler_protocol.errors import NoWorkerError
-from scaler_protocol.limits import HELD_FUNCTIONS
+from scaler_protocol.limits import KEPT_FUNCTIONS
 from scaler_protocol.messages import MESSAGE_LIMIT, NeedFunctions, Recall, Run, Withdraw
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.chains import with_followers
@@ -358,7 +358,7 @@ def _functions_to_send(agent: AgentRecord, groups: Iterable[GroupRecord]) -> lis
         if function is not None and function.id not in agent.functions
     }
     agent.functions.update(dict.fromkeys(functions))
-    while len(agent.functions) > HELD_FUNCTIONS:
+    while len(agent.functions) > KEPT_FUNCTIONS:
         del agent.functions[next(iter(agent.functions))]
     return list(functions.values())
 

@@ -13,7 +13,7 @@ from scaler_client.payloads.pickles import is_unchanging, load
 from scaler_io.objects.async_puts import AsyncPuts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import HostCache
-from scaler_io.objects.operations import Done
+from scaler_io.objects.operations import PutEnded
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.handshake import Role
@@ -145,7 +145,7 @@ class WorkerObjectStore:
         """Whether `size` bytes may be put without waiting."""
         return self._async_puts.may_put(size)
 
-    def put_soon(self, payload: bytes, task: int, run: int, done: Done) -> bytes:
+    def put_soon(self, payload: bytes, task: int, run: int, done: PutEnded) -> bytes:
         """As `put`, without waiting: `done` is called on another thread when storage has answered."""
         name = result_name(self._secret, task, run, self._pid)
         connection = self.door.connection()

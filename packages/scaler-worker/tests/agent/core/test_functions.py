@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from scaler_protocol.limits import HELD_FUNCTIONS
+from scaler_protocol.limits import KEPT_FUNCTIONS
 from scaler_protocol.messages import Functions, Group
 from scaler_protocol.payloads import Payloads
 from scaler_worker.agent.core import functions
@@ -37,7 +37,7 @@ def test_tables_are_flat_over_any_number_of_distinct_functions() -> None:
         assert table.definition(new.kind).body == b"body"
         worker.learn(new.kind)
     assert len(worker.defined) == FUNCTIONS_LIMIT
-    assert len(table) == functions.FUNCTIONS_LIMIT == 2 * HELD_FUNCTIONS
+    assert len(table) == functions.FUNCTIONS_LIMIT == 2 * KEPT_FUNCTIONS
     assert alive(FunctionKind) <= 2 * functions.GROUPS_LIMIT + FUNCTIONS_LIMIT + 2
     first, last = (table.groups([Group(identity(at))])[0].kind for at in (0, 4 * functions.FUNCTIONS_LIMIT - 1))
     assert table.missing(first) == [identity(0)] and not table.missing(last)

@@ -14,7 +14,7 @@ from scaler_worker.ipc.frames import PLAIN, Definition
 from scaler_worker.ipc.inputs import with_inputs
 
 BODIES_LIMIT = 256 * 1024 * 1024
-FUNCTIONS_LIMIT = 2 * limits.HELD_FUNCTIONS
+FUNCTIONS_LIMIT = 2 * limits.KEPT_FUNCTIONS
 """Bounds of the cache of function bodies, evicted in LRU order and requested again when needed.
 
 Schedulers assume half as many, so that functions used in between do not evict one that they count on.
