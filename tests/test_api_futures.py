@@ -334,3 +334,18 @@ def test_the_executor_waits_or_cancels_at_shutdown(client: Client, gate: Gate) -
     executor.shutdown()
     assert waited.done() and waited.result() == 2
     release.join()
+
+
+def test_a_future_that_its_owner_ends_stands_for_what_it_was_given(client: Client, gate: Gate) -> None:
+    """In calls that were submitted before, too, and in nodes of a graph."""
+    source = client.submit(wait_at, gate.port, 1)
+    gate.arrive()
+    failing = client.submit(time.sleep, 600)
+    before, needs_failing = client.submit(square, source), client.submit(square, failing)
+    graph = client.get({"a": (time.sleep, 600), "b": (square, "a")}, ["a", "b"], block=False)
+    source.set_result(4)
+    failing.set_exception(KeyError("mine"))
+    graph["a"].set_result(5)
+    assert client.submit(square, source).result(SECONDS) == before.result(SECONDS) == 16
+    assert isinstance(needs_failing.exception(SECONDS), KeyError)
+    assert graph["b"].result(SECONDS) == 25

@@ -109,6 +109,28 @@ def test_a_cancelled_key_stops_what_only_it_needed(driver: SchedulerDriver) -> N
     assert list(driver.runs(agent)) == [FIRST + 4]
 
 
+def test_what_needs_a_cancelled_task_depends_on_what_its_client_says(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(workers=4)
+    driver.feed(client, piece(4, [(1, 0), (2, 0), (3, 2)], [2, 0, 1, 0], range(4)))
+    driver.feed(client, messages.Cancel((FIRST,)))
+    assert not driver.outcomes(client)
+    (asked,) = driver.take(client, messages.NeedInputs)
+    assert (tuple(asked.tasks), tuple(asked.needs)) == ((FIRST + 1, FIRST + 2), (FIRST, FIRST))
+    statuses, given = (Status.VALUE, Status.CANCELLED), Payloads([b"42", b""])
+    driver.feed(client, messages.Inputs(asked.tasks, asked.needs, statuses, given))
+    assert driver.outcomes(client) == {FIRST + 2: (Status.CANCELLED, b""), FIRST + 3: (Status.CANCELLED, b"")}
+    (run,) = [run for run in driver.take(agent, messages.Run) if tuple(run.inputs)]
+    assert (tuple(run.tasks), list(run.inputs)) == ((FIRST + 1,), [b"42"])
+
+
+def test_nobody_is_asked_for_inputs_of_what_is_cancelled_too(driver: SchedulerDriver) -> None:
+    client = driver.client()
+    driver.agent(workers=4)
+    driver.feed(client, piece(3, [(1, 0), (2, 1)], [1, 1, 0], range(3)))
+    driver.feed(client, messages.Cancel([FIRST + at for at in range(3)]))
+    assert not driver.take(client, messages.NeedInputs) and not driver.core.state.sessions[client[0]].tasks
+
+
 def test_a_node_that_keys_share_is_stopped_with_the_last_of_them(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent(workers=4)
     driver.feed(client, piece(5, [(1, 0), (2, 1), (3, 1), (4, 0)], [2, 2, 0, 0, 0], [2, 3, 4]))

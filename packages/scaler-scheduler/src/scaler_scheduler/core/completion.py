@@ -8,7 +8,7 @@ from typing import cast
 
 from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
-from scaler_protocol.messages import Done, Ended, Release, Status, Submit
+from scaler_protocol.messages import Done, Ended, NeedInputs, Release, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
@@ -219,13 +219,17 @@ class Completion:
         """Tasks that cannot run end with the outcome of the task they need; so do their dependents."""
         while failed:
             record = failed.pop()
-            if record.state == ASSIGNED and record.extra is not None and record.extra.missing_inputs:
-                self._state.withdrawn.setdefault(record.agent, []).append(record.run)  # type: ignore[arg-type]
-                self._state.leave_agent(record)
-                record.state = HELD
+            self._hold(record)
             if record.state == HELD:
                 self._mark_ended(record, outcome, now, NO_PROFILE, agent_name, shared=True)
                 failed += self.dependencies.ended(record, outcome, now)
+
+    def _hold(self, record: TaskRecord) -> None:
+        """An input of the task will not come from where it is assigned: take it back from its agent."""
+        if record.state == ASSIGNED and record.extra is not None and record.extra.missing_inputs:
+            self._state.withdrawn.setdefault(record.agent, []).append(record.run)  # type: ignore[arg-type]
+            self._state.leave_agent(record)
+            record.state = HELD
 
     def _mark_ended(
         self, record: TaskRecord, outcome: Outcome, now: float, profile: bytes, agent_name: str, *, shared: bool = False
@@ -319,8 +323,8 @@ class Completion:
         self._state.queue(again, now, first=True)
 
     def cancel_known(self, tasks: Iterable[int], now: float) -> None:
-        """Their owner does not want these tasks, ended or not."""
-        sessions = set()
+        """Their owner does not want these tasks, ended or not; tasks that need them depend on what it says."""
+        sessions, lacking = set(), list[tuple[TaskRecord, int]]()
         for task in tasks:
             record = self._state.find(task)
             if record is not None:
@@ -328,16 +332,28 @@ class Completion:
                 if record.state == DONE:
                     self.release(record, now)
                 else:
-                    self.cancel(record, now)
+                    lacking += [(dependent, task) for dependent in self._abandon(record, now)]
+        self._ask_for_inputs(lacking)
         self._state.forget_nested(sessions)
 
-    def cancel(self, record: TaskRecord, now: float) -> None:
-        """The owner does not want the task: forget it, and cancel its dependents and nested tasks."""
+    def _abandon(self, record: TaskRecord, now: float) -> list[TaskRecord]:
+        """The owner does not want the task: forget it and its nested tasks; returns its dependents."""
         self._state.drop(record)
         self.end_children(record, now)
-        if record.extra is not None:
-            self._fail_dependents(record.extra.dependents, (Status.CANCELLED, b"", False), "", now)
-            self.dependencies.release_inputs(record, now)
+        if record.extra is None:
+            return []
+        self.dependencies.release_inputs(record, now)
+        return record.extra.dependents
+
+    def _ask_for_inputs(self, lacking: list[tuple[TaskRecord, int]]) -> None:
+        """Ask the owner for the outcomes of tasks that it cancelled: their futures may have been given values."""
+        asked: dict[bytes, list[tuple[int, int]]] = {}
+        for dependent, need in lacking:
+            self._hold(dependent)
+            if dependent.state == HELD:
+                asked.setdefault(dependent.group.session.peer, []).append((dependent.id, need))
+        for peer, pairs in asked.items():
+            self._state.send(peer, NeedInputs(*zip(*pairs, strict=True)))
 
     def end_children(self, parent: TaskRecord, now: float) -> None:
         """A run is over: cancel the tasks it submitted that have not ended, and release the others."""
@@ -352,7 +368,7 @@ class Completion:
                 self.release(child, now)
             else:
                 self._state.send(child.group.session.peer, Done((child.id,), (Status.CANCELLED,), Payloads((b"",))))
-                self.cancel(child, now)
+                self._fail_dependents(self._abandon(child, now), (Status.CANCELLED, b"", False), "", now)
         self._state.forget_nested(set(map(session_of, children)))
 
     def release(self, record: TaskRecord, now: float) -> None:
