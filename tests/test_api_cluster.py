@@ -212,3 +212,21 @@ def test_workers_see_the_path_and_the_folder_of_the_caller(cluster: LocalCluster
     with Client(address=cluster.address) as client:
         folder, path = client.submit(look).result(SECONDS)
     assert folder == os.getcwd() and set(path) >= {entry for entry in sys.path if entry}
+
+
+def test_the_address_of_the_other_service_is_named_as_what_it_is() -> None:
+    with SchedulerClusterCombo(n_workers=1) as cluster:
+        scheduler = cluster.get_address()
+        host, port = scheduler.rsplit(":", 1)
+        storage = f"{host}:{int(port) + 1}"
+        reason = "this is the address of the object storage server: give that of the scheduler"
+        with pytest.raises(
+            errors.HandshakeRefusedError, match=f"^the scheduler at {storage} refuses this client: {reason}$"
+        ):
+            Client(storage)
+        with Client(scheduler, object_storage_address=scheduler) as client:
+            reason = "this is the address of the scheduler: give that of the object storage server"
+            with pytest.raises(
+                errors.HandshakeRefusedError, match=f"object storage server {scheduler} refused .*: {reason}$"
+            ):
+                client.send_object(bytes(100_000))

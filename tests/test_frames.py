@@ -10,7 +10,7 @@ import pytest
 
 from scaler import Client
 from scaler_protocol.codec import encode
-from scaler_protocol.handshake import Role
+from scaler_protocol.handshake import Role, ServiceKind
 from scaler_protocol.ids import first_task
 from scaler_protocol.messages import Group, Submit
 from scaler_protocol.payloads import Payloads
@@ -56,6 +56,8 @@ def counted(services: Services, server: str) -> int:
 PORTS = pytest.mark.parametrize(
     ("offset", "server"), [(0, "Scheduler"), (1, "[Ss]torage[^:]*")], ids=["scheduler", "storage"]
 )
+SERVICES = (ServiceKind.SCHEDULER, ServiceKind.STORAGE)
+"""By the offset of their ports."""
 
 
 @PORTS
@@ -78,7 +80,7 @@ def test_frames_that_are_no_messages(services: Services, offset: int, server: st
 @pytest.mark.parametrize("role", [Role.CLIENT, Role.AGENT], ids=["client", "agent"])
 @pytest.mark.usefixtures("work")
 def test_messages_of_the_wrong_direction(services: Services, offset: int, server: str, role: int) -> None:
-    wrong_messages(services.port + offset, role)
+    wrong_messages(services.port + offset, role, SERVICES[offset])
 
 
 @PORTS
@@ -109,4 +111,4 @@ def test_a_submit_that_is_refused_is_answered(services: Services) -> None:
 @pytest.mark.usefixtures("work")
 def test_a_numbered_message_that_is_malformed_is_answered(services: Services, offset: int, server: str) -> None:
     reason = b"malformed message: not a message"
-    assert reason in answered(services.port + offset, hello(), [b"\xff" * 64], until=reason)
+    assert reason in answered(services.port + offset, hello(service=SERVICES[offset]), [b"\xff" * 64], until=reason)

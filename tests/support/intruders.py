@@ -10,7 +10,17 @@ from contextlib import contextmanager, suppress
 
 from scaler_io.links.streams import HEADER, join
 from scaler_protocol.codec import encode
-from scaler_protocol.handshake import Acknowledge, Goodbye, Heartbeat, Hello, NeedHello, Refused, Role, Welcome
+from scaler_protocol.handshake import (
+    Acknowledge,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    NeedHello,
+    Refused,
+    Role,
+    ServiceKind,
+    Welcome,
+)
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_protocol.messages import (
     AgentStatus,
@@ -160,21 +170,21 @@ def damaged(frame: bytes, moments: random.Random) -> bytes:
     return bytes(changed)
 
 
-def hello(role: int = Role.CLIENT) -> Hello:
+def hello(role: int = Role.CLIENT, service: int = ServiceKind.SCHEDULER) -> Hello:
     """A valid Hello of an unknown peer."""
     identity = new_identity()
     session = int.from_bytes(identity[:4], "big") | 1
-    return Hello(role, identity, new_incarnation(), epoch=1, session=session, workers=1, queue_size=1)
+    return Hello(role, identity, new_incarnation(), epoch=1, session=session, workers=1, queue_size=1, service=service)
 
 
-def wrong_messages(port: int, role: int = Role.CLIENT) -> None:
+def wrong_messages(port: int, role: int, service: int) -> None:
     """Good messages of the wrong direction or sense: without a Hello, and after one, numbered as they should be."""
     with dealer(port) as connected:
         for message in NONSENSE:
             connected.sendall(message_of([HEADER.pack(1, 0), *encode(message)]))
     for message in NONSENSE:
         with dealer(port) as connected:
-            connected.sendall(message_of([HEADER.pack(0, 0), *encode(hello(role))]))
+            connected.sendall(message_of([HEADER.pack(0, 0), *encode(hello(role, service))]))
             for sequence in (1, 2):
                 connected.sendall(message_of([HEADER.pack(sequence, 0), *encode(message)]))
             connected.recv(4096)

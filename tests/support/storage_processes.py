@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scaler_io.service.operator_link import OperatorLink
 from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from support.gates import SECONDS
@@ -44,7 +45,7 @@ class InvertingCopies:
 
 def figures(address: str) -> StorageStatus:
     """The status that the server at this address reports."""
-    link = OperatorLink(Address.parse(address), "test")
+    link = OperatorLink(Address.parse(address), "test", ServiceKind.STORAGE)
     try:
         link.send(NeedStorageStatus())
         answers: list[Message] = []

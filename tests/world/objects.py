@@ -29,7 +29,7 @@ from scaler_io.service.server_loop import ServiceTurn
 from scaler_io.simulation.network import MemoryDialer, MemoryListener, MemoryNetwork
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError
-from scaler_protocol.handshake import Goodbye, Hello, Role
+from scaler_protocol.handshake import Goodbye, Hello, Role, ServiceKind
 from scaler_protocol.objects import Reference
 from scaler_storage.engine.engine import HEARTBEAT_SECONDS, StorageEngine
 from scaler_storage.engine.pool import RECYCLE_SECONDS
@@ -129,7 +129,13 @@ class ObjectProcess:
 
     def _connect(self) -> None:
         network, session = self._network, SESSION if self._role == Role.CLIENT else 0
-        hello = Hello(self._role, network.random.randbytes(16), network.random.randrange(1, 2**24), session=session)
+        hello = Hello(
+            self._role,
+            network.random.randbytes(16),
+            network.random.randrange(1, 2**24),
+            session=session,
+            service=ServiceKind.STORAGE,
+        )
         self.identity = hello.identity
         self._uplink = Uplink(hello, network.now, timeout_seconds=TIMEOUT_SECONDS)
         self.dialer = MemoryDialer(network, ADDRESS, self._uplink)

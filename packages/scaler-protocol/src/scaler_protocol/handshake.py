@@ -24,6 +24,13 @@ class Role:
     """Starts and stops units, each of which is one agent; has no tasks and no objects."""
 
 
+class ServiceKind:
+    """The services that peers connect to."""
+
+    SCHEDULER: Final = 0
+    STORAGE: Final = 1
+
+
 class RefusalCode:
     """Machine-readable reasons of a refusal."""
 
@@ -39,6 +46,8 @@ class RefusalCode:
     """An agent without workers, or without room for a task."""
     MANAGER: Final = 7
     """A worker manager without an id, or with the id of a connected one."""
+    SERVICE: Final = 8
+    """The peer wants another service than this one: its address is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,7 @@ class Hello:
     session_key: bytes = b""
     manager: str = ""
     unit: str = ""
+    service: int = ServiceKind.SCHEDULER
     protocol: int = PROTOCOL_VERSION
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from scaler_protocol.handshake import Role
+from scaler_protocol.handshake import Role, ServiceKind
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK
 from scaler_protocol.profiles import PROFILE
 from scaler_protocol.ranges import (
@@ -128,6 +128,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "session_key": Bytes(0, 64),
         "manager": UNIT,
         "unit": UNIT,
+        "service": AnyOf(frozenset({ServiceKind.SCHEDULER, ServiceKind.STORAGE})),
     },
     "Welcome": {
         "heartbeat_seconds": SECONDS,

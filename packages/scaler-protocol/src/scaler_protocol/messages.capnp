@@ -38,6 +38,7 @@ struct Hello {
   sessionKey @18 :Data;
   manager @19 :Text;          # the worker manager that started this agent, and the unit that the agent is
   unit @20 :Text;
+  service @21 :UInt8;         # the one that the peer wants to reach
 }
 struct Welcome {
   protocol @0 :UInt16;

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scaler_io.links.effects import Log, Send
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
-from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
+from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.messages import Message, Release
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
@@ -54,7 +54,10 @@ class SharedServer(EngineDriver):
         self.join(OTHER_WORKER, Role.AGENT)
 
     def join(self, peer: bytes, role: int, session: int = 0, resumed: bool = False) -> None:
-        assert {to for to, _ in self.admit(Hello(role, peer, 1, session=session), resumed=resumed)} <= {peer}
+        assert {
+            to
+            for to, _ in self.admit(Hello(role, peer, 1, session=session, service=ServiceKind.STORAGE), resumed=resumed)
+        } <= {peer}
 
     def says(self, peer: bytes, event: HubEvent) -> list[Message]:
         """The answers, which go only to that peer."""
@@ -245,7 +248,9 @@ def test_a_session_is_told_what_there_is_of_it() -> None:
 
 def test_a_session_is_owned_by_those_with_its_key() -> None:
     server = SharedServer()
-    first, fork, thief = (Hello(Role.CLIENT, bytes([number]) * 16, 1, session=7) for number in (11, 12, 13))
+    first, fork, thief = (
+        Hello(Role.CLIENT, bytes([number]) * 16, 1, session=7, service=ServiceKind.STORAGE) for number in (11, 12, 13)
+    )
     first, fork, thief = (replace(hello, session_key=key) for hello, key in ((first, b"k"), (fork, b"k"), (thief, b"")))
     for hello in (first, fork):
         assert isinstance(server.core.admit(hello), Welcome)
@@ -362,17 +367,17 @@ def test_a_peer_with_a_new_stream_keeps_its_session_but_not_its_uploads() -> Non
 
 def test_a_welcome_says_how_long_a_client_may_be_gone() -> None:
     core = StorageEngine(1, MemorySegments(), 1, client_timeout_seconds=7.0)
-    answer = core.admit(Hello(Role.CLIENT, ALICE, 1, session=1))
+    answer = core.admit(Hello(Role.CLIENT, ALICE, 1, session=1, service=ServiceKind.STORAGE))
     assert isinstance(answer, Welcome) and answer.timeout_seconds == 7.0
 
 
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [
-        (Hello(Role.CLIENT, ALICE, 1, session=1, protocol=99), "protocol version 99"),
-        (Hello(17, ALICE, 1, session=1), "unknown role 17"),
-        (Hello(Role.AGENT, b"short", 1), "16 bytes, not 5"),
-        (Hello(Role.CLIENT, ALICE, 1), "a client has a session"),
+        (Hello(Role.CLIENT, ALICE, 1, session=1, protocol=99, service=ServiceKind.STORAGE), "protocol version 99"),
+        (Hello(17, ALICE, 1, session=1, service=ServiceKind.STORAGE), "unknown role 17"),
+        (Hello(Role.AGENT, b"short", 1, service=ServiceKind.STORAGE), "16 bytes, not 5"),
+        (Hello(Role.CLIENT, ALICE, 1, service=ServiceKind.STORAGE), "a client has a session"),
     ],
 )
 def test_a_refusal_says_what_is_wrong(hello: Hello, reason: str) -> None:
@@ -453,7 +458,7 @@ class StorageModel(RuleBasedStateMachine):
         self.forget_writer(peer)
         self.joined.add(peer)
         self.ended.discard(session)
-        self.tell(peer, PeerJoined(Hello(role, peer, 1, session=session), False))
+        self.tell(peer, PeerJoined(Hello(role, peer, 1, session=session, service=ServiceKind.STORAGE), False))
 
     @precondition(lambda self: self.joined)
     @rule(data=st.data())

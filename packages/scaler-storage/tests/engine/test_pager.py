@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scaler_io.links.events import PeerLost
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, ScalerError, StorageFullError, restore
-from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.handshake import Hello, Role, ServiceKind
 from scaler_protocol.messages import Message
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import (
@@ -63,7 +63,7 @@ class SharingServer(EngineDriver):
             self.join(peer)
 
     def join(self, peer: bytes) -> None:
-        self.admit(Hello(Role.CLIENT, peer, 1, session=1))
+        self.admit(Hello(Role.CLIENT, peer, 1, session=1, service=ServiceKind.STORAGE))
         if peer != FAR:
             self.lock_files[peer] = f"life{self.number()}" if self.living else ""
             self.tell(peer, HostProof(self.segments.token, self.lock_files[peer]))

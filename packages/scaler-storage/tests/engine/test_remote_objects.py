@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scaler_io.links.events import PeerJoined, PeerLost, SendFailed
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
-from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.handshake import Hello, Role, ServiceKind
 from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
@@ -59,7 +59,7 @@ class HoldingServer(EngineDriver):
 
     def join(self, peer: bytes) -> None:
         role, session = (Role.CLIENT, 1) if peer == CLIENT else (Role.AGENT, 0)
-        self.admit(Hello(role, peer, 1, session=session))
+        self.admit(Hello(role, peer, 1, session=session, service=ServiceKind.STORAGE))
         if peer in VOICES:
             assert not self.tell(peer, RegisterReplicaServer(VOICES[peer]))
 
@@ -151,7 +151,7 @@ def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again
     server, voice, late = HoldingServer(), b"1" * 16, b"l" * 16
     [(_, missing)] = server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
     assert isinstance(missing, ObjectPart) and not missing.found
-    server.tell(late, PeerJoined(Hello(Role.AGENT, late, 1, peer_incarnation=8), False))
+    server.tell(late, PeerJoined(Hello(Role.AGENT, late, 1, peer_incarnation=8, service=ServiceKind.STORAGE), False))
     assert [server.tell(CLIENT, GetObject(name, 0, limit)) for name in NAMES for limit in (0, PART)] == [[]] * 6
     server.tell(late, GetObject(NAMES[2], 0, PART))
     server.tell(late, PeerLost("killed"))
@@ -163,7 +163,7 @@ def test_readers_wait_for_those_who_come_back_to_a_server_that_was_started_again
     assert server.core.due() == FETCH_START_SECONDS == RETURN_SECONDS
     said = server.later(RETURN_SECONDS)
     assert [(peer, each.found) for peer, each in said if isinstance(each, ObjectPart)] == [(CLIENT, False)] * 2
-    again = PeerJoined(Hello(Role.AGENT, late, 2, peer_incarnation=8), False)
+    again = PeerJoined(Hello(Role.AGENT, late, 2, peer_incarnation=8, service=ServiceKind.STORAGE), False)
     assert server.tell(late, again) == [] and len(server.tell(late, GetObject(NAMES[2], 0, PART))) == 1
     assert server.core.status().unknown == 4
 
@@ -240,7 +240,7 @@ def test_what_others_say_they_hold_can_be_told_of() -> None:
     """Nobody sees the bytes of it, and their sum may be more than a status can hold."""
     server, voice, operator = HoldingServer(), b"1" * 16, b"o" * 16
     server.join(voice)
-    server.tell(operator, PeerJoined(Hello(Role.OPERATOR, operator, 1), False))
+    server.tell(operator, PeerJoined(Hello(Role.OPERATOR, operator, 1, service=ServiceKind.STORAGE), False))
     for name in NAMES:
         [(_, answer)] = server.tell(voice, RegisterReplica(name, SIZE_MOST, 1, 5, HOSTS[0]))
         assert isinstance(answer, ObjectStored) and answer.version == 5

@@ -18,7 +18,7 @@ from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.thread_event import check_may_wait
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, StorageLostError
-from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.handshake import Hello, Role, ServiceKind
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_protocol.objects import Reference
 
@@ -141,6 +141,7 @@ class StorageLink:
             name=self._name,
             host=platform.node(),
             pid=os.getpid(),
+            service=ServiceKind.STORAGE,
         )
 
     def check_server(self, patience: float = 0.0) -> None:

@@ -20,9 +20,15 @@ TIMEOUT_SECONDS = 10.0
 class OperatorLink:
     """Connects and reconnects as long as `turn` is called often. It never blocks; one loop owns it."""
 
-    def __init__(self, address: Address, name: str, context: Context | None = None) -> None:
+    def __init__(self, address: Address, name: str, service: int, context: Context | None = None) -> None:
         hello = Hello(
-            Role.OPERATOR, new_identity(), new_incarnation(), name=name, host=socket.gethostname(), pid=os.getpid()
+            Role.OPERATOR,
+            new_identity(),
+            new_incarnation(),
+            name=name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            service=service,
         )
         self.is_up = False
         self.joins = 0

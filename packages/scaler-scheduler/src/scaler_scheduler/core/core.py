@@ -29,7 +29,7 @@ from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.capacity import ListWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
+from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.operations import Drain, Resized
@@ -112,7 +112,7 @@ class SchedulerCore:
             storage_address=self._config.storage_address,
             monitor_address=self._config.monitor_address,
         )
-        return admit(hello, welcome, service="scheduler", roles=_ROLES, refusals=refusals)
+        return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals)
 
     def _changed(self, hello: Hello) -> str:
         """How the Hello of a known peer contradicts its earlier one, as text; empty if it does not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from scaler_io.service.operator_link import OperatorLink
 from scaler_io.transport.zeromq import Context
 from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 
 
@@ -12,7 +13,7 @@ class StorageWatch:
     """Requests the status on `ask`; `turn` returns it when it has arrived. Never blocks; for one event loop."""
 
     def __init__(self, address: Address, context: Context | None = None) -> None:
-        self._link = OperatorLink(address, "scheduler", context)
+        self._link = OperatorLink(address, "scheduler", ServiceKind.STORAGE, context)
         self._asked = False
         self._joins = 0
 

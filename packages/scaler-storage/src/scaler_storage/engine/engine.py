@@ -42,7 +42,7 @@ from scaler_io.links.admission import admit
 from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol.errors import ProtocolError, StorageFullError
-from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
+from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import part_count
 from scaler_protocol.plurals import counted
@@ -139,7 +139,7 @@ class StorageEngine:
             timeout_seconds=self._client_timeout,
             segment_directory=self._segments.directory,
         )
-        return admit(hello, welcome, service="object storage server", roles=_ROLES, refusals=refusals)
+        return admit(hello, welcome, service=ServiceKind.STORAGE, roles=_ROLES, refusals=refusals)
 
     def _has_other_owner(self, hello: Hello) -> bool:
         entry = self._state.sessions.get(hello.session)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from scaler_io.service.operator_link import OperatorLink
 from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.messages import Cancel, Message
 from scaler_protocol.operations import Drain
 from scaler_ui.model.model import MonitorModel
@@ -44,7 +45,8 @@ class OperatorActions:
     def _send(self, message: Message) -> None:
         self.trouble, self._sent_at = "", self._clock()
         if self._link is None and self._model.status is not None:
-            self._link = OperatorLink(scheduler_address(self._monitor, self._model.status.address), "scaler_ui")
+            address = scheduler_address(self._monitor, self._model.status.address)
+            self._link = OperatorLink(address, "scaler_ui", ServiceKind.SCHEDULER)
         if self._link is None:
             self.trouble = "no scheduler is known yet"
             return
