@@ -79,7 +79,7 @@ def test_units_of_every_kind_take_work_are_adopted_and_end_with_their_manager(
                 "three units",
                 pause=look,
             )
-            wait_until(lambda: services.scheduler.said().count("1 workers of") == 3, "three agents", pause=look)
+            wait_until(lambda: services.scheduler.said().count("(1 worker) connected") == 3, "three agents", pause=look)
             assert client.map(round, [1.2, 2.3, 3.4, 4.5, 5.6, 6.7]) == [1, 2, 3, 4, 6, 7]
             for manager in managers.running:
                 manager.kill()

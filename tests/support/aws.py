@@ -20,6 +20,8 @@ from support.processes import free_ports
 from support.waiting import wait_until
 
 REGION = "us-east-1"
+MOTO_SECONDS = 60.0
+"""How long moto may take to start: its imports alone take seconds where many tests run."""
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
@@ -124,7 +126,7 @@ def running_aws(folder: Path) -> Iterator[FakeAws]:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     try:
-        wait_until(answers, "moto")
+        wait_until(answers, "moto", MOTO_SECONDS)
         yield FakeAws(f"http://127.0.0.1:{port}")
     finally:
         process.kill()
