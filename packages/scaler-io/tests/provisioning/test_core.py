@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
-from scaler_io.provisioning.core import JOIN_SECONDS, ManagerConfig, ManagerCore
+from scaler_io.provisioning.core import EARLY_SECONDS, JOIN_SECONDS, ManagerConfig, ManagerCore
 from scaler_io.provisioning.events import (
     EndManager,
     ListUnits,
@@ -186,11 +186,54 @@ def test_a_unit_that_ends_on_its_own_is_replaced(provider: Provider) -> None:
     provider.want(2)
     provider.run_all()
     provider.join_all()
+    provider.later(EARLY_SECONDS + 1.0)
     provider.want(2, **{"grid-a-1": UnitState.GONE})
     del provider.units["grid-a-1"]
     provider.later(2.0)
     assert list(provider.units) == ["grid-a-2"]
     assert provider.status is not None and provider.status.failure == ""
+
+
+def test_units_that_end_soon_after_they_have_joined_back_off_with_the_reason(provider: Provider) -> None:
+    provider.want(2)
+    for _ in range(200):
+        for name in list(provider.units):
+            provider.want(2, **{name: UnitState.JOINED})
+            provider.later(0.3)
+            provider.want(2, **{name: UnitState.GONE})
+            provider.units[name] = UnitReport(UnitPhase.ENDED, "exit code 1: no module named preload")
+            provider.later(1.1)
+            del provider.units[name]
+        provider.later(1.0)
+    assert provider.status is not None and provider.status.paused_seconds > 30
+    assert "0 s after it had connected to the scheduler: exit code 1: no module" in provider.status.failure
+    pauses = [text.rpartition("nothing is started for ")[2] for text in provider.logs if "nothing is started" in text]
+    assert pauses[:8] == ["1 s", "2 s", "4 s", "8 s", "16 s", "32 s", "60 s", "60 s"] and len(pauses) < 15
+
+
+def test_a_unit_that_was_drained_at_once_has_not_failed(provider: Provider) -> None:
+    provider.want(2)
+    provider.run_all()
+    provider.join_all()
+    name = "grid-a-1"
+    provider.handle(DesiredWorkers((2,), "", [name, name], [UnitState.DRAINING, UnitState.GONE]))
+    provider.units[name] = UnitReport(UnitPhase.ENDED, "exit code 0")
+    provider.later(1.1)
+    assert provider.status is not None and (provider.status.failure, provider.status.paused_seconds) == ("", 0)
+
+
+def test_a_unit_that_stays_ends_a_series_of_failures(provider: Provider) -> None:
+    provider.refusal = "no quota"
+    provider.want(2)
+    provider.later(20.0)
+    provider.refusal = ""
+    provider.later(20.0)
+    provider.join_all()
+    provider.later(EARLY_SECONDS + 1.0)
+    provider.refusal = "no quota"
+    provider.logs.clear()
+    provider.want(4)
+    assert "nothing is started for 1 s" in provider.logs[-1]
 
 
 def test_a_unit_whose_agent_has_left_and_that_stays_is_stopped(provider: Provider) -> None:

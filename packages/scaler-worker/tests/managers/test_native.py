@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -37,7 +38,7 @@ def test_units_run_until_they_are_stopped(provisioner: NativeProvisioner) -> Non
 
 def test_the_end_of_a_unit_is_reported_once_with_its_reason(provisioner: NativeProvisioner) -> None:
     provisioner.start(("a",), 0)
-    os.kill(provisioner._processes["a"].pid, signal.SIGKILL)
+    os.kill(provisioner._units["a"].process.pid, signal.SIGKILL)
     ended: list[UnitReport] = []
 
     def has_ended() -> bool:
@@ -46,3 +47,20 @@ def test_the_end_of_a_unit_is_reported_once_with_its_reason(provisioner: NativeP
 
     wait_until(has_ended)
     assert [report.reason for report in ended] == ["signal 9"] and not provisioner.list_units()
+
+
+def test_the_last_lines_on_stderr_are_passed_on_and_are_part_of_the_reason(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    script = "import sys; sys.stderr.write('first\\n' * 2000 + 'the cause\\nthe remedy\\n'); sys.exit(3)"
+    provisioner = NativeProvisioner(lambda unit: [sys.executable, "-c", script])
+    provisioner.start(("a",), 0)
+    reasons: list[str] = []
+
+    def has_ended() -> bool:
+        reasons.extend(report.reason for report in provisioner.list_units().values() if report.reason)
+        return bool(reasons)
+
+    wait_until(has_ended)
+    assert reasons == ["exit code 3: first / the cause / the remedy"]
+    assert capfd.readouterr().err == "first\n" * 2000 + "the cause\nthe remedy\n"

@@ -9,9 +9,10 @@ Totals are declarative: units are started while there are fewer than wanted, and
 cancelled, the youngest first, while there are more. Units that have joined are drained by the scheduler, never here.
 Draining and stopping units are no capacity.
 
-Failures (a start that is refused, a unit that ends or stays silent before it joins) pause starts for 1, 2, 4 … 60 s;
-a unit that joins ends the series. Units that a listing shows and that this manager does not know are adopted: they are
-those of its earlier life. Nothing is started before the first listing.
+Failures (a start that is refused, a unit that stays silent, or that ends on its own before it has been connected for
+EARLY_SECONDS) pause starts for 1, 2, 4 … 60 s; a unit that joins later and does not fail ends the series. Units that a
+listing shows and that this manager does not know are adopted: they are those of its earlier life. Nothing is started
+before the first listing.
 
 Invariants (`check`): at most one start, one stop and one listing are under way; a unit that has joined is stopped only
 after it was drained and its time is over, when its agent has left, or when the manager ends.
@@ -55,6 +56,8 @@ JOIN_SECONDS: Final = 300.0
 """How long at least a unit may take to join; or five times the longest start-up seen."""
 EXIT_SECONDS: Final = 30.0
 """How long a unit whose agent has left, or that was stopped, may take to end before it is stopped (by force)."""
+EARLY_SECONDS: Final = 30.0
+"""A unit that ends on its own within this time after it has joined has failed, as one that never joined."""
 STARTUPS: Final = 20
 """Start-up times that the median is taken from."""
 
@@ -102,13 +105,23 @@ class _Unit:
     accepted: bool = False
     adopted: bool = False
     requested_at: float = 0.0
-    has_joined: bool = False
+    joined_at: float = math.inf
+    """When its agent first connected; infinity before, minus infinity if that was in an earlier life of the manager."""
     left_at: float = math.inf
     """When its agent left; infinity while it is connected or has never been."""
     stopped_at: float = -math.inf
     """When the provider was last asked to stop it."""
     hindrance: str = ""
     """What keeps it from starting, as the provider says."""
+
+    @property
+    def has_joined(self) -> bool:
+        return self.joined_at < math.inf
+
+    def fails_at(self, now: float) -> bool:
+        """Whether it fails if it ends now, or when its agent left."""
+        is_told = self.state in (_State.DRAINING, _State.STOPPING)
+        return not is_told and min(now, self.left_at) < self.joined_at + EARLY_SECONDS
 
 
 @dataclass(slots=True)
@@ -141,6 +154,7 @@ class ManagerCore:
         self._list_at = now
         self._count = 0
         self._failures, self._paused_until, self._failure = 0, -math.inf, ""
+        self._failed_at = -math.inf
         self._startups: deque[float] = deque(maxlen=STARTUPS)
         self._ending: _Ending | None = None
         self._reported: ManagerStatus | None = None
@@ -227,11 +241,14 @@ class ManagerCore:
     def _unit_changed(self, unit: _Unit, state: int, now: float) -> None:
         if state == UnitState.GONE:
             unit.left_at = now
+            if unit.fails_at(now):
+                self._list_at = now  # it is replaced when the provider has said why it ended
             return
         unit.left_at = math.inf
         if not unit.has_joined:
-            unit.has_joined = True
-            self._failures, self._failure, self._paused_until = 0, "", -math.inf
+            unit.joined_at = -math.inf if unit.adopted else now
+            if now >= self._paused_until:
+                self._failure = ""
             if not unit.adopted:
                 self._startups.append(now - unit.requested_at)
         if unit.state is not _State.STOPPING:
@@ -306,11 +323,19 @@ class ManagerCore:
         del self._units[unit.name]
         if not unit.has_joined and unit.state is not _State.STOPPING:
             self._fail(f"unit {unit.name} ended before it connected to the scheduler: {reason}", now)
+        elif unit.fails_at(now):
+            seconds = min(now, unit.left_at) - unit.joined_at
+            self._fail(f"unit {unit.name} ended {seconds:.0f} s after it had connected to the scheduler: {reason}", now)
+        elif unit.joined_at > self._failed_at:
+            self._failures = 0
 
     def _fail(self, failure: str, now: float) -> None:
         """Pause starts; several failures during a pause count once."""
         self._failure = failure
         if now >= self._paused_until:
+            if any(self._failed_at < unit.joined_at <= now - EARLY_SECONDS for unit in self._units.values()):
+                self._failures = 0
+            self._failed_at = now
             self._failures += 1
             pause = min(LAST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (self._failures - 1))
             self._paused_until = now + pause
@@ -333,7 +358,8 @@ class ManagerCore:
     def _living(self) -> Iterable[_Unit]:
         """Units that are capacity, or will be."""
         for unit in self._units.values():
-            if unit.state in (*_PENDING, _State.JOINED) and unit.left_at == math.inf:
+            has_left = unit.left_at < math.inf and not unit.fails_at(unit.left_at)
+            if unit.state in (*_PENDING, _State.JOINED) and not has_left:
                 yield unit
 
     def _room(self, size: int) -> int:

@@ -50,8 +50,8 @@ class ManagerRecord:
     """What each offer is, as far as is known."""
     unit_offers: dict[str, int] = field(default_factory=dict)
     """The offer of each unit that the manager has reported; those that are gone are dropped with the next status."""
-    changed_units: dict[str, int] = field(default_factory=dict)
-    """Units whose state has changed since the last DesiredWorkers."""
+    changed_units: list[tuple[str, int]] = field(default_factory=list)
+    """Units and their states, as they have changed since the last DesiredWorkers."""
     desired: tuple[int, ...] = ()
     reason: str = ""
     joined: int = 0
@@ -93,7 +93,8 @@ class Managers:
             self._policy = self._make_policy()
         manager = ManagerRecord(peer, hello.name, hello.host, self._state.event_log.next_number())
         for agent in self._agents_of(manager):
-            manager.changed_units[agent.unit] = UnitState.DRAINING if agent.is_draining else UnitState.JOINED
+            state = UnitState.DRAINING if agent.is_draining else UnitState.JOINED
+            manager.changed_units.append((agent.unit, state))
         self._by_peer[peer] = manager
         self._state.log(f"worker manager {manager.id} connected from {manager.host}")
 
@@ -125,7 +126,7 @@ class Managers:
         if agent.unit:
             for manager in self:
                 if manager.id == agent.manager:
-                    manager.changed_units[agent.unit] = unit_state
+                    manager.changed_units.append((agent.unit, unit_state))
 
     def status(self, peer: bytes, status: ManagerStatus, now: float) -> None:
         """A manager reports; raises ProtocolError, without any change, for a report that contradicts itself."""
@@ -283,10 +284,9 @@ class Managers:
         return (agent for agent in self._state.agents.values() if agent.manager == manager.id)
 
     def _send(self, manager: ManagerRecord) -> None:
-        changed, manager.changed_units = manager.changed_units, {}
-        self._state.send(
-            manager.peer, DesiredWorkers(manager.desired, manager.reason, list(changed), list(changed.values()))
-        )
+        changed, manager.changed_units = manager.changed_units, []
+        units, states = [unit for unit, _ in changed], [state for _, state in changed]
+        self._state.send(manager.peer, DesiredWorkers(manager.desired, manager.reason, units, states))
 
     def check(self) -> None:
         """Assert the invariants; for tests."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,10 @@ from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import ManagerOptions, manager_command
 
 POLL_SECONDS: Final = 0.5
+TAIL_BYTES: Final = 4096
+LAST_LINES: Final = 3
+"""What is kept of the stderr of a unit, and how many lines of it tell why it ended."""
+TAIL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,30 +56,57 @@ COMMAND: Final = manager_command(
 )
 
 
+class _UnitProcess:
+    """A process, what it writes to stderr passed on to ours, and the last lines of that."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal is for the manager, which drains its units
+        )
+        self._tail = b""
+        self._passing = threading.Thread(target=self._pass_on, name="scaler-unit-stderr", daemon=True)
+        self._passing.start()
+
+    def _pass_on(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stream:
+            while piece := os.read(stream.fileno(), 1 << 16):
+                self._tail = (self._tail + piece)[-TAIL_BYTES:]
+                with contextlib.suppress(OSError):  # nobody reads our stderr
+                    os.write(2, piece)
+
+    def reason(self, code: int) -> str:
+        """Why it has ended."""
+        self._passing.join(TAIL_SECONDS)  # a process that a task has detached may hold the pipe
+        lines = self._tail.decode("utf-8", "replace").split("\n")
+        last = " / ".join(line.strip() for line in lines[-LAST_LINES - 1 :] if line.strip())
+        ended = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        return f"{ended}: {last}" if last else ended
+
+
 class NativeProvisioner(Provisioner):
     """Starts processes on this host, one for each unit, with the command that `command` makes of the unit's name."""
 
     def __init__(self, command: Callable[[str], list[str]]) -> None:
         self._command = command
         self._lock = threading.Lock()
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._units: dict[str, _UnitProcess] = {}
 
     def start(self, units: Sequence[str], offer: int) -> Sequence[str]:
         """Start a process for each unit."""
         for unit in units:
-            process = subprocess.Popen(
-                self._command(unit),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in a terminal is for the manager, which drains its units
-            )
+            started = _UnitProcess(self._command(unit))
             with self._lock:
-                self._processes[unit] = process
+                self._units[unit] = started
         return units
 
     def stop(self, units: Sequence[str], *, force: bool) -> None:
         """Send SIGTERM, or SIGKILL with `force`."""
         with self._lock:
-            processes = [self._processes[unit] for unit in units if unit in self._processes]
+            processes = [self._units[unit].process for unit in units if unit in self._units]
         for process in processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL if force else signal.SIGTERM)
@@ -82,16 +114,16 @@ class NativeProvisioner(Provisioner):
     def list_units(self) -> Mapping[str, UnitReport]:
         """The processes; one that has ended is reported once."""
         with self._lock:
-            processes = dict(self._processes)
+            started = dict(self._units)
         reports = {}
-        for unit, process in processes.items():
-            code = process.poll()
+        for unit, running in started.items():
+            code = running.process.poll()
             if code is None:
                 reports[unit] = UnitReport(UnitPhase.RUNNING)
                 continue
-            reports[unit] = UnitReport(UnitPhase.ENDED, f"exit code {code}" if code >= 0 else f"signal {-code}")
+            reports[unit] = UnitReport(UnitPhase.ENDED, running.reason(code))
             with self._lock:
-                del self._processes[unit]
+                del self._units[unit]
         return reports
 
     def close(self) -> None:
