@@ -15,7 +15,8 @@ import pytest
 
 from support.gates import SECONDS
 from support.processes import PROGRAMS, Terminal, free_ports, run_script, taken_port
-from support.snippets import FOR_SERVICES, WITH_A_CLUSTER
+from support.snippets import FOR_SERVICES, SQUARE, WITH_A_CLUSTER
+from support.symphony import SymphonyModel
 
 PROMISED_PORT = 2345
 LOG_LINE = re.compile(r"\[(INFO|WARNING)\]\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}: (.*)")
@@ -161,3 +162,24 @@ def test_without_a_storage_server_the_scheduler_starts_one_and_says_so() -> None
         scheduler.read_until(f"listen to object storage address tcp://127.0.0.1:{port + 1}")
         assert scheduler.end() == 0
     assert taken_port(range(port, port + 3)) is None
+
+
+def test_the_command_for_symphony(tmp_path: Path) -> None:
+    """With a model of Symphony; its service is the one of the documents."""
+    port = free_ports(3)
+    address = f"tcp://127.0.0.1:{port}"
+    with (
+        SymphonyModel(tmp_path) as symphony,
+        Terminal(PROGRAMS / "scaler_scheduler", address) as scheduler,
+        symphony.terminal(
+            PROGRAMS / "scaler_symphony_cluster", address, "ScalerService", "--base-concurrency", "4"
+        ) as cluster,
+    ):
+        scheduler.read_until("monitor address")
+        cluster.read_until("connected to the scheduler")
+        said(cluster)
+        script = tmp_path / "square.py"
+        script.write_text(SQUARE.replace(f":{PROMISED_PORT}", f":{port}"), "utf-8")
+        assert run_script(script) == "16\n"
+        assert cluster.end(signal.SIGINT) == 0
+        assert scheduler.end(signal.SIGINT) == 0

@@ -40,10 +40,12 @@ class SymphonyModel:
 
     def start(self) -> None:
         """Start the session manager."""
-        words = ("env", *(f"{name}={value}" for name, value in self.environment.items()))
-        program = (sys.executable, FOLDER / "session_manager.py", self._profile)
-        self._manager = Terminal(*words, *program)
+        self._manager = self.terminal(sys.executable, FOLDER / "session_manager.py", self._profile)
         self._manager.read_until("the model of Symphony is ready")
+
+    def terminal(self, *words: str | Path) -> Terminal:
+        """A program on a host where Symphony is installed."""
+        return Terminal("env", *(f"{name}={value}" for name, value in self.environment.items()), *words)
 
     def instances(self) -> list[int]:
         """The process ids of the service instances."""

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from scaler import Client
 from support.gates import SECONDS
 
 
@@ -34,3 +35,18 @@ def wait_for_file(path: str, began: str = "") -> str:
 
 async def later(value: int) -> int:
     return value + 1
+
+
+def fibonacci(client: Client, n: int) -> int:
+    if n < 2:
+        return n
+    a = client.submit(fibonacci, client, n - 1)
+    b = client.submit(fibonacci, client, n - 2)
+    total: int = a.result() + b.result()
+    return total
+
+
+def first_then_second(client: Client, began: str) -> list[int]:
+    """Submit a second nested task after the first one has ended, while others wait for a place."""
+    Path(began).touch()
+    return [client.submit(abs, -1).result(), client.submit(abs, -2).result()]

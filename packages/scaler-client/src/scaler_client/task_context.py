@@ -117,6 +117,23 @@ def install(runtime: TaskRuntime) -> None:
         os.register_at_fork(after_in_child=_leave)
 
 
+_forwarding_to: Callable[[str | None], str] | None = None
+
+
+def install_forwarding(runtime: TaskRuntime, address: Callable[[str | None], str]) -> None:
+    """This process loads calls to forward them to another system; nothing runs here.
+
+    `address` gives the scheduler's address as that system reaches it, from the one that a client was made with.
+    """
+    global _runtime, _forwarding_to
+    _runtime, _forwarding_to = runtime, address
+
+
+def forwarding_to() -> Callable[[str | None], str] | None:
+    """What `install_forwarding` was given; None in all other processes."""
+    return _forwarding_to
+
+
 def _leave() -> None:
     global _runtime, _parents
     _runtime, _parents = None, _runtime or _parents

@@ -343,7 +343,6 @@ CYCLE = [FIRST + 1, FIRST + 2]
     [
         (replace(submit(FIRST + 1, FIRST + 2), stored=(1,)), [FIRST + 1, FIRST + 2], "a reference has 24 bytes"),
         (submit(FIRST + 1, FOREIGN), [FIRST + 1], "tasks of one session"),
-        (replace(submit(FIRST + 1), parent=7), [FIRST + 1], "only tasks on an agent"),
         (submit(*CYCLE, needs={CYCLE[0]: CYCLE[1], CYCLE[1]: CYCLE[0]}), CYCLE, "need each other in a cycle"),
         (replace(submit(FIRST + 1), functions=(WRONG,)), [FIRST + 1], "is not the BLAKE2b-128 of the body of 'n'"),
         (replace(submit(FIRST + 1), bodies=Payloads([b""])), [FIRST + 1], "is not the BLAKE2b-128 of the name of 'n'"),

@@ -525,7 +525,6 @@ def test_an_adopted_task_whose_agent_dies_is_submitted_again(driver: SchedulerDr
         Submit((Group(FUNCTION),), ((99 << 32) + 1,), Payloads((b"",)), task_groups=(3,)),
         Submit((Group(FUNCTION),), ((99 << 32) + 1,), Payloads((b"",)), stored=(3,)),
         Submit((Group(FUNCTION),), ((55 << 32) + 1,), Payloads((b"",))),
-        Submit((Group(FUNCTION),), ((99 << 32) + 1,), Payloads((b"",)), parent=4),
     ],
 )
 def test_what_a_client_may_not_say_is_refused(driver: SchedulerDriver, message: messages.Message) -> None:

@@ -23,7 +23,7 @@ from scaler_client.objects.rebuild import weak_source
 from scaler_client.parameters import can_prefetch, check, check_client, flag, items, keywords, rows
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_client.runtime.lifetimes import ClientLife
-from scaler_client.task_context import runtime
+from scaler_client.task_context import current_task, forwarding_to, runtime
 from scaler_protocol.errors import (
     ClientQuitError,
     HandshakeRefusedError,
@@ -575,8 +575,28 @@ def _follow_put(io: IoThread, future: ScalerFuture[Any], error: ScalerError | No
         io.call_soon(future._invoke_callbacks)
 
 
-def _again(settings: dict[str, Any]) -> Client:
+class ForwardedClient:
+    """Stands for a client in a call that an agent forwards to another system, where the client connects anew."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        task = current_task()
+        return _nested, (self._settings, task._run if task is not None else 0)
+
+
+def _nested(settings: dict[str, Any], parent: int) -> Client:
+    """Unpickle a forwarded client: its tasks are nested in this run."""
+    client = Client(**settings)
+    client._callees.parent = parent
+    return client
+
+
+def _again(settings: dict[str, Any]) -> Client | ForwardedClient:
     """Unpickle a client: inside a task it belongs to the cluster of the task, elsewhere it connects anew."""
+    if (address := forwarding_to()) is not None:
+        return ForwardedClient({**settings, "address": address(settings["address"])})
     if runtime() is None:
         return Client(**settings)
     client = Client(**{**settings, "address": None})

@@ -340,6 +340,8 @@ class SchedulerCore:
                 if record.state == ASSIGNED:
                     back.append(record)
         self.state.queue(back, now, first=True)
+        for task in back:
+            self.state.nested_lanes.pop(task.group.lane, None)  # another agent may take it
 
     def _blocked(self, peer: bytes, event: messages.Blocked, now: float) -> None:
         agent = self._agent(peer)

@@ -139,6 +139,7 @@ class Dispatch:
             if agent.workers and not agent.resuming:
                 self._list_room(agent, agent.active)
         self._start_suspects()
+        self._start_nested(now)
         self._state.with_room.clear()
         if not self._state.waiting.count:
             return
@@ -158,6 +159,21 @@ class Dispatch:
             tasks = with_followers([task], agent.workers * agent.queue_size - agent.active - 1)
             self._add_load(agent, tasks)
             self._start(agent, tasks)
+
+    def _start_nested(self, now: float) -> None:
+        """Tasks of parents that run outside of their agent's host go there at once, whatever waits there already.
+
+        The scheduler does not hear that such a parent waits for them, so the agent seems to have no room. It starts
+        the deepest tasks first.
+        """
+        lanes, self._state.nested_lanes = self._state.nested_lanes, {}
+        for lane in lanes:
+            agent = lane.agent
+            if agent is None or agent.peer not in self._state.agents or not agent.workers or agent.resuming:
+                continue
+            if not lane.requirement.unmet_by(agent.worker_class) and (tasks := self._state.waiting.take_all(lane, now)):
+                self._add_load(agent, tasks)
+                self._start(agent, tasks)
 
     def _class_order(self) -> list[WorkerClass]:
         worker_classes = list(self._agents_with_room)

@@ -18,6 +18,7 @@ from scaler_scheduler.core.records import (
     GONE,
     HELD,
     WAITING,
+    AgentRecord,
     GraphRecord,
     GroupRecord,
     SessionRecord,
@@ -69,10 +70,11 @@ class Intake:
         self._state.send(peer, Done(event.tasks, [Status.CANCELLED] * count, Payloads([b""] * count)))
 
     def _groups(self, session: SessionRecord, parent: TaskRecord | None, event: Submit) -> list[GroupRecord]:
-        root, depth = session, 0
+        root, depth, agent = session, 0, None
         if parent is not None:
             root, depth = parent.group.lane.session, min(parent.group.for_agents.depth + 1, DEEPEST)
-        return [self._group(session, group, root, depth) for group in event.groups]
+            agent = parent.agent if not session.nested else None
+        return [self._group(session, group, root, depth, agent) for group in event.groups]
 
     def _fail_all(
         self,
@@ -162,7 +164,9 @@ class Intake:
             return Submitter(peer, session, None)
         agent = self._state.agents.get(peer)
         if agent is None:
-            raise ProtocolError("only tasks on an agent have a parent")
+            if session is None:
+                raise ProtocolError(f"session {number} is not connected")
+            return Submitter(peer, session, self._state.find_run(event.parent))
         parent = agent.runs.get(event.parent)
         if parent is None or parent.state != ASSIGNED:
             return Submitter(peer, None, None)
@@ -186,15 +190,17 @@ class Intake:
         record = session.tasks.get(task)
         return session.peer == peer and (record is None or record.is_call_missing)
 
-    def _group(self, session: SessionRecord, group: Group, root: SessionRecord, depth: int) -> GroupRecord:
-        key = (group, root, depth)
+    def _group(
+        self, session: SessionRecord, group: Group, root: SessionRecord, depth: int, agent: AgentRecord | None
+    ) -> GroupRecord:
+        key = (group, root, depth, agent)
         record = session.groups.get(key)
         if record is not None:
             session.groups.move_to_end(key)
         else:
             needs = tuple(sorted(zip(group.capability_names, group.capability_values, strict=True)))
             runtime = None if group.encoding == Encoding.JSON else session.runtime
-            lane = self._state.waiting.lane(root, group.priority, depth, Requirement(needs, runtime))
+            lane = self._state.waiting.lane(root, group.priority, depth, Requirement(needs, runtime), agent)
             functions = self._state.functions
             record = session.groups[key] = GroupRecord(
                 group,

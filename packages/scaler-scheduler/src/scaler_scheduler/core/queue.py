@@ -1,11 +1,11 @@
 """The queue of waiting tasks: which one runs next.
 
-Tasks stand in *lanes*: one per (root session, priority, depth, requirement), first in, first out, except that nodes of
-a graph that become ready run in the order of their graph. For every worker class (agents whose workers have equal
-capabilities and Python) there is a heap of priority levels; a level is a heap of the sessions that have tasks for the
-class, each with a heap of its lanes. Order: the highest priority, where one step of priority is worth AGEING_SECONDS
-of waiting; then the session served least (a session that was idle starts level with the others); then the deepest
-lane; then the oldest task.
+Tasks stand in *lanes*: one per (root session, priority, depth, requirement, agent), first in, first out, except that
+nodes of a graph that become ready run in the order of their graph. For every worker class (agents whose workers have
+equal capabilities and Python) there is a heap of priority levels; a level is a heap of the sessions that have tasks for
+the class, each with a heap of its lanes. Order: the highest priority, where one step of priority is worth
+AGEING_SECONDS of waiting; then the session served least (a session that was idle starts level with the others); then
+the deepest lane; then the oldest task.
 
 A heap entry is checked when it comes to the top, and is pushed again where its key has grown meanwhile, so a decision
 costs O(log lanes), however many priorities, sessions and requirements there are. One decrease of a key is not noticed:
@@ -23,7 +23,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from scaler_scheduler.core.records import WAITING, LaneRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import WAITING, AgentRecord, LaneRecord, SessionRecord, TaskRecord
 from scaler_scheduler.requirements import Requirement, WorkerClass
 
 AGEING_SECONDS = 60.0
@@ -154,12 +154,19 @@ class TaskQueue:
         self._served = 0
         """The `served` of the session served last: sessions that were idle start from here."""
 
-    def lane(self, session: SessionRecord, priority: int, depth: int, requirement: Requirement) -> LaneRecord:
+    def lane(
+        self,
+        session: SessionRecord,
+        priority: int,
+        depth: int,
+        requirement: Requirement,
+        agent: AgentRecord | None = None,
+    ) -> LaneRecord:
         """The lane for such tasks; registered if it is new."""
-        key = (priority, depth, requirement)
+        key = (priority, depth, requirement, agent)
         lane = session.lanes.get(key)
         if lane is None:
-            lane = session.lanes[key] = LaneRecord(session, priority, depth, requirement)
+            lane = session.lanes[key] = LaneRecord(session, priority, depth, requirement, agent)
             if requirement not in self._requirements:
                 self._requirements[requirement] = [
                     queue for worker_class, queue in self._classes.items() if not requirement.unmet_by(worker_class)
@@ -177,7 +184,7 @@ class TaskQueue:
     def _forget_if_unused(self, lane: LaneRecord) -> None:
         """Drop the lane if it has neither groups nor tasks."""
         if lane.registered and lane.groups <= 0 and lane.size <= lane.tombstones:
-            del lane.session.lanes[lane.priority, lane.depth, lane.requirement]
+            del lane.session.lanes[lane.key]
             lane.tasks.clear()
             lane.ready.clear()
             lane.tombstones, lane.listed = 0, False
@@ -240,7 +247,7 @@ class TaskQueue:
         """Add tasks to their lane: at its end; at its front if `first` (tasks that had been dispatched before); among
         the ready nodes of graphs if `soon`."""
         if not lane.registered:  # it was dropped while tasks of its groups were dispatched
-            lane = self.lane(lane.session, lane.priority, lane.depth, lane.requirement)
+            lane = self.lane(lane.session, *lane.key)
             for task in tasks:
                 task.group.lane = lane
         queue, before = lane.tasks, lane.size
@@ -309,22 +316,34 @@ class TaskQueue:
             if not room:
                 break
             alone = queue.take_out(lane)
-            taken = self._pop(lane, room if alone else min(room, QUANTUM))
-            if taken:
-                root = lane.session
-                self._served = max(self._served, root.served)
-                root.served += len(taken)
-                root.waiting -= len(taken)
-                self.count -= len(taken)
-                lane.since = now
+            taken = self._take_from(lane, room if alone else min(room, QUANTUM), now)
             if lane.size:
                 queue.add(lane)
-            else:
-                lane.listed = False
-                self._forget_if_unused(lane)
             if taken:
                 return taken
         return []
+
+    def take_all(self, lane: LaneRecord, now: float) -> list[TaskRecord]:
+        """All tasks of a lane, whose turn it need not be."""
+        taken = self._take_from(lane, lane.size, now)
+        for queue in self._requirements.get(lane.requirement, ()):
+            if level := queue.levels.get(lane.priority):
+                level.next()  # drops empty lanes at its top
+        return taken
+
+    def _take_from(self, lane: LaneRecord, limit: int, now: float) -> list[TaskRecord]:
+        taken = self._pop(lane, limit)
+        if taken:
+            root = lane.session
+            self._served = max(self._served, root.served)
+            root.served += len(taken)
+            root.waiting -= len(taken)
+            self.count -= len(taken)
+            lane.since = now
+        if not lane.size:
+            lane.listed = False
+            self._forget_if_unused(lane)
+        return taken
 
     @staticmethod
     def _pop(lane: LaneRecord, limit: int) -> list[TaskRecord]:

@@ -38,6 +38,10 @@ WAITING, HELD, ASSIGNED, DONE, GONE = (int(state) for state in TaskState)
 
 Outcome = tuple[int, bytes, bool]
 """Status, payload, and whether that is a reference."""
+LaneKey = tuple[int, int, Requirement, "AgentRecord | None"]
+"""Priority, depth, requirement, and the agent of the parents, see `LaneRecord.agent`."""
+GroupKey = tuple[Group, "SessionRecord", int, "AgentRecord | None"]
+"""Group as submitted, root session, depth, and the agent of the parents."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,10 +61,10 @@ class SessionRecord:
     waiting: int = 0
     watched: bool = False
     """Whether its client is sent Ended for intermediate nodes."""
-    groups: OrderedDict[tuple[Group, SessionRecord, int], GroupRecord] = field(default_factory=OrderedDict)
+    groups: OrderedDict[GroupKey, GroupRecord] = field(default_factory=OrderedDict)
     """The groups used last; each task refers to its own group."""
-    lanes: dict[tuple[int, int, Requirement], LaneRecord] = field(default_factory=dict)
-    """Of this root session, by priority, depth and requirement."""
+    lanes: dict[LaneKey, LaneRecord] = field(default_factory=dict)
+    """Of this root session."""
     missing_functions: set[FunctionRecord] = field(default_factory=set)
     """Functions whose bytes tasks of this session are HELD for."""
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
@@ -135,12 +139,14 @@ class GraphRecord:
 
 @dataclass(slots=True, eq=False)
 class LaneRecord:
-    """Waiting tasks that differ only in age: same root session, priority, depth and requirement."""
+    """Waiting tasks that differ only in age: same root session, priority, depth, requirement and agent."""
 
     session: SessionRecord
     priority: int
     depth: int
     requirement: Requirement
+    agent: AgentRecord | None
+    """Where they go at once if it can take them: the agent of their parents, which run outside of its host."""
     tasks: deque[TaskRecord] = field(default_factory=deque)
     ready: list[tuple[int, int, int, TaskRecord]] = field(default_factory=list)
     """Nodes whose inputs have all arrived, as a heap: graph by graph, each in the order of its nodes."""
@@ -153,6 +159,11 @@ class LaneRecord:
     """Whether the task queue has it: as long as it has groups or tasks."""
     calls_missing: bool = False
     """For tasks known by id only, after a restart: their calls must be submitted again before they can run."""
+
+    @property
+    def key(self) -> LaneKey:
+        """What its root session knows it by."""
+        return self.priority, self.depth, self.requirement, self.agent
 
     @property
     def size(self) -> int:

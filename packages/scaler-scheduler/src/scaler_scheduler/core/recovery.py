@@ -257,9 +257,9 @@ class Recovery:
     def _placeholder_group(self, session: SessionRecord) -> GroupRecord:
         """The group of the session's tasks that are known by their ids only."""
         nothing = Group(b"")
-        key = (nothing, session, 0)
+        key = (nothing, session, 0, None)
         if key not in session.groups:
-            lane = LaneRecord(session, 0, 0, Requirement((), None), calls_missing=True)
+            lane = LaneRecord(session, 0, 0, Requirement((), None), None, calls_missing=True)
             session.groups[key] = GroupRecord(nothing, session, lane, FunctionRecord(b""), None, nothing)
         return session.groups[key]
 

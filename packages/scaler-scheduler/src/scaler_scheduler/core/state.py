@@ -49,6 +49,8 @@ class SchedulerState:
         self.locality = Locality()
         self.suspects = Suspects()
         self.out: list[Effect] = []
+        self.nested_lanes: dict[LaneRecord, None] = {}
+        """Lanes with an agent of their own that have new tasks."""
         self.withdrawn: dict[AgentRecord, list[int]] = {}
         self.ended_intermediates: dict[SessionRecord, list[int]] = {}
         """Intermediate nodes to report to sessions that watch them."""
@@ -80,6 +82,13 @@ class SchedulerState:
         session = self.sessions.get(session_of(task))
         return session.tasks.get(task) if session else None
 
+    def find_run(self, run: int) -> TaskRecord | None:
+        """The task of this run, on any agent; None if the run is over."""
+        for agent in self.agents.values():
+            if (task := agent.runs.get(run)) is not None:
+                return task if task.state == ASSIGNED else None
+        return None
+
     def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
         """Make tasks wait for a worker; those with missing inputs, and suspects, are HELD instead.
 
@@ -106,6 +115,8 @@ class SchedulerState:
                 self.send(lane.session.peer, NeedTasks([task.id for task in members]))
             else:
                 self.waiting.add(members, lane, now, first=first, soon=soon)
+                if lane.agent is not None:
+                    self.nested_lanes[members[0].group.lane] = None
 
     def leave_agent(self, task: TaskRecord) -> None:
         """The task's run has ended or was returned: remove it from its agent, which has room again."""

@@ -69,7 +69,8 @@ def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
     own = str(options.object_storage_address or "")
     store = WorkerObjectStore(lambda: own or shared.storage, shared.secret, name)
     runtime = ProxyRuntime(store, lambda: shared.scheduler)
-    task_context.install(runtime)
+    reached_at = options.worker_scheduler_address
+    task_context.install_forwarding(runtime, lambda given: str(reached_at or given or options.address))
     config = ProxyConfig(
         options.base_concurrency,
         name,
