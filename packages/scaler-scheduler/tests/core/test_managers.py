@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -254,3 +255,14 @@ def test_an_agent_that_names_no_manager_is_a_unit_that_a_worker_adapter_has_star
 def test_other_managers_have_no_agents_that_do_not_name_them(managed: SchedulerDriver) -> None:
     join(managed, pending_units=("u1",), pending_offers=(0,))
     assert managed.core.state.agents[managed.agent(workers=2)].manager == ""
+
+
+def test_a_new_scheduler_decides_nothing_before_the_others_are_back(managed: SchedulerDriver, policy: Policy) -> None:
+    policy.wanted = (0,)
+    managed.feed(MANAGER, PeerJoined(replace(hello(), peer_incarnation=managed.incarnation + 1), False))
+    agent = managed.agent(workers=2, manager="grid", unit="u1")
+    report(managed)
+    managed.later(4.0)
+    assert told(managed) == [] and managed.take(agent, Drain) == [] and policy.seen == []
+    managed.later(1.1)
+    assert managed.take(agent, Drain) and told(managed)[0][0] == (0,)

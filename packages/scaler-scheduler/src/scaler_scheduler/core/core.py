@@ -205,7 +205,7 @@ class SchedulerCore:
             self._operators.joined(peer, hello)
         elif hello.role == Role.MANAGER:
             if not event.resumed:
-                self._managers.joined(peer, hello)
+                self._managers.joined(peer, hello, now)
         elif not event.resumed:
             if peer in self.state.agents:
                 # The same process connects with a new session: it is alive and will report what it still runs.

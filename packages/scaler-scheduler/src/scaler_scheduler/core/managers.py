@@ -70,6 +70,8 @@ class Managers:
         self._by_peer: dict[bytes, ManagerRecord] = {}
         self._demand = DemandCounter()
         self._decide_at = 0.0
+        self._hold_until = 0.0
+        """After a restart: when decisions begin."""
         self._was_waiting = False
 
     def __contains__(self, peer: object) -> bool:
@@ -87,8 +89,14 @@ class Managers:
                 return f"worker manager {hello.name!r} is connected already, from {manager.host}: choose another id"
         return ""
 
-    def joined(self, peer: bytes, hello: Hello) -> None:
-        """A manager has connected, or has begun a new stream: it is told all of its units."""
+    def joined(self, peer: bytes, hello: Hello, now: float) -> None:
+        """A manager has connected, or has begun a new stream: it is told all of its units.
+
+        If it was connected to an earlier scheduler, nothing is decided before clients and agents have had the time to
+        report what they still want and have: an empty queue would drain the fleet.
+        """
+        if hello.peer_incarnation not in (0, self._state.incarnation):
+            self._hold_until = now + self._state.config.recovery_seconds
         if self._policy is None and self._make_policy is not None:
             self._policy = self._make_policy()
         manager = ManagerRecord(peer, hello.name, hello.host, self._state.event_log.next_number())
@@ -150,6 +158,8 @@ class Managers:
         if len(manager.desired) != len(worker_classes):
             manager.desired = (0,) * len(worker_classes)
         self._list_offers()
+        if now < self._hold_until:
+            return
         if first:
             self._decide(now)
         self._send(manager)
@@ -175,7 +185,7 @@ class Managers:
 
     def settle(self, now: float) -> None:
         """Decide if it is time; send what has changed."""
-        if not self._by_peer:
+        if not self._by_peer or now < self._hold_until:
             return
         waits = bool(self._state.waiting.count)
         if waits and not self._was_waiting:
@@ -189,7 +199,7 @@ class Managers:
 
     def due(self) -> float | None:
         """When to decide next."""
-        return self._decide_at if self._by_peer else None
+        return max(self._decide_at, self._hold_until) if self._by_peer else None
 
     def _decide(self, now: float) -> None:
         self._decide_at = now + DECIDE_SECONDS
