@@ -51,7 +51,7 @@ def test_jobs_follow_the_load_and_survive_their_manager(cluster: SlurmCluster, f
         before = set(cluster.jobs("RUNNING"))
         manager.kill()
         manager = add_manager(fleet, 4)
-        wait_until(lambda: manager.said().count("is adopted") == 4, "four units adopted")
+        wait_until(lambda: "4 workers wanted" in manager.said(), "a manager that knows what is wanted")
         cluster.command("scancel", min(before))
         arrivals.append(gate.arrive(SECONDS))
         assert len(set(cluster.jobs("RUNNING")) - before) == 1, "one job in place of the one cancelled, and no more"
