@@ -306,6 +306,13 @@ def test_units_that_wait_for_their_turn_are_left_alone(provider: Provider) -> No
     assert provider.stopped == [] and provider.units.keys() == {"grid-a-1"}
 
 
+def test_a_start_that_worked_in_the_end_may_tell_what_did_not(provider: Provider) -> None:
+    provider.want(2)
+    provider.handle(UnitsStarted(("grid-a-1",), ("grid-a-1",), "host b is away"))
+    assert provider.status is not None
+    assert (provider.status.failure, provider.status.paused_seconds) == ("host b is away", 0)
+
+
 def test_units_that_never_join_are_stopped(provider: Provider) -> None:
     provider.want(2)
     provider.run_all()

@@ -269,6 +269,8 @@ class ManagerCore:
         if missing:
             reason = event.failure or "the provider gave no reason"
             self._fail(f"{missing} of {counted(len(event.asked), 'unit')} could not be started: {reason}", now)
+        elif event.failure:
+            self._failure = event.failure
         self._list_at = min(self._list_at, now + self._config.poll_seconds)
 
     def _stopped(self, event: UnitsStopped, now: float) -> None:

@@ -14,6 +14,7 @@ PROGRAM: Final = "scaler_worker_manager"
 KINDS: Final[Mapping[str, str]] = {
     "baremetal_native": "native",
     "slurm": "slurm",
+    "ssh": "ssh",
     "aws_raw_ecs": "aws_ecs",
     "aws_hpc": "aws_batch",
     "orb_aws_ec2": "aws_ec2",
