@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from support.fault_tasks import step
 from support.faults import Service
 from support.fleets import Fleet, numbers
 from support.gates import SECONDS, Gate, wait_at
+from support.processes import PROGRAMS
 from support.slurm import SlurmCluster, slurm_cluster
 from support.waiting import wait_until
+
+BATCH_SCRIPT = Path(__file__).resolve().parent.parent / "deploy" / "slurm-batch.sh"
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +91,15 @@ def test_a_manager_says_why_slurm_refuses(cluster: SlurmCluster, fleet: Fleet) -
             lambda status: "invalid partition specified: gpu" in "".join(status.manager_failures), "the words of sbatch"
         )
     end(manager)
+
+
+def test_the_batch_script_runs_a_cluster_for_a_program(cluster: SlurmCluster, tmp_path: Path) -> None:
+    program = "import os, scaler; print(sum(scaler.Client(os.environ['SCALER_ADDRESS']).map(abs, range(-9, 0))))"
+    log = tmp_path / "job.log"
+    environment = {**os.environ, "SCALER_HOST": "127.0.0.1", "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+    words = ["sbatch", "--parsable", "--nodes=1", "--cpus-per-task=1", f"--output={log}", str(BATCH_SCRIPT)]
+    done = subprocess.run([*words, "python", "-c", program], env=environment, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: not cluster.jobs("PENDING", "RUNNING", "COMPLETING"), "the end of the job")
+    assert "\n45\n" in log.read_text("utf-8")
+    assert cluster.command("squeue", "-h", "-t", "all", "-o", "%T", "-j", done.stdout.strip()).strip() == "COMPLETED"
