@@ -12,7 +12,7 @@ from scaler_io.links import hub as hub_module
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
 from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.streams import ACK_SECONDS, HEADER, StreamGapError
-from scaler_io.links.uplink import LinkState
+from scaler_io.links.uplink import GREETING_SECONDS, LinkState
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.handshake import Goodbye, Heartbeat, Hello, NeedHello, RefusalCode, Refused, Role, Welcome
@@ -531,6 +531,18 @@ def test_a_welcome_that_was_lost_does_not_resume_a_stream(memory_rig: MemoryRig)
     rig.service.say(client.identity, 7)
     rig.until(lambda: 7 in client.numbers and 7 in rig.heard(client))
     assert client.numbers[5:] == [7] and rig.heard(client)[5:] == [7]
+
+
+def test_a_hello_that_was_lost_is_repeated_in_time(memory_rig: MemoryRig) -> None:
+    """The wait for Welcome is no pause of the client, however much longer it is than the heartbeat interval."""
+    rig = memory_rig
+    client = rig.client()
+    client.connection.cut()  # type: ignore[attr-defined]
+    rig.until(lambda: client.uplink.state is LinkState.GREETING)
+    client.connection.cut(up_lost=9, dialer_notices=False)  # type: ignore[attr-defined]
+    began = rig.now
+    rig.until(lambda: len(client.ups) == 2)
+    assert rig.now - began < GREETING_SECONDS + 0.2
 
 
 def test_a_service_that_did_not_look_blames_nobody(memory_rig: MemoryRig) -> None:

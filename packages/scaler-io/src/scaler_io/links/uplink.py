@@ -173,7 +173,8 @@ class Uplink:
         if self.state is LinkState.REFUSED:
             return math.inf
         if self.state is not LinkState.UP:
-            return self._attempt_at if self.state is LinkState.DOWN else self._silent_since + GREETING_SECONDS
+            at = self._attempt_at if self.state is LinkState.DOWN else self._silent_since + GREETING_SECONDS
+            return min(at, self._ticked_at + self._heartbeat)  # a longer wait would be taken for a pause
         heartbeat = self._heartbeat_at + self._heartbeat
         acknowledge = self._stream.acknowledgement_due()
         return heartbeat if acknowledge is None else min(heartbeat, acknowledge)
