@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scaler_io.provisioning.core import EXIT_SECONDS
 from scaler_io.service.cli import Command
 from scaler_scheduler.service.options import COMMAND as SCHEDULER
 from scaler_storage.options import COMMAND as STORAGE
@@ -85,6 +86,20 @@ def test_the_role_of_the_manifest_is_what_the_manager_asks_for() -> None:
     assert accounts == {"worker-manager"} == {pods["worker-manager"]["serviceAccountName"]}
     services = {service["metadata"]["name"] for service in by_kind["Service"]}
     assert services == {"scheduler", "object-storage"} and services <= pods.keys()
+
+
+def test_managers_may_take_as_long_as_they_need_to_end() -> None:
+    # Units are stopped by force EXIT_SECONDS after they should have drained, and given up as long after that.
+    service = unit_file(DEPLOY / "systemd" / "scaler-worker-manager.service")["Service"]
+    _, kind, *words = shlex.split(service["ExecStart"].replace("%l", "host"))
+    drain = kind_named(kind).COMMAND.parse(words, {}).drain_timeout_seconds
+    assert int(service["TimeoutStopSec"]) > drain + 2 * EXIT_SECONDS
+    for document in documents("kubernetes.yaml"):
+        if document["kind"] == "Deployment" and document["metadata"]["name"] == "worker-manager":
+            pod = document["spec"]["template"]["spec"]
+            _, kind, *words = pod["containers"][0]["command"]
+            drain = kind_named(kind).COMMAND.parse(words, {}).drain_timeout_seconds
+            assert pod["terminationGracePeriodSeconds"] > drain + 2 * EXIT_SECONDS
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)

@@ -111,7 +111,7 @@ def test_what_is_wrong_is_refused_with_400(adapter: WorkerAdapter, request_: obj
 
 
 def test_an_error_of_the_adapter_is_500(adapter: WorkerAdapter, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(options: AdapterOptions, unit: str) -> list[str]:
+    def fail(options: AdapterOptions, unit: str, parent: int) -> list[str]:
         return ["/no/such/program", unit]
 
     monkeypatch.setattr(adapters, "cluster_command", fail)

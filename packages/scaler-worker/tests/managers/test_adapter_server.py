@@ -98,6 +98,7 @@ def test_no_group_outlives_the_adapter(adapter: tuple[Terminal, str], curl: str)
         (["--host", "0.0.0.0"], "can be reached from other hosts"),
         (["--port", "70000"], "70000 is more than 65535"),
         (["--tls-cert", "x"], "there is no TLS here"),
+        (["--leave-units"], "units are processes of this host"),
     ],
 )
 def test_errors_name_the_remedy(words: list[str], fault: str) -> None:

@@ -58,7 +58,7 @@ def test_the_task_definition_has_what_fargate_demands(aws: FakeAws, provisioner:
     definition = aws.ecs.describe_task_definition(taskDefinition=arn)["taskDefinition"]
     assert (definition["networkMode"], definition["cpu"], definition["memory"]) == ("awsvpc", "4096", "30720")
     (container,) = definition["containerDefinitions"]
-    assert (container["image"], container["stopTimeout"]) == ("example/scaler", 35), "drain for 25 s, hand over"
+    assert (container["image"], container["stopTimeout"]) == ("example/scaler", 40), "drain for 25 s, hand over"
 
 
 def test_another_life_finds_the_tasks_of_its_fleet_only(aws: FakeAws, provisioner: EcsProvisioner) -> None:

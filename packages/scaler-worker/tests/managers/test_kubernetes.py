@@ -295,7 +295,7 @@ def test_pods_do_the_work_and_end_with_the_manager(api: KubeApi, kubelet: Kubele
         with Client(cluster.address) as client:
             assert client.map(abs, range(-40, 0)) == list(range(40, 0, -1))
             names = {pod["metadata"]["name"] for pod in api.pods()}
-            assert names and api.pods()[0]["spec"]["terminationGracePeriodSeconds"] == 35
+            assert names and api.pods()[0]["spec"]["terminationGracePeriodSeconds"] == 40
             assert end(manager) == 0
             assert {pod["metadata"]["name"] for pod in api.pods()} >= names, "they are left"
             manager = cluster.add_manager()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from scaler_io.provisioning.provisioner import UnitPhase, UnitReport
+from scaler_worker.config import COMMAND as CLUSTER
 from scaler_worker.managers import native
 from scaler_worker.managers.native import NativeProvisioner, cluster_command
 from support.waiting import wait_until
@@ -20,10 +21,25 @@ NOBODY = "ipc:///nowhere/at/all"
 @pytest.fixture
 def provisioner() -> Iterator[NativeProvisioner]:
     options = native.COMMAND.read([NOBODY, "--worker-manager-id", "grid"], {})
-    made = NativeProvisioner(lambda unit: cluster_command(options, unit))
+    made = NativeProvisioner(lambda unit: cluster_command(options, unit, os.getpid()))
     yield made
     made.stop(list(made.list_units()), force=True)
     wait_until(lambda: not made.list_units())
+
+
+def test_a_fixed_number_of_workers_is_one_agent_with_the_options_and_the_parent_of_the_manager(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["--worker-manager-id", "grid", "--mode", "fixed", "-mtc", "3", "-lp", "-", "a.log", "-lf", "json"]
+    run: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, arguments: run.append(arguments))
+    monkeypatch.setattr(native, "run_manager", lambda *arguments: 0)
+    native.run(native.COMMAND.read([NOBODY, *words, "--parent-pid", "7"], {}))
+    agent = CLUSTER.read(run[0][run[0].index(NOBODY) :], {})
+    assert (agent.num_of_workers, agent.worker_manager_id, agent.parent_pid) == (3, "", 7)
+    assert (agent.logging_paths, agent.log_format) == (("-", "a.log"), "json")
+    native.run(native.COMMAND.read([NOBODY, *words], {}))
+    assert "--parent-pid" not in run[1]
 
 
 def test_units_run_until_they_are_stopped(provisioner: NativeProvisioner) -> None:

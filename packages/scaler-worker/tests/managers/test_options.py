@@ -31,7 +31,18 @@ def test_a_unit_is_given_what_the_manager_was_given() -> None:
     assert str(unit.object_storage_address) == "tcp://10.0.0.1:2346"
 
 
+def test_units_of_this_host_log_where_and_as_the_manager_does_and_units_elsewhere_as_it_does() -> None:
+    given = options("-lp", "-", "grid.log", "-ll", "ERROR", "-lf", "json", "-el", "uvloop", "-lcf", "log.ini")
+    here = CLUSTER.read([*given.unit_words("grid-1"), *given.log_words()], {})
+    assert (here.logging_paths, here.logging_config_file) == (("-", "grid.log"), "log.ini")
+    there = CLUSTER.read(given.unit_words("grid-1"), {})
+    assert (there.logging_paths, there.logging_config_file) == (("/dev/stdout",), None)
+    for unit in (here, there):
+        assert (unit.logging_level, unit.log_format, unit.event_loop) == ("ERROR", "json", "uvloop")
+
+
 def test_defaults_are_not_repeated() -> None:
+    assert options().log_words() == []
     assert options().unit_words("") == ["tcp://127.0.0.1:2345", "--num-of-workers", "1"]
 
 
@@ -48,6 +59,8 @@ def test_every_life_of_a_manager_names_its_units_anew() -> None:
         (["-wmi", ""], "'' is not an id"),
         (["-wpu", "4", "-mtc", "2"], "--workers-per-unit 4 is more than --max-task-concurrency 2"),
         (["--mode", "elastic"], "'elastic' is not one of dynamic, fixed"),
+        (["--mode", "fixed", "-mtc", "-1"], "--mode fixed starts --max-task-concurrency workers, and -1 is no number"),
+        (["--leave-units"], "--leave-units: units are processes of this host, which end with the program"),
     ],
 )
 def test_errors_name_value_and_remedy(words: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:

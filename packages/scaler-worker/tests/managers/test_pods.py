@@ -50,7 +50,7 @@ def test_a_pod_from_options_only() -> None:
         },
         "spec": {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 35,
+            "terminationGracePeriodSeconds": 40,
             "serviceAccountName": "worker",
             "imagePullSecrets": [{"name": "registry"}],
             "nodeSelector": {"disk": "ssd"},
@@ -123,7 +123,7 @@ def test_options_win_over_the_template_and_the_rest_of_it_stays() -> None:
         ({"metadata": {"name": "x"}}, "metadata.name is given by the manager"),
         ({"spec": []}, "spec is not a mapping"),
         ({"spec": {"restartPolicy": "Always"}}, "spec.restartPolicy is Always: write Never"),
-        ({"spec": {"terminationGracePeriodSeconds": 30}}, "30 is too short to drain, which takes 35 s"),
+        ({"spec": {"terminationGracePeriodSeconds": 30}}, "30 is too short to drain, which takes 40 s"),
         ({"spec": {"containers": []}}, "spec.containers is not a list of containers"),
         ({"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}, "none of the containers is called 'worker'"),
         ({"spec": {"containers": [{"image": "a", "args": ["x"]}]}}, "args of the worker's container are given"),

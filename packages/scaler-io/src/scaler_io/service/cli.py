@@ -37,8 +37,8 @@ _NEGATIVE_NUMBER: Final = re.compile(r"-(\d+|\d*\.\d+)")
 class Command(Generic[T]):
     """A program's options, and the frozen dataclass that holds their values.
 
-    The fields of `config` are exactly the destinations of `options`; a difference, or a name that is both offered and
-    refused, raises TypeError at definition. `section` is the program's table in a TOML file.
+    The fields that `config` takes are exactly the destinations of `options`; a difference, or a name that is both
+    offered and refused, raises TypeError at definition. `section` is the program's table in a TOML file.
     """
 
     program: str
@@ -54,7 +54,7 @@ class Command(Generic[T]):
     """The option that tells several tables of one kind apart."""
 
     def __post_init__(self) -> None:
-        fields = {field.name for field in dataclasses.fields(cast(Any, self.config))}
+        fields = {field.name for field in dataclasses.fields(cast(Any, self.config)) if field.init}
         destinations = {option.destination for option in self.options}
         if fields != destinations:
             raise TypeError(f"{self.program}: fields and options differ: {', '.join(sorted(fields ^ destinations))}")

@@ -7,10 +7,11 @@ is (`metadata.environment`) starts an agent that tells the scheduler so; without
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from scaler_io.provisioning.provisioner import Provisioner, UnitPhase
@@ -32,6 +33,7 @@ class AdapterOptions(ManagerOptions):
     port: int
     auth_token: str | None
     insecure: bool
+    leave_units: bool = field(init=False, default=False)
 
 
 class AdapterAnswer(NamedTuple):
@@ -157,7 +159,7 @@ class WorkerAdapter:
         manager = self._managers[unit]
         options = replace(self._options, worker_manager_id=manager)
         return [
-            *cluster_command(options, unit if manager else ""),
+            *cluster_command(options, unit if manager else "", os.getpid()),
             "--worker-names",
             ",".join(self._worker_names(unit)),
         ]

@@ -29,6 +29,7 @@ def command() -> Command[AdapterOptions]:
     from scaler_io.service.cli import Command
     from scaler_io.service.options import REFUSED, Option, whole_number
     from scaler_worker.managers.adapter import AdapterOptions
+    from scaler_worker.managers.native import UNITS_END_TOO
     from scaler_worker.managers.options import MANAGER_OPTIONS, manager_id
 
     own = (
@@ -55,14 +56,14 @@ def command() -> Command[AdapterOptions]:
         ),
         Option(("--insecure",), "listen where other hosts can reach it, without a token", default=False, flag=True),
     )
-    taken = {option.destination for option in own}
+    taken = {"leave_units", *(option.destination for option in own)}
     return Command(
         program="scaler_native_worker_adapter",
         description="Start and stop workers on this host when a scheduler asks for them over HTTP.",
         section="native_worker_adapter",
         config=AdapterOptions,
         options=(*(option for option in MANAGER_OPTIONS if option.destination not in taken), *own),
-        refusals=REFUSED,
+        refusals=(*REFUSED, UNITS_END_TOO),
         example="scaler_native_worker_adapter tcp://127.0.0.1:2345 --host 127.0.0.1 --port 8080",
     )
 

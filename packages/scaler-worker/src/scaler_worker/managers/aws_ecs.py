@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from scaler_io.service.options import Option, UsageError, comma_list, whole_numb
 from scaler_worker.managers.aws import AwsOptions, aws_options, digest, for_each, name_values, pages, unit_of
 from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import manager_command
+from scaler_worker.managers.pods import EXIT_SECONDS
 
 LOGGER: Final = logging.getLogger("scaler")
 POLL_SECONDS: Final = 5.0
@@ -250,7 +252,7 @@ class EcsProvisioner(Provisioner):
             "essential": True,
             "cpu": cpu,
             "memory": memory,
-            "stopTimeout": min(STOP_SECONDS, int(options.drain_timeout_seconds) + 10),
+            "stopTimeout": min(STOP_SECONDS, math.ceil(options.drain_timeout_seconds) + EXIT_SECONDS),
         }
         role = {"executionRoleArn": options.ecs_execution_role} if options.ecs_execution_role else {}
         answer = self._ecs.register_task_definition(

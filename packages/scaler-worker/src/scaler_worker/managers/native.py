@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from scaler_io.provisioning.provisioner import Provisioner, UnitPhase, UnitReport
-from scaler_io.service.options import Option, one_of, whole_number
+from scaler_io.service.options import Option, Refusal, UsageError, one_of, whole_number
 from scaler_protocol.ids import new_incarnation
 from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import ManagerOptions, manager_command
@@ -31,7 +31,19 @@ class NativeOptions(ManagerOptions):
 
     mode: str
     worker_type: str
+    leave_units: bool = field(init=False, default=False)
 
+    def __post_init__(self) -> None:
+        ManagerOptions.__post_init__(self)
+        if self.mode == "fixed" and self.max_task_concurrency < 0:
+            raise UsageError(
+                "--mode fixed starts --max-task-concurrency workers, and -1 is no number of workers: say how many"
+            )
+
+
+UNITS_END_TOO: Final = Refusal(
+    ("--leave-units",), "units are processes of this host, which end with the program that started them; leave it out"
+)
 
 COMMAND: Final = manager_command(
     "baremetal_native",
@@ -52,6 +64,7 @@ COMMAND: Final = manager_command(
             default=os.cpu_count() or 1,
         ),
     ),
+    (UNITS_END_TOO,),
     example="scaler_worker_manager baremetal_native tcp://127.0.0.1:2345 --worker-manager-id local -mtc 8",
 )
 
@@ -130,19 +143,22 @@ class NativeProvisioner(Provisioner):
         """Nothing is held: processes that still run end with this one."""
 
 
-def cluster_command(options: ManagerOptions, unit: str) -> list[str]:
-    """The command of a unit on this host, which ends with this process."""
-    return [sys.executable, "-m", "scaler_worker", *options.unit_words(unit), "--parent-pid", str(os.getpid())]
+def cluster_command(options: ManagerOptions, unit: str, parent: int | None) -> list[str]:
+    """The command of a unit on this host, which logs where this process does and ends with process `parent`, if any."""
+    words = [*options.unit_words(unit), *options.log_words()]
+    if parent is not None:
+        words += ["--parent-pid", str(parent)]
+    return [sys.executable, "-m", "scaler_worker", *words]
 
 
 def run(options: NativeOptions) -> int:
     """Run the manager until it has ended; in mode `fixed` this process becomes the agent of all workers."""
     if options.mode == "fixed":
-        words = replace(options, workers_per_unit=max(1, options.max_task_concurrency)).unit_words("")
-        os.execv(sys.executable, [sys.executable, "-m", "scaler_worker", *words])
+        fixed = replace(options, workers_per_unit=options.max_task_concurrency)
+        os.execv(sys.executable, cluster_command(fixed, "", options.parent_pid))
     return run_manager(
         options,
-        lambda: NativeProvisioner(lambda unit: cluster_command(options, unit)),
+        lambda: NativeProvisioner(lambda unit: cluster_command(options, unit, os.getpid())),
         replace(
             options.manager_config("baremetal_native", poll_seconds=POLL_SECONDS),
             prefix=f"{options.worker_type}-{options.worker_manager_id}-{new_incarnation():06x}",

@@ -106,6 +106,15 @@ class ManagerOptions(ServiceOptions):
             passed.append((f"--{name.replace('_', '-')}", getattr(self, name), defaults[name]))
         return [(name, _text(value)) for name, value, default in passed if value not in (default, None)]
 
+    def log_words(self) -> list[str]:
+        """The arguments that have a unit on this host log where the manager does; hosts elsewhere have other files."""
+        words = []
+        if self.logging_paths != _CLUSTER_OPTIONS["logging_paths"].default:
+            words += [f"--logging-paths={path}" for path in self.logging_paths]
+        if self.logging_config_file is not None:
+            words.append(f"--logging-config-file={self.logging_config_file}")
+        return words
+
 
 _SAME_AS_CLUSTER: Final = (
     "per_worker_task_queue_size",
@@ -116,6 +125,8 @@ _SAME_AS_CLUSTER: Final = (
     "garbage_collect_interval_seconds",
     "trim_memory_threshold_bytes",
     "logging_level",
+    "log_format",
+    "event_loop",
 )
 
 
@@ -186,6 +197,7 @@ def manager_command(
     In a TOML file it reads the table of the array [[worker_manager]] whose `type` is the kind.
     """
     own = {option.destination for option in options}
+    refused = {name for refusal in refusals for name in refusal.names}
     return Command(
         program=f"scaler_worker_manager {kind}",
         description=description,
@@ -193,7 +205,14 @@ def manager_command(
         kind=kind,
         kind_key="worker_manager_id",
         config=config,
-        options=(*(option for option in MANAGER_OPTIONS if option.destination not in own), *options),
+        options=(
+            *(
+                option
+                for option in MANAGER_OPTIONS
+                if option.destination not in own and not refused.intersection(option.names)
+            ),
+            *options,
+        ),
         refusals=(*REFUSED, *refusals),
         example=example
         or f"scaler_worker_manager {kind} tcp://127.0.0.1:2345 --worker-manager-id {kind.split('_')[0]}",

@@ -25,8 +25,8 @@ SCHEDULER_ANNOTATION: Final = "scaler/scheduler"
 CONTAINER: Final = "worker"
 NAME_LENGTH: Final = 63
 """Also the limit of the host name, which is the pod's name."""
-EXIT_SECONDS: Final = 10
-"""Between the deadline of draining and SIGKILL."""
+EXIT_SECONDS: Final = 15
+"""Between the deadline of draining and SIGKILL: handing objects over may take 8 s of them."""
 MESSAGE_LENGTH: Final = 500
 
 _UNIT_ENVIRONMENT: Final = "SCALER_UNIT_ID"
