@@ -18,6 +18,7 @@ usage: scaler FILE.toml                          start the cluster that a file d
        scaler check FILE.toml                    check a file without starting anything
        scaler status SCHEDULER_ADDRESS [--json]  who is there, what waits, what scales, and why
        scaler wait SCHEDULER_ADDRESS --workers N wait until N workers are connected
+       scaler keys init|add-client|list|revoke   make the keys of a cluster, and say who may connect
 
 example:
   scaler init cluster.toml && scaler cluster.toml"""
@@ -38,6 +39,7 @@ def run(words: Sequence[str]) -> int:
         "check": _check,
         "status": _status,
         "wait": _wait,
+        "keys": _keys,
     }
     if words[0] in ("init", "check") and words[1:2] in (["-h"], ["--help"]):
         return run(words[1:])
@@ -110,6 +112,12 @@ def _wait(words: Sequence[str]) -> int:
 
     _end_on_signals()
     return status.wait(words)
+
+
+def _keys(words: Sequence[str]) -> int:
+    from scaler_launch import keys
+
+    return keys.run(words)
 
 
 def _end_on_signals() -> None:

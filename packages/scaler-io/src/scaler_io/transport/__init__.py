@@ -1,1 +1,1 @@
-"""Connections over ZeroMQ and within one process. Only `zeromq.py` imports zmq."""
+"""Connections over ZeroMQ and within one process. Only `zeromq.py` and `curve.py` import zmq."""

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets that never block, reconnect or lose an edge. Only this module imports zmq.
+"""ZeroMQ sockets that never block, reconnect or lose an edge.
 
 A socket's descriptor is edge-triggered: the shell must call `readable()` again after its last receive and last send.
 

@@ -1,0 +1,176 @@
+"""Keyring: the keys of a cluster, their roles, and the text of the files that hold them. Pure, no IO.
+
+A *credential* file holds one secret: a key pair with its role and name, and the public key of the cluster's services.
+The *keyring* lists the public keys that services accept. The role of a peer follows from its key.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from scaler_protocol.errors import ScalerError
+from scaler_protocol.handshake import Role
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+KEY_BYTES: Final = 32
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HEX: Final = re.compile(f"[0-9a-f]{{{2 * KEY_BYTES}}}")
+
+
+class KeyFileError(ScalerError, ValueError):
+    """A file of keys is missing, unsafe or malformed."""
+
+
+class KeyRole(str, Enum):
+    """What the holder of a key is."""
+
+    SERVER = "server"
+    """The scheduler, or an object storage server."""
+    WORKER = "worker"
+    """An agent with its workers, or a worker manager."""
+    CLIENT = "client"
+    OPERATOR = "operator"
+    """Gives orders: cancels tasks, drains workers. It also monitors."""
+    MONITOR = "monitor"
+    """Subscribes to the scheduler's status and events."""
+
+
+PEER_ROLES: Final[Mapping[KeyRole, frozenset[int]]] = {
+    KeyRole.SERVER: frozenset({Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER}),
+    KeyRole.WORKER: frozenset({Role.AGENT, Role.MANAGER, Role.CLIENT}),  # a client inside a task
+    KeyRole.CLIENT: frozenset({Role.CLIENT}),
+    KeyRole.OPERATOR: frozenset({Role.OPERATOR}),
+    KeyRole.MONITOR: frozenset(),
+}
+"""The roles that a peer's Hello may name, by the role of its key."""
+LINK_KEYS: Final = frozenset({KeyRole.SERVER, KeyRole.WORKER, KeyRole.CLIENT, KeyRole.OPERATOR})
+"""Roles of keys that may connect to the scheduler and to object storage."""
+MONITOR_KEYS: Final = frozenset({KeyRole.SERVER, KeyRole.OPERATOR, KeyRole.MONITOR})
+"""Roles of keys that may subscribe to the scheduler's status and events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The holder of a key, as services know it."""
+
+    key: bytes
+    role: KeyRole
+    name: str
+
+
+Keyring = Mapping[bytes, Principal]
+"""The accepted public keys, 32 bytes each, and their holders."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A CURVE key pair, 32 bytes each."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a process needs to connect: its own keys, and the public key of the cluster's services."""
+
+    holder: Principal
+    secret: bytes = field(repr=False)
+    server: bytes
+
+    @classmethod
+    def of(cls, role: KeyRole, name: str, pair: KeyPair, server: bytes) -> Credentials:
+        """Credentials with a new pair; raises KeyFileError for a name that files cannot hold."""
+        return cls(Principal(pair.public, role, checked_name(name)), pair.secret, server)
+
+
+def checked_name(name: str) -> str:
+    """The name itself; raises KeyFileError unless it can be the name of a key."""
+    if _NAME.fullmatch(name) is None:
+        raise KeyFileError(f"{name!r} is no name of a key: 1 to 64 letters, digits, dots, dashes, underscores")
+    return name
+
+
+def credentials_text(credentials: Credentials) -> str:
+    """The text of a credential file."""
+    holder = credentials.holder
+    return (
+        "# A secret key of Scaler: whoever can read it acts in this role. Do not print, send or commit it.\n"
+        f'role = "{holder.role.value}"\nname = "{holder.name}"\npublic = "{holder.key.hex()}"\n'
+        f'secret = "{credentials.secret.hex()}"\nserver = "{credentials.server.hex()}"\n'
+    )
+
+
+def read_credentials(text: str) -> Credentials:
+    """Credentials from the text of their file; raises KeyFileError, which never quotes the text."""
+    fields = _fields(_toml(text), ("role", "name", "public", "secret", "server"))
+    return Credentials(_principal(fields), _key(fields, "secret"), _key(fields, "server"))
+
+
+def keyring_text(keyring: Iterable[Principal]) -> str:
+    """The text of the file that lists accepted keys."""
+    entries = (
+        f'\n[[key]]\nrole = "{holder.role.value}"\nname = "{holder.name}"\npublic = "{holder.key.hex()}"\n'
+        for holder in keyring
+    )
+    return "# Public keys that services accept. They read this file again when it changes.\n" + "".join(entries)
+
+
+def read_keyring(text: str) -> dict[bytes, Principal]:
+    """The accepted keys from the text of their file; raises KeyFileError for a malformed one."""
+    tables = _toml(text)
+    entries = tables.get("key", [])
+    if tables.keys() - {"key"} or not isinstance(entries, list):
+        raise KeyFileError("it holds something else than tables [[key]]")
+    keyring: dict[bytes, Principal] = {}
+    names = set[str]()
+    for entry in entries:
+        holder = _principal(_fields(entry, ("role", "name", "public")))
+        if holder.role is KeyRole.SERVER:
+            raise KeyFileError(f"key {holder.name}: services accept their own key, no other key has the role server")
+        if holder.key in keyring or holder.name in names:
+            raise KeyFileError(f"key {holder.name} is given twice")
+        names.add(holder.name)
+        keyring[holder.key] = holder
+    return keyring
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        # Without the parser's reason, which may quote a part of a secret.
+        raise KeyFileError("it is not TOML; it may be cut off") from None
+
+
+def _fields(table: object, names: tuple[str, ...]) -> dict[str, str]:
+    if not isinstance(table, dict) or table.keys() != set(names):
+        raise KeyFileError(f"an entry has the keys {', '.join(names)}, and no others")
+    if not all(isinstance(value, str) for value in table.values()):
+        raise KeyFileError("all values are texts in quotes")
+    return table
+
+
+def _principal(fields: Mapping[str, str]) -> Principal:
+    name = checked_name(fields["name"])
+    try:
+        role = KeyRole(fields["role"])
+    except ValueError:
+        words = ", ".join(role.value for role in KeyRole)
+        raise KeyFileError(f"key {name}: role {fields['role'][:64]!r} is not one of {words}") from None
+    return Principal(_key(fields, "public"), role, name)
+
+
+def _key(fields: Mapping[str, str], name: str) -> bytes:
+    if _HEX.fullmatch(fields[name]) is None:
+        raise KeyFileError(f"{name} is not {2 * KEY_BYTES} hexadecimal digits")
+    return bytes.fromhex(fields[name])
