@@ -57,7 +57,7 @@ class ManagerStatus:
 
 @dataclass(frozen=True, slots=True)
 class DesiredWorkers:
-    """The workers wanted of each offer of a manager, draining ones not counted, and why.
+    """The workers wanted of each offer of a manager, draining ones not counted, and why; no numbers: keep them.
 
     `units` lists the manager's units whose state has changed since the last such message, all of them in the first.
     """

@@ -86,6 +86,27 @@ def test_a_manager_is_told_what_is_wanted_with_every_report_and_on_every_change(
     assert "the test wants it" in managed.logs[-1] and "6 workers wanted" in managed.logs[-1]
 
 
+def test_a_manager_keeps_what_it_has_until_a_policy_wants_a_number(managed: SchedulerDriver, policy: Policy) -> None:
+    policy.wanted = None
+    join(managed, pending_units=("u-1",), pending_offers=(0,), starting=(2,))
+    assert told(managed) == [((), {})], "a total of 0 would cancel its units"
+    managed.core.check()
+    policy.wanted = (4,)
+    managed.later(1.1)
+    assert told(managed) == [((4,), {})]
+    policy.wanted = None
+    managed.later(1.1)
+    report(managed)
+    assert told(managed) == [((4,), {})], "the last number stands"
+
+
+def test_monitors_see_what_a_manager_without_orders_has(managed: SchedulerDriver, policy: Policy) -> None:
+    policy.wanted = None
+    join(managed, pending_units=("u-1",), pending_offers=(0,), starting=(2,))
+    status = managed.core.snapshot(ProcessStats("ipc:///x", 0.0, 1.0, 0.0, 0), managed.now)
+    assert (status.manager_desired, status.manager_starting) == ([2], [2])
+
+
 def test_units_are_reported_when_they_join_drain_and_leave(managed: SchedulerDriver, policy: Policy) -> None:
     policy.wanted = (2,)
     join(managed, pending_units=("u1",), pending_offers=(0,))

@@ -53,6 +53,7 @@ class ManagerRecord:
     changed_units: list[tuple[str, int]] = field(default_factory=list)
     """Units and their states, as they have changed since the last DesiredWorkers."""
     desired: tuple[int, ...] = ()
+    """The last target of each offer; empty before the first one, for which the manager keeps what it has."""
     reason: str = ""
     joined: int = 0
     starting: int = 0
@@ -156,7 +157,7 @@ class Managers:
         manager.status = status
         self._learn_offers(manager, status, worker_classes)
         if len(manager.desired) != len(worker_classes):
-            manager.desired = (0,) * len(worker_classes)
+            manager.desired = ()
         self._list_offers()
         if now < self._hold_until:
             return
@@ -303,7 +304,7 @@ class Managers:
         ids = [manager.id for manager in self]
         assert len(ids) == len(set(ids)), ids
         for manager in self:
-            assert len(manager.desired) == len(manager.worker_classes)
+            assert len(manager.desired) in (0, len(manager.worker_classes))
 
 
 def _offer_of(manager: ManagerRecord, agent: AgentRecord) -> int:

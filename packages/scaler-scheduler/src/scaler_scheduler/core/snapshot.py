@@ -87,7 +87,9 @@ def _managers(managers: Sequence[tuple[ManagerRecord, ManagerStatus]]) -> dict[s
         "manager_kinds": [status.kind for _, status in managers],
         "manager_hosts": [manager.host for manager, _ in managers],
         "manager_maximums": [status.maximum for _, status in managers],
-        "manager_desired": [sum(manager.desired) for manager, _ in managers],
+        "manager_desired": [
+            sum(manager.desired) if manager.desired else manager.joined + manager.starting for manager, _ in managers
+        ],
         "manager_joined": [manager.joined for manager, _ in managers],
         "manager_starting": [manager.starting for manager, _ in managers],
         "manager_draining": [manager.draining for manager, _ in managers],
