@@ -337,6 +337,24 @@ def test_a_listing_that_fails_changes_nothing(provider: Provider) -> None:
     assert len(provider.units) == 1
 
 
+def test_others_are_asked_while_it_is_unknown_which_units_there_are() -> None:
+    provider = Provider()
+    listed = provider.perform
+    provider.perform = lambda effect: None if isinstance(effect, ListUnits) else listed(effect)  # type: ignore[method-assign]
+    provider.settle()
+    provider.link()
+    assert provider.status is not None and provider.status.paused_seconds == 0, "the listing is under way"
+    for _ in range(3):
+        provider.handle(UnitsListed(None, provider.now, "the API is away"))
+        provider.want(2)
+        assert provider.status.paused_seconds > 0 and "the API is away" in provider.status.failure
+        provider.later(2.5)
+        assert provider.status.paused_seconds > 0 and provider.units == {}
+    provider.handle(UnitsListed({}, provider.now))
+    provider.later(2.5)
+    assert (provider.status.paused_seconds, provider.status.failure) == (0, "") and len(provider.units) == 1
+
+
 def test_a_provider_may_list_what_it_accepted_late() -> None:
     provider = Provider(visible_seconds=30.0)
     provider.settle()
@@ -375,6 +393,39 @@ def test_a_new_scheduler_is_told_every_unit_and_starts_none_twice(provider: Prov
     provider.join_all()
     provider.later(10.0)
     assert len(provider.units) == 2
+
+
+def test_a_unit_that_does_not_come_back_to_a_new_scheduler_is_replaced(provider: Provider) -> None:
+    provider.want(4)
+    provider.run_all()
+    provider.join_all()
+    provider.link()
+    provider.want(4, **{"grid-a-1": UnitState.JOINED})
+    provider.later(JOIN_SECONDS - 1.0)
+    assert provider.stopped == []
+    provider.later(5.0)
+    assert provider.stopped == [("grid-a-2", False)] and provider.units.keys() == {"grid-a-1", "grid-a-3"}
+
+
+def test_a_failure_counts_once_while_a_stop_is_under_way(provider: Provider) -> None:
+    provider.want(2)
+    provider.later(5.0)
+    provider.want(4)
+    obedient = provider.perform
+    provider.perform = lambda effect: None if isinstance(effect, StopUnits) else obedient(effect)  # type: ignore[method-assign]
+    provider.run_all()
+    provider.units["grid-a-3"] = UnitReport(UnitPhase.RUNNING)  # of an earlier life
+    provider.later(JOIN_SECONDS + 100.0)
+    provider.handle(UnitsStopped())
+    assert sum("nothing is started" in text for text in provider.logs) == 1
+
+
+def test_a_manager_that_ends_offers_no_workers(provider: Provider) -> None:
+    provider.obeys = False
+    provider.want(2)
+    assert provider.status is not None and provider.status.maximum == -1
+    provider.handle(StopRequested())
+    assert provider.status.maximum == 0
 
 
 def test_the_manager_ends_when_its_units_have_ended(provider: Provider) -> None:

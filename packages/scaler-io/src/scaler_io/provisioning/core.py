@@ -12,7 +12,8 @@ Draining and stopping units are no capacity.
 Failures (a start that is refused, a unit that stays silent, or that ends on its own before it has been connected for
 EARLY_SECONDS) pause starts for 1, 2, 4 … 60 s; a unit that joins later and does not fail ends the series. Units that a
 listing shows and that this manager does not know are adopted: they are those of its earlier life. Nothing is started
-before the first listing.
+before the first listing, and a manager whose first listing fails reports a pause until one succeeds, so that others are
+asked. A manager that ends reports a maximum of 0 for the same reason.
 
 Invariants (`check`): at most one start, one stop and one listing are under way; a unit that has joined is stopped only
 after it was drained and its time is over, when its agent has left, or when the manager ends.
@@ -76,7 +77,7 @@ class ManagerConfig:
     drain_timeout_seconds: float = 25.0
     """How long a unit may drain."""
     poll_seconds: float = 2.0
-    """Between two listings while there are units."""
+    """Between two listings."""
     visible_seconds: float = 0.0
     """How long the provider may fail to list a unit that it has accepted."""
     heartbeat_seconds: float = 2.0
@@ -292,7 +293,8 @@ class ManagerCore:
         before = self._hindrance()
         for unit in list(self._units.values()):
             self._compare(unit, event.units.get(unit.name), event.asked_at, now)
-        self._has_listed = True
+        if not self._has_listed:
+            self._has_listed, self._failure = True, ""
         if (hindrance := self._hindrance()) and hindrance != before:
             self._log(hindrance, logging.WARNING)
 
@@ -384,11 +386,13 @@ class ManagerCore:
         self._out.append(StartUnits(tuple(names), offer))
 
     def _stop_overdue(self, now: float) -> None:
-        """Stop units whose time is over: they never joined, they drained too long, or their agent has left."""
+        """Stop units whose time is over: they have not joined, they drained too long, or their agent has left."""
+        if self._busy.stopping:
+            return
         join_seconds = max(JOIN_SECONDS, 5 * max(self._startups, default=0.0))
         late: list[_Unit] = []
         for unit in self._units.values():
-            if unit.state is _State.UP and not unit.has_joined and now > unit.since + join_seconds:
+            if unit.state is _State.UP and now > unit.since + join_seconds:
                 self._fail(f"unit {unit.name} runs, but has not connected for {join_seconds:g} s", now)
                 late.append(unit)
             elif unit.state is _State.REQUESTED and unit.hindrance and now > unit.since + join_seconds:
@@ -467,7 +471,7 @@ class ManagerCore:
                 pending.append(unit)
         return ManagerStatus(
             self._config.kind,
-            self._config.maximum,
+            self._config.maximum if self._ending is None else 0,
             tuple(offer.capabilities for offer in offers),
             tuple(offer.python for offer in offers),
             tuple(offer.cloudpickle for offer in offers),
@@ -477,9 +481,16 @@ class ManagerCore:
             tuple(unit.name for unit in pending),
             tuple(unit.offer for unit in pending),
             self._failure or self._hindrance(),
-            max(0.0, self._paused_until - now) if self._ending is None else 0.0,
+            self._pause(now),
             median(self._startups) if self._startups else 0.0,
         )
+
+    def _pause(self, now: float) -> float:
+        """How long nothing is started, in seconds."""
+        if self._ending is not None:
+            return 0.0
+        is_blind = not self._has_listed and bool(self._failure)
+        return max(0.0, self._paused_until - now, self._config.poll_seconds if is_blind else 0.0)
 
     def _enter(self, unit: _Unit, state: _State, now: float) -> None:
         if unit.state is not state:
