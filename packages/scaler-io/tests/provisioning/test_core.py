@@ -485,16 +485,39 @@ def test_units_may_stay_when_the_manager_ends() -> None:
     assert provider.code == 0 and len(provider.units) == 1
 
 
-def test_a_lost_scheduler_ends_the_manager_and_a_refusal_leaves_the_units(provider: Provider) -> None:
+def test_a_lost_scheduler_ends_the_manager(provider: Provider) -> None:
     provider.want(2)
     provider.handle(LinkLost("no connection for 300 s"))
     provider.later(2.0)
     assert provider.code == 1 and not provider.units
+
+
+REFUSED = LinkRefused(("worker manager 'grid' is connected already",))
+
+
+def test_a_refused_manager_leaves_the_units_of_others() -> None:
     refused = Provider()
     refused.units = {"grid-b-1": UnitReport(UnitPhase.RUNNING)}
     refused.settle()
-    refused.handle(LinkRefused(("worker manager 'grid' is connected already",)))
+    refused.handle(REFUSED)
     assert refused.code == 1 and refused.units and refused.stopped == []
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_a_refused_manager_stops_the_units_that_it_has_started(is_ending: bool) -> None:
+    refused = Provider()
+    refused.units = {"grid-b-1": UnitReport(UnitPhase.RUNNING)}
+    refused.settle()
+    refused.link()
+    refused.want(6)
+    refused.join_all()
+    refused.obeys = False
+    refused.handle(LinkDown("stopped for a while"), *[StopRequested(1)] * is_ending, REFUSED)
+    assert refused.code is None and set(refused.stopped) == {("grid-a-1", False), ("grid-a-2", False)}
+    del refused.units["grid-a-1"], refused.units["grid-a-2"]
+    refused.later(2.0)
+    assert refused.code == 1 and list(refused.units) == ["grid-b-1"]
+    assert not any(force for _, force in refused.stopped)
 
 
 class AnyOrder(RuleBasedStateMachine):

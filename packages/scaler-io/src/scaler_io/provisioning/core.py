@@ -13,7 +13,8 @@ Failures (a start that is refused, a unit that stays silent, or that ends on its
 EARLY_SECONDS) pause starts for 1, 2, 4 … 60 s; a unit that joins later and does not fail ends the series. Units that a
 listing shows and that this manager does not know are adopted: they are those of its earlier life. Nothing is started
 before the first listing, and a manager whose first listing fails reports a pause until one succeeds, so that others are
-asked. A manager that ends reports a maximum of 0 for the same reason.
+asked. A manager that ends reports a maximum of 0 for the same reason. One that the scheduler refuses stops the units that
+it has started itself, and ends.
 
 Invariants (`check`): at most one start, one stop and one listing are under way; a unit that has joined is stopped only
 after it was drained and its time is over, when its agent has left, or when the manager ends.
@@ -149,7 +150,7 @@ class ManagerCore:
         self._config = config
         self._units: dict[str, _Unit] = {}
         self._desired: tuple[int, ...] | None = None
-        self._is_linked = False
+        self._is_linked = self._is_refused = False
         self._has_listed = False
         self._busy = _Busy()
         self._list_at = now
@@ -224,7 +225,11 @@ class ManagerCore:
 
     def _link_refused(self, event: LinkRefused, now: float) -> None:
         self._log(f"the scheduler refuses this worker manager: {'; '.join(event.reasons)}", logging.ERROR)
-        self._out.append(EndManager(1))  # its units may be another manager's
+        self._is_linked, self._is_refused = False, True
+        # The manager that is connected may have adopted the same ones.
+        self._units = {name: unit for name, unit in self._units.items() if not unit.adopted}
+        if self._ending is None:
+            self._stop_requested(StopRequested(1), now)
 
     def _desired_workers(self, message: DesiredWorkers, now: float) -> None:
         if len(message.workers) == len(self._config.offers):
@@ -288,7 +293,7 @@ class ManagerCore:
             self._log(self._failure, logging.WARNING)
             return
         for name, report in event.units.items():
-            if name not in self._units and not report.phase.has_ended:
+            if name not in self._units and not report.phase.has_ended and not self._is_refused:
                 self._adopt(name, report, now)
         before = self._hindrance()
         for unit in list(self._units.values()):
@@ -438,7 +443,8 @@ class ManagerCore:
 
     def _settle_ending(self, ending: _Ending, now: float) -> None:
         """Stop all units; end when there are none, or when they cannot be stopped."""
-        if self._config.leave_units or (not self._units and self._has_listed and not self._busy.starting):
+        is_known = self._has_listed or self._is_refused
+        if self._config.leave_units or (not self._units and is_known and not self._busy.starting):
             self._out.append(EndManager(ending.code))
             return
         if now >= ending.give_up_at:
