@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -98,6 +99,22 @@ STARTING_UP = """
 def test_signal_during_start_up_unwinds_silently(number: int, start: Start) -> None:
     program = start(STARTING_UP)
     assert program.line() == "starting"
+    program.signal(number)
+    program.ends(0, "cleaned up\n")
+
+
+@both_signals
+def test_signals_that_the_parent_has_blocked_are_heard(number: int, start: Start) -> None:
+    heard = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+    try:
+        program = start(STARTING_UP)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert program.line() == "starting"
+    status = Path(f"/proc/{program.process.pid}/status").read_text("utf-8")
+    blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+    assert not any(blocked >> (each - 1) & 1 for each in heard)
     program.signal(number)
     program.ends(0, "cleaned up\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ from scaler_protocol.errors import ScalerError
 
 def run(program: str, function: Callable[[], int | None]) -> int:
     """The exit code of a program's main function: 2 for wrong usage, 1 for another error, 0 after Ctrl-C."""
+    if sys.platform != "win32":  # the program that starts this one may have blocked them, which is inherited
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         return function() or 0
     except KeyboardInterrupt:

@@ -374,6 +374,27 @@ def test_nothing_survives_the_agent(scheduler: Any, cluster: Start, tmp_path: Pa
     scheduler.until(lambda: scheduler.lost)
 
 
+def test_a_second_signal_ends_what_tasks_have_detached_too(scheduler: Any, cluster: Start, tmp_path: Path) -> None:
+    agent = cluster("-n", "1")
+    started = tmp_path / "started"
+
+    def detach(path: str) -> None:
+        if os.fork() == 0:
+            os.setsid()
+            Path(path).write_text(f"{os.getpid()}\n", encoding="utf-8")
+        while True:
+            signal.pause()
+
+    scheduler.run(detach, (str(started),))
+    wait_text(started)
+    with Watched([*agent.family(), int(started.read_text("utf-8"))]) as watched:
+        agent.process.send_signal(signal.SIGTERM)
+        scheduler.until(lambda: "draining" in agent.log())
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.process.wait(10) == 128 + signal.SIGTERM
+        assert watched.wait_gone(5) == []
+
+
 def test_the_agent_ends_with_its_caller(scheduler: Any, cluster: Start) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as caller:
         agent = cluster("-n", "1", "--parent-pid", str(caller.pid))

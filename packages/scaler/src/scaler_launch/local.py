@@ -92,7 +92,12 @@ async def _serve(
     from scaler_io.transport.in_process import InProcessListener
     from scaler_scheduler.service.shell import SchedulerService
 
-    stop = ending(options.parent_pid)
+    def end_at_once() -> None:
+        from scaler_worker.agent.host import end_children
+
+        end_children(storage.is_ours)  # which ends with this process
+
+    stop = ending(options.parent_pid, at_once=end_at_once if workers is not None else None)
     listener = InProcessListener(options.address)
     ready_fd = options.ready_fd
     waits = workers is not None and workers[0].preload is not None

@@ -5,7 +5,9 @@ SIGINT and SIGTERM raise SystemExit(0), so that a signal during imports, name lo
 without a traceback. An event loop that is partly made cannot be unwound without one: from `hold_signals` on the first
 signal is only recorded. The main coroutine begins with `terminate_on_signals`: from then on the first signal calls
 `stop`; if one was recorded before, or swallowed by a library, `stop` is called at once. After the main function a
-signal ends the process immediately. A second signal always ends the process immediately.
+signal ends the process immediately. A second signal always ends the process immediately. The program that starts this
+one may have blocked these signals, which is inherited: `main_guard` unblocks them, and SIGCHLD, which tells a template
+of the ends of workers.
 
 Limits. Before the interpreter reaches the entry point SIGTERM kills the process and SIGINT may print a traceback. A
 signal just before a blocking system call is noticed when the call returns, so calls before the loop runs have timeouts.
@@ -30,6 +32,7 @@ if sys.platform != "linux":
     raise ImportError("servers of Scaler run on Linux only")
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_HEARD: Final = (*STOP_SIGNALS, signal.SIGCHLD)
 # /usr/include/linux/prctl.h
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -41,10 +44,14 @@ _received: Final[list[int]] = []
 
 
 def catch_early_signals() -> None:
-    """From now on SIGINT and SIGTERM raise SystemExit(0) in the main thread; a second one ends the process."""
+    """From now on SIGINT and SIGTERM raise SystemExit(0) in the main thread; a second one ends the process.
+
+    One that came while it was blocked counts as well.
+    """
     sys.unraisablehook = _forget_swallowed
     for number in STOP_SIGNALS:
         signal.signal(number, _on_early_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
 
 
 def _forget_swallowed(unraisable: sys.UnraisableHookArgs) -> None:
@@ -69,19 +76,26 @@ def _on_held_signal(number: int, frame: FrameType | None) -> None:
     _count(number)
 
 
-def _count(number: int) -> None:
+def _count(number: int, at_once: Callable[[], None] | None = None) -> None:
     if _received:
-        os._exit(128 + number)
+        try:
+            if at_once is not None:
+                at_once()
+        finally:
+            os._exit(128 + number)
     _received.append(number)
 
 
 def terminate_on_signals(
-    loop: asyncio.AbstractEventLoop, stop: Callable[[], None], on_terminate: Callable[[], None] | None = None
+    loop: asyncio.AbstractEventLoop,
+    stop: Callable[[], None],
+    on_terminate: Callable[[], None] | None = None,
+    at_once: Callable[[], None] | None = None,
 ) -> None:
     """The first SIGINT or SIGTERM calls `stop` on the loop; a second one ends the process with 128 + its number.
 
     Call this first in the main coroutine. If a signal came earlier, `stop` is called at once. With `on_terminate`, a
-    first SIGTERM calls that instead.
+    first SIGTERM calls that instead. A second signal calls `at_once` before the end, whatever the loop does then.
     """
 
     def stop_soon(number: int) -> None:
@@ -93,24 +107,31 @@ def terminate_on_signals(
         else:
             stop()
 
+    def count(number: int, frame: FrameType | None) -> None:
+        _count(number, at_once)
+
     for number in STOP_SIGNALS:
         # The loop's handler wakes the loop from any thread; ours runs even while a callback is stuck.
         loop.add_signal_handler(number, stop_soon, number)
-        signal.signal(number, _on_held_signal)
+        signal.signal(number, count)
     if _received:
         loop.call_soon(stop)
 
 
-def ending(parent_pid: int | None, on_terminate: Callable[[], None] | None = None) -> asyncio.Event:
+def ending(
+    parent_pid: int | None,
+    on_terminate: Callable[[], None] | None = None,
+    at_once: Callable[[], None] | None = None,
+) -> asyncio.Event:
     """An event for the main coroutine to wait for: the first SIGINT or SIGTERM, or the end of process `parent_pid`.
 
-    With `on_terminate` a first SIGTERM calls that, and does not set the event. A second signal ends this process at
-    once. Raises SystemExit(0) if the parent process has ended already.
+    With `on_terminate` a first SIGTERM calls that, and does not set the event. A second signal calls `at_once` and ends
+    this process. Raises SystemExit(0) if the parent process has ended already.
     """
     import asyncio
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    terminate_on_signals(loop, stop.set, on_terminate)
+    terminate_on_signals(loop, stop.set, on_terminate, at_once)
     if parent_pid is not None:
         end_with(parent_pid, loop, stop.set)
     return stop
@@ -157,7 +178,7 @@ def open_standard_streams() -> None:
 def main_guard(program: str, function: Callable[[], int | None]) -> int:
     """Run a program's main function and return its exit code; expected errors are one line on stderr.
 
-    ValueError is a usage error, exit code 2. OSError and ScalerError, such as a port in use, are exit code 1. The
+    ValueError is a usage error, exit code 2. OSError and ScalerError, such as ListenError, are exit code 1. The
     traceback of these is logged at level DEBUG. KeyboardInterrupt is 130, without output. Any other exception is a bug
     and is raised. `function` does the program's slow imports.
     """

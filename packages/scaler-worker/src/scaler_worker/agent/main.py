@@ -27,6 +27,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.records import AgentConfig
+from scaler_worker.agent.host import end_children
 from scaler_worker.agent.host_replicas import HostReplicas
 from scaler_worker.agent.resize_channel import ResizeChannel
 from scaler_worker.agent.shell import Agent
@@ -43,7 +44,7 @@ def run_cluster(config: ClusterConfig, forking: Forking) -> int:
 
     async def main() -> int:
         drain = asyncio.Event()
-        stop = ending(config.parent_pid, on_terminate=drain.set)
+        stop = ending(config.parent_pid, drain.set, lambda: end_children(lambda pid: False))
         return await work(config, forking, config.address, stop, lambda pid: False, lambda failure: None, drain)
 
     return event_loops.run(main, config.event_loop)
