@@ -125,9 +125,9 @@ def test_a_service_that_cannot_start_is_named(tmp_path: Path) -> None:
     with first.terminal:
         first.read_until("the scheduler runs")
         with Terminal(sys.executable, "-m", "scaler_launch", str(tmp_path / "cluster.toml")) as second:
-            second.read_until("the object storage server has ended with exit code 2; its last lines:")
+            second.read_until("the object storage server has ended with exit code 1; its last lines:")
             second.read_until("an object storage server of Scaler is already running there")
-            assert second.process.wait(SECONDS) == 2
+            assert second.process.wait(SECONDS) == 1
         assert first.end(signal.SIGTERM) == 0
 
 

@@ -205,7 +205,7 @@ def test_an_address_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(RuntimeError, match="ended at once, with exit code 2"):
+        with pytest.raises(RuntimeError, match="ended at once, with exit code 1"):
             SchedulerClusterCombo(n_workers=0, address=f"tcp://127.0.0.1:{taken.getsockname()[1]}", **QUIET)
     assert not children(os.getpid())
     assert "in use" in capfd.readouterr().err

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scaler_io.service.metrics import MetricsPage, families
 from scaler_io.service.options import http_address
+from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import AddressError
 from scaler_protocol.monitoring import MonitorStatus, StorageStatus
 
 STATUS = MonitorStatus(
@@ -105,7 +105,7 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
 def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(AddressError, match=f"cannot serve metrics at 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(ListenError, match=f"cannot serve metrics at 127.0.0.1:{port}: Address already in use"):
             MetricsPage(Address("127.0.0.1", port), lambda: (None, None))
 
 

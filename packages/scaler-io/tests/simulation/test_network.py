@@ -17,8 +17,8 @@ from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.uplink import Uplink
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_io.simulation.network import LATENCY_SECONDS, MemoryDialer, MemoryListener, MemoryNetwork
+from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import AddressError
 from scaler_protocol.handshake import Hello, Role, Welcome
 from scaler_protocol.messages import Cancel
 
@@ -121,7 +121,7 @@ def test_what_was_written_last_arrives(memory_rig: MemoryRig) -> None:
 
 
 def test_an_address_is_taken_once(memory_rig: MemoryRig) -> None:
-    with pytest.raises(AddressError, match="already in use"):
+    with pytest.raises(ListenError, match="already in use"):
         memory_rig.serve(2)
 
 

@@ -15,9 +15,9 @@ import pytest
 import zmq
 
 from scaler_io.descriptors import TOPICS
+from scaler_io.transport.endpoint import ListenError
 from scaler_io.transport.zeromq import PUBLISHED_AHEAD, Publisher, Subscriber
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import AddressError
 
 SECONDS = 20.0
 HEAD = bytes(16)
@@ -230,5 +230,5 @@ def test_a_listener_that_does_not_listen_holds_nobody_up(publisher: Publisher, t
 def test_an_address_in_use_is_refused_by_name(publisher: Publisher) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(AddressError, match=f"cannot listen to {address}: Address already in use"):
+        with pytest.raises(ListenError, match=f"cannot listen to {address}: Address already in use"):
             publisher.bind(address)

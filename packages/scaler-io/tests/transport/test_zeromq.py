@@ -22,10 +22,11 @@ from scaler_io.links.events import LinkDown, LinkLost, LinkUp, UplinkEvent
 from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.links.streams import HEADER, cut, join
 from scaler_io.links.uplink import LinkState, Uplink
+from scaler_io.transport.endpoint import ListenError
 from scaler_io.transport.zeromq import Dialer, Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import decode, encode
-from scaler_protocol.errors import AddressError, ProtocolError
+from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Goodbye, Hello, NeedHello, Role, Welcome
 from scaler_protocol.messages import Cancel, Shutdown
 from scaler_protocol.payloads import Payloads
@@ -117,14 +118,14 @@ def _has_ipv6() -> bool:
 
 
 def test_a_port_in_use_is_named() -> None:
-    with listening(LOOPBACK) as listener, pytest.raises(AddressError) as raised:
+    with listening(LOOPBACK) as listener, pytest.raises(ListenError) as raised:
         Listener(listener.address)
     assert str(raised.value) == f"cannot listen to {listener.address}: Address already in use"
 
 
 @pytest.mark.parametrize("address", [Address("192.0.2.1", 1), Address("no-such-name.invalid", 1)])
 def test_an_address_that_is_not_ours_is_named(address: Address) -> None:
-    with pytest.raises(AddressError, match=f"cannot listen to {address}: "):
+    with pytest.raises(ListenError, match=f"cannot listen to {address}: "):
         Listener(address)
 
 
@@ -150,7 +151,7 @@ def test_an_ipc_socket_is_for_its_owner_alone_and_goes_with_the_service(tmp_path
 def test_an_ipc_path_of_a_living_service_is_refused(tmp_path: Path) -> None:
     address = Address(path=str(tmp_path / "socket"))
     with listening(address) as listener:
-        with pytest.raises(AddressError, match=f"cannot listen to {address}: Address already in use"):
+        with pytest.raises(ListenError, match=f"cannot listen to {address}: Address already in use"):
             Listener(address)
         with dialing(address) as dialer:
             events: list[UplinkEvent] = []
@@ -167,7 +168,7 @@ def test_an_ipc_path_of_a_service_too_busy_to_accept_is_refused(tmp_path: Path) 
         for knocking in waiting:
             knocking.setblocking(False)
             knocking.connect_ex(path)
-        with pytest.raises(AddressError, match="Address already in use"):
+        with pytest.raises(ListenError, match="Address already in use"):
             Listener(Address(path=path))
         for knocking in waiting:
             knocking.close()
@@ -184,13 +185,13 @@ def test_an_ipc_path_of_a_dead_service_is_taken_over(tmp_path: Path) -> None:
 def test_an_ipc_path_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("precious", encoding="utf-8")
-    with pytest.raises(AddressError, match="the path exists and is not a socket"):
+    with pytest.raises(ListenError, match="the path exists and is not a socket"):
         Listener(Address(path=str(path)))
     assert path.read_text(encoding="utf-8") == "precious"
 
 
 def test_an_ipc_path_that_is_too_long_is_named(tmp_path: Path) -> None:
-    with pytest.raises(AddressError, match="File name too long"):
+    with pytest.raises(ListenError, match="File name too long"):
         Listener(Address(path=str(tmp_path / ("x" * 200))))
 
 

@@ -15,9 +15,10 @@ from scaler_io.objects.connection import ObjectConnection
 from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
 from scaler_io.service.runtime_dirs import ServerDirectory
 from scaler_io.service.server_loop import ServerLoop
+from scaler_io.transport.endpoint import ListenError
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import AddressError, HandshakeRefusedError, ObjectNotFoundError, StorageLostError
+from scaler_protocol.errors import HandshakeRefusedError, ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.monitoring import StorageStatus
@@ -123,12 +124,12 @@ def _summary(status: StorageStatus) -> str:
 
 
 def _listen(address: Address) -> Listener:
-    """Open the listener; raises AddressError, which names the Scaler service that has the address, if any."""
+    """Open the listener; raises ListenError, which names the Scaler service that has the address, if any."""
     try:
         return Listener(address)
-    except AddressError:
+    except ListenError:
         if owner := _owner(address):
-            raise AddressError(f"cannot listen to {address}: {owner}") from None
+            raise ListenError(f"cannot listen to {address}: {owner}") from None
         raise
 
 

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import AddressError
 from scaler_protocol.monitoring import MonitorStatus, StorageStatus
 
 Newest = Callable[[], tuple[MonitorStatus | None, StorageStatus | None]]
@@ -189,7 +189,7 @@ class StatusCollector(Collector):
 
 
 class MetricsPage:
-    """Serves `/metrics` at an address in its own thread; raises AddressError if it cannot listen there."""
+    """Serves `/metrics` at an address in its own thread; raises ListenError if it cannot listen there."""
 
     def __init__(self, address: Address, newest: Newest) -> None:
         registry = CollectorRegistry()
@@ -198,7 +198,7 @@ class MetricsPage:
             self._server, self._thread = start_http_server(address.port, address.host, registry)
         except OSError as error:
             where = str(address).removeprefix("tcp://")
-            raise AddressError(f"cannot serve metrics at {where}: {error.strerror or error}") from None
+            raise ListenError(f"cannot serve metrics at {where}: {error.strerror or error}") from None
         self.port: int = self._server.server_port
 
     def close(self) -> None:

@@ -27,9 +27,8 @@ from random import Random
 from scaler_io.links.streams import Frames, cut, join
 from scaler_io.links.uplink import Uplink
 from scaler_io.simulation.processes import MemoryEndpoint, MemoryShell
-from scaler_io.transport.endpoint import TURN_MESSAGES, EpochDialer
+from scaler_io.transport.endpoint import TURN_MESSAGES, EpochDialer, ListenError
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import AddressError
 
 __all__ = ["MemoryConnection", "MemoryDialer", "MemoryListener", "MemoryNetwork", "MemoryPipe", "MemoryShell"]
 
@@ -177,7 +176,7 @@ class MemoryConnection:
 
 
 class MemoryListener(MemoryEndpoint):
-    """The accepting socket of a service; raises AddressError if another one has the address."""
+    """The accepting socket of a service; raises ListenError if another one has the address."""
 
     def __init__(self, network: MemoryNetwork, address: Address) -> None:
         self.address = address
@@ -337,9 +336,9 @@ class MemoryNetwork:
         return self._listeners.get(address)
 
     def bind(self, listener: MemoryListener) -> None:
-        """Give a listener its address; raises AddressError if another one has it."""
+        """Give a listener its address; raises ListenError if another one has it."""
         if listener.address in self._listeners:
-            raise AddressError(f"cannot listen to {listener.address}: Address already in use")
+            raise ListenError(f"cannot listen to {listener.address}: Address already in use")
         self._listeners[listener.address] = listener
 
     def unbind(self, listener: MemoryListener) -> None:

@@ -10,7 +10,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from scaler_io.links.events import UplinkEvent
 from scaler_io.links.streams import Frames
 from scaler_io.links.uplink import LinkState, Uplink
-from scaler_protocol.errors import ProtocolError
+from scaler_protocol.errors import ProtocolError, ScalerError
 from scaler_protocol.messages import Message
 
 LOGGER: Final = logging.getLogger("scaler")
@@ -20,6 +20,10 @@ LINGER_SECONDS = 0.2
 """How long to go on sending the last messages when a connection is closed."""
 TURN_MESSAGES = 256
 """Most messages read in one turn, so that timers run in time however many messages arrive."""
+
+
+class ListenError(ScalerError, OSError):
+    """An address cannot be listened to: another program listens there, or it is not one of this host."""
 
 
 class EpochConnection(Protocol):

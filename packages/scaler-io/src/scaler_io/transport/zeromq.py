@@ -23,7 +23,7 @@ from scaler_io.descriptors import TOPIC_BYTES, ConnectionLimiter, SubscriptionLi
 from scaler_io.links.streams import Frames, cut, join
 from scaler_io.links.uplink import Uplink
 from scaler_io.ports import path_problem
-from scaler_io.transport.endpoint import LINGER_SECONDS, TURN_MESSAGES, EpochDialer
+from scaler_io.transport.endpoint import LINGER_SECONDS, TURN_MESSAGES, EpochDialer, ListenError
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 
@@ -153,7 +153,7 @@ class _AcceptMonitor:
 
 
 class Listener:
-    """The accepting socket of a service; raises AddressError, which names the address, if it cannot be bound."""
+    """The accepting socket of a service; raises ListenError, which names the address, if it cannot be bound."""
 
     def __init__(self, address: Address) -> None:
         self._context: Context = _own_context()
@@ -175,9 +175,9 @@ class Listener:
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = address if address.path or address.port else Address(address.host, int(bound.rpartition(":")[2]))
 
-    def _refusal(self, address: Address, reason: str) -> AddressError:
+    def _refusal(self, address: Address, reason: str) -> ListenError:
         self._context.destroy(linger=0)
-        return AddressError(f"cannot listen to {address}: {reason}")
+        return ListenError(f"cannot listen to {address}: {reason}")
 
     def fileno(self) -> int:
         """The descriptor to wait on for messages."""
@@ -329,12 +329,12 @@ class Publisher:
         self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # reports every new subscriber, not only the first one
 
     def bind(self, address: Address) -> None:
-        """Publish at a further address; raises AddressError, which names it, if that is impossible."""
+        """Publish at a further address; raises ListenError, which names it, if that is impossible."""
         mask = os.umask(0o077)  # only its owner may use an ipc socket
         try:
             self._socket.bind(str(address))
         except zmq.ZMQError as error:
-            raise AddressError(f"cannot listen to {address}: {os.strerror(error.errno or 0)}") from None
+            raise ListenError(f"cannot listen to {address}: {os.strerror(error.errno or 0)}") from None
         finally:
             os.umask(mask)
 

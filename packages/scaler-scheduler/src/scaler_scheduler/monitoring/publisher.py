@@ -21,7 +21,6 @@ from scaler_io.service.socket_lock import SocketLock
 from scaler_io.transport.zeromq import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
-from scaler_protocol.errors import AddressError
 from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_scheduler.core.core import SchedulerCore
@@ -97,7 +96,7 @@ class MonitorPublisher:
             if address.path:
                 self._claims.append(SocketLock(address.path))
             self._publisher.bind(address)
-        except (OSError, AddressError) as error:
+        except OSError as error:
             LOGGER.warning("Scheduler: no monitor can subscribe at %s: %s", address, error)
         else:
             LOGGER.info("Scheduler: listen to scheduler monitor address %s", address)

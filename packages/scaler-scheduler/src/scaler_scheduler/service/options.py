@@ -19,8 +19,8 @@ from scaler_io.service.options import (
     seconds,
     whole_number,
 )
+from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import AddressError
 from scaler_scheduler.scaling.control_law import COOLDOWN_SECONDS
 from scaler_scheduler.scaling.rules import FORM
 from scaler_scheduler.service.policy_choice import (
@@ -81,13 +81,13 @@ class SchedulerOptions(ServerOptions):
         ).choose()
 
     def with_port(self) -> SchedulerOptions:
-        """The options with port 0 replaced by a free port whose two successors are free, too. Raises AddressError."""
+        """The options with port 0 replaced by a free port whose two successors are free, too. Raises ListenError."""
         if self.address.path or self.address.port:
             return self
         try:
             port = free_port(self.address.host)
         except OSError as error:
-            raise AddressError(f"cannot listen to {self.address}: {error}") from None
+            raise ListenError(f"cannot listen to {self.address}: {error}") from None
         return replace(self, address=replace(self.address, port=port))
 
 
