@@ -13,8 +13,8 @@ Failures (a start that is refused, a unit that stays silent, or that ends on its
 EARLY_SECONDS) pause starts for 1, 2, 4 … 60 s; a unit that joins later and does not fail ends the series. Units that a
 listing shows and that this manager does not know are adopted: they are those of its earlier life. Nothing is started
 before the first listing, and a manager whose first listing fails reports a pause until one succeeds, so that others are
-asked. A manager that ends reports a maximum of 0 for the same reason. One that the scheduler refuses stops the units that
-it has started itself, and ends.
+asked. A manager that ends reports a maximum of 0 for the same reason. One that the scheduler refuses stops the units
+that it has started itself, and ends.
 
 Invariants (`check`): at most one start, one stop and one listing are under way; a unit that has joined is stopped only
 after it was drained and its time is over, when its agent has left, or when the manager ends.
