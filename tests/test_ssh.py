@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -40,8 +41,12 @@ def add_manager(fleet: Fleet, sshd: Sshd, *words: str) -> Service:
 
 
 def agents(fleet: Fleet) -> set[int]:
-    """The process ids of all units."""
-    return {int(path.read_text("utf-8").split()[0]) for path in fleet.folder.glob("remote/**/*.pid")}
+    """The process ids of all units; the file of one that ends may vanish meanwhile."""
+    found = set()
+    for path in fleet.folder.glob("remote/**/*.pid"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(int(path.read_text("utf-8").split()[0]))
+    return found
 
 
 def test_hosts_follow_the_load_and_units_survive_their_manager(sshd: Sshd, fleet: Fleet, gate: Gate) -> None:
