@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import boto3
 
 from support import moto_server
-from support.processes import free_ports
+from support.processes import free_ports, group_members
 from support.waiting import wait_until
 
 REGION = "us-east-1"
@@ -141,7 +142,7 @@ _PROGRAMS = {
 
 
 class Host:
-    """Runs what was started in AWS as processes of this host: one look starts what is new and ends what is gone."""
+    """Runs what was started in AWS as groups of processes: one look starts what is new and ends what is gone."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -152,16 +153,17 @@ class Host:
             (self._path / name).chmod(0o755)
         (self._path / "scaler_cluster").symlink_to(Path(sys.executable).parent / "scaler_cluster")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._told: set[str] = set()
         self.log = folder / "host.log"
 
     def look(self, launched: Sequence[Launched]) -> None:
-        """Make the processes those that are to run."""
+        """Make the groups those that are to run; each that is not receives one SIGTERM."""
         wanted = {each.id: each for each in launched}
         for id in wanted.keys() - self._processes.keys():
             self._processes[id] = self._start(wanted[id])
-        for id, process in self._processes.items():
-            if id not in wanted and process.poll() is None:
-                process.send_signal(signal.SIGTERM)
+        for id in self._processes.keys() - wanted.keys() - self._told:
+            self._told.add(id)
+            self._signal(self._processes[id], signal.SIGTERM)
 
     def _start(self, launched: Launched) -> subprocess.Popen[bytes]:
         folder = self._folder / f"unit-{len(self._processes)}"
@@ -174,15 +176,23 @@ class Host:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PATH": f"{self._path}:{os.environ['PATH']}", **launched.environment},
                 cwd=folder,
+                start_new_session=True,
             )
 
+    @staticmethod
+    def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+        """Send a signal to the whole group: the script of an instance does not pass it on to its agent."""
+        for pid in group_members(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def running(self) -> int:
-        """How many processes have not ended."""
-        return sum(process.poll() is None for process in self._processes.values())
+        """How many groups have a process that has not ended."""
+        return sum(bool(group_members(process.pid)) for process in self._processes.values())
 
     def close(self) -> None:
         """End all processes."""
         for process in self._processes.values():
-            process.kill()
+            self._signal(process, signal.SIGKILL)
             process.wait()
         shutil.rmtree(self._path)

@@ -130,24 +130,34 @@ def taken_port(ports: Iterable[int]) -> int | None:
     return None
 
 
-def _parents() -> Iterator[tuple[int, int]]:
-    """Process and parent, for every process but those that have ended and are not waited for."""
+def _living() -> Iterator[tuple[int, int, int]]:
+    """Process, parent and group, for every process but those that have ended and are not waited for."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            state, parent = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[:2]
+            state, parent, group = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[:3]
         except (OSError, ValueError):
             continue
         if state != "Z":
-            yield int(folder.name), int(parent)
+            yield int(folder.name), int(parent), int(group)
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each living process."""
+    return {pid: parent for pid, parent, _ in _living()}
 
 
 def descendants(ancestor: int) -> list[int]:
     """The living children of a process, their children, and so on."""
-    parents = dict(_parents())
+    parents = _parents()
     found = [ancestor]
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
     return found[1:]
+
+
+def group_members(group: int) -> list[int]:
+    """The living processes of a process group."""
+    return [pid for pid, _, its in _living() if its == group]
 
 
 def command_line(pid: int) -> str:
@@ -163,7 +173,7 @@ def listener_of(address: str) -> int:
     found = [pid for pid in descendants(os.getpid()) if "scaler_launch.local" in command_line(pid)]
     here = [pid for pid in found if address in command_line(pid)] or found
     # Its template and workers are forks of it.
-    parents = dict(_parents())
+    parents = _parents()
     here = [pid for pid in here if parents.get(pid) not in here]
     assert len(here) == 1, [command_line(pid) for pid in found]
     return here[0]
