@@ -15,6 +15,7 @@ from scaler import Client
 from scaler_protocol.errors import SessionExhaustedError
 from support.gates import SECONDS
 from support.tasks import note
+from support.waiting import wait_until
 
 
 def step(path: str, number: int, seconds: float) -> tuple[int, int]:
@@ -74,6 +75,12 @@ def leave(path: str) -> None:
     """sys.exit in a task."""
     note(path, "run")
     sys.exit(3)
+
+
+def wait_for_file(path: Path) -> int:
+    """Wait until a file exists; 0."""
+    wait_until(path.exists, str(path))
+    return 0
 
 
 def noted_total(path: str, number: int, seconds: float, *values: int) -> int:
