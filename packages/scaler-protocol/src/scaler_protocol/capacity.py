@@ -11,6 +11,8 @@ from typing import ClassVar, Final
 
 WEBHOOK_KIND: Final = "webhook"
 """The kind of managers whose providers may be unable to tell an agent which unit it is."""
+NO_LIMIT: Final = -1
+"""The maximum of a manager that has none."""
 
 
 class UnitState:

@@ -270,11 +270,28 @@ def _malformed(field: str, fault: str) -> MalformedMessageError:
     return MalformedMessageError(f"{field} {fault}", field=field)
 
 
-_CLASSES = {kind.__name__: kind for kind in get_args(Message)}
-_KINDS = {member: _Kind(member, _CLASSES[member[0].upper() + member[1:]]) for member in _MESSAGE.schema.union_fields}
-_ENCODERS: dict[type[Any], Callable[[Any], Sequence[bytes | memoryview]]] = {
-    kind.kind: kind.encode for kind in _KINDS.values()
-}
+_MEMBERS = {kind: kind.__name__[0].lower() + kind.__name__[1:] for kind in get_args(Message)}
+_CLASSES = {member: kind for kind, member in _MEMBERS.items()}
+
+
+class _Kinds(dict[str, _Kind]):
+    """Types of messages by their member of the union, each made when it is met first: a process uses few of them."""
+
+    def __missing__(self, member: str) -> _Kind:
+        kind = self[member] = _Kind(member, _CLASSES[member])
+        return kind
+
+
+class _Encoders(dict[type[Any], Callable[[Any], Sequence[bytes | memoryview]]]):
+    """What encodes the messages of a class."""
+
+    def __missing__(self, kind: type[Any]) -> Callable[[Any], Sequence[bytes | memoryview]]:
+        encode = self[kind] = _KINDS[_MEMBERS[kind]].encode
+        return encode
+
+
+_KINDS = _Kinds()
+_ENCODERS = _Encoders()
 
 
 def encode(message: Message) -> Sequence[bytes | memoryview]:

@@ -34,6 +34,16 @@ class WorkerClass:
     runtime: Runtime
 
 
+def is_met_by_offer(requirement: Requirement, worker_class: WorkerClass) -> bool:
+    """Whether the workers of an offer can run tasks of a requirement, as far as is known before they join.
+
+    An offer without a runtime is assumed to have the right one: a manager may not know what a machine image holds.
+    """
+    if worker_class.runtime is None:
+        requirement = Requirement(requirement.capabilities, None)
+    return not requirement.unmet_by(worker_class)
+
+
 def runtime_of(hello: Hello) -> Runtime:
     """The versions that both ends of a pickle must share: Python and cloudpickle, without patch levels."""
     if not hello.python:

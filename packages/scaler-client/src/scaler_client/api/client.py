@@ -8,9 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from scaler_client.api.connected_workers import ConnectedWorkers, connected_workers, wait_for_workers
 from scaler_client.api.map_of_tuples import is_old_form, run_items, run_old_form
-from scaler_client.api.notebook import html_table
 from scaler_client.calls.arguments import ArgumentCache
 from scaler_client.calls.encoding import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, PickledCalls
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
@@ -40,6 +38,7 @@ from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
+    from scaler_client.api.connected_workers import ConnectedWorkers
     from scaler_client.api.executor import ClientExecutor
     from scaler_client.graphs.submission import GraphSubmission
     from scaler_client.runtime.io_thread import IoThread
@@ -390,6 +389,8 @@ class Client:
         >>> workers.count, workers.hosts[0].workers
         (2, 2)
         """
+        from scaler_client.api.connected_workers import connected_workers
+
         return connected_workers(self._outside())
 
     def wait_for_workers(self, n: int, timeout: float | None = None) -> ConnectedWorkers:
@@ -408,6 +409,8 @@ class Client:
         >>> client.wait_for_workers(2, timeout=30).count
         2
         """
+        from scaler_client.api.connected_workers import wait_for_workers
+
         return wait_for_workers(self._outside(), n, timeout)
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -460,6 +463,8 @@ class Client:
         self.disconnect()
 
     def _repr_html_(self) -> str:
+        from scaler_client.api.notebook import html_table
+
         address = self._settings["address"] or "inside a task"
         state = "disconnected" if self._closed else "connected"
         rows = {"scheduler": address, "name": self.identity.decode(), "state": state}

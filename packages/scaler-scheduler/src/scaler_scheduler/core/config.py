@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from scaler_scheduler.scaling.capacity import ScalingPolicy
+if TYPE_CHECKING:
+    from scaler_scheduler.scaling.capacity import ScalingPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.functions import FunctionRecord
 from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, LaneRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
-from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime
-from scaler_scheduler.scaling.capacity import is_met_by_offer
+from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime, is_met_by_offer
 
 RECALL_SECONDS = 0.005
 """Agents with less queued work than this per worker are not asked for any: moving it would cost more."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from scaler_io.links.events import PeerLost
 from scaler_protocol.capabilities import Capabilities, parse_capabilities
@@ -21,11 +22,13 @@ from scaler_protocol.errors import CapabilityError, ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.operations import Drain
 from scaler_protocol.plurals import counted
-from scaler_scheduler.core.demand import DemandCounter
 from scaler_scheduler.core.records import AgentRecord
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Runtime, WorkerClass
-from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, Offer, ScalingPolicy
+
+if TYPE_CHECKING:
+    from scaler_scheduler.core.capacity_view import CapacityView
+    from scaler_scheduler.scaling.capacity import ScalingPolicy
 
 DECIDE_SECONDS = 1.0
 """Interval between decisions of the policy."""
@@ -59,17 +62,27 @@ class ManagerRecord:
     starting: int = 0
     draining: int = 0
 
+    def offer_of(self, agent: AgentRecord) -> int:
+        """The position of the offer that an agent is a unit of."""
+        offer = self.unit_offers.get(agent.unit)
+        if offer is not None and offer < len(self.worker_classes):
+            return offer
+        try:
+            return self.worker_classes.index(agent.worker_class)
+        except ValueError:
+            return 0
+
 
 class Managers:
     """The worker managers of a scheduler."""
 
     def __init__(self, state: SchedulerState, make_policy: Callable[[], ScalingPolicy] | None) -> None:
-        """Most clusters have no managers: the policy is made for the first one."""
+        """Most clusters have no managers: the policy and what it sees are imported and made for the first one."""
         self._state = state
         self._make_policy = make_policy
         self._policy: ScalingPolicy | None = None
         self._by_peer: dict[bytes, ManagerRecord] = {}
-        self._demand = DemandCounter()
+        self._capacity: CapacityView | None = None
         self._decide_at = 0.0
         self._hold_until = 0.0
         """After a restart: when decisions begin."""
@@ -98,8 +111,11 @@ class Managers:
         """
         if hello.peer_incarnation not in (0, self._state.incarnation):
             self._hold_until = now + self._state.config.recovery_seconds
-        if self._policy is None and self._make_policy is not None:
-            self._policy = self._make_policy()
+        if self._capacity is None:
+            from scaler_scheduler.core.capacity_view import CapacityView
+
+            self._capacity = CapacityView(self._state)
+            self._policy = self._make_policy() if self._make_policy is not None else None
         manager = ManagerRecord(peer, hello.name, hello.host, self._state.event_log.next_number())
         for agent in self._agents_of(manager):
             state = UnitState.DRAINING if agent.is_draining else UnitState.JOINED
@@ -205,7 +221,8 @@ class Managers:
     def _decide(self, now: float) -> None:
         self._decide_at = now + DECIDE_SECONDS
         reporting = [manager for manager in self if manager.status is not None]
-        snapshot = self._snapshot(reporting, now)
+        assert self._capacity is not None
+        snapshot = self._capacity.snapshot(reporting, now)
         targets = self._policy.decide(snapshot, now) if self._policy is not None else ()
         for manager, target in zip(reporting, targets, strict=self._policy is not None):
             if target.workers is not None:
@@ -219,62 +236,13 @@ class Managers:
                 self._drain_surplus(manager, target.workers)
             manager.reason = target.reason
 
-    def _snapshot(self, reporting: Sequence[ManagerRecord], now: float) -> CapacitySnapshot:
-        agents = self._state.agents.values()
-        managed = {manager.id for manager in reporting}
-        unmanaged: dict[WorkerClass, int] = {}
-        for agent in agents:
-            if agent.manager not in managed and agent.workers:
-                unmanaged[agent.worker_class] = unmanaged.get(agent.worker_class, 0) + agent.workers
-        return CapacitySnapshot(
-            demands=self._demand.count(self._state.waiting.lanes(), agents, now),
-            managers=tuple(self._manager(manager) for manager in reporting),
-            unmanaged=tuple(unmanaged.items()),
-        )
-
-    def _manager(self, manager: ManagerRecord) -> Manager:
-        status = manager.status
-        assert status is not None
-        joined, draining = [0] * len(manager.worker_classes), [0] * len(manager.worker_classes)
-        units = set()
-        for agent in self._agents_of(manager):
-            offer = _offer_of(manager, agent)
-            units.add(agent.unit)
-            if agent.is_draining:
-                draining[offer] += status.unit_sizes[offer]
-            else:
-                joined[offer] += agent.workers
-        starting = [0] * len(manager.worker_classes)
-        for unit, offer in zip(status.pending_units, status.pending_offers, strict=True):
-            if unit not in units:
-                starting[offer] += status.unit_sizes[offer]
-        manager.joined, manager.starting, manager.draining = sum(joined), sum(starting), sum(draining)
-        return Manager(
-            id=manager.id,
-            kind=status.kind,
-            maximum=status.maximum,
-            offers=tuple(
-                Offer(
-                    worker_class=worker_class,
-                    unit_size=status.unit_sizes[at],
-                    joined=joined[at],
-                    starting=starting[at],
-                    draining=draining[at],
-                )
-                for at, worker_class in enumerate(manager.worker_classes)
-            ),
-            paused=status.paused_seconds > 0,
-            failure=status.failure,
-            startup_seconds=status.startup_seconds,
-        )
-
     def _drain_surplus(self, manager: ManagerRecord, workers: Sequence[int]) -> None:
         """Drain units of offers with more joined workers than the target."""
         for offer, wanted in enumerate(workers):
             living = [
                 agent
                 for agent in self._agents_of(manager)
-                if not agent.is_draining and _offer_of(manager, agent) == offer
+                if not agent.is_draining and manager.offer_of(agent) == offer
             ]
             surplus = sum(agent.workers for agent in living) - wanted
             living.sort(key=lambda agent: (agent.active, -agent.number))
@@ -305,17 +273,6 @@ class Managers:
         assert len(ids) == len(set(ids)), ids
         for manager in self:
             assert len(manager.desired) in (0, len(manager.worker_classes))
-
-
-def _offer_of(manager: ManagerRecord, agent: AgentRecord) -> int:
-    """The position of the offer that an agent is a unit of."""
-    offer = manager.unit_offers.get(agent.unit)
-    if offer is not None and offer < len(manager.worker_classes):
-        return offer
-    try:
-        return manager.worker_classes.index(agent.worker_class)
-    except ValueError:
-        return 0
 
 
 def _worker_class(capabilities: str, python: str, cloudpickle: str) -> WorkerClass:

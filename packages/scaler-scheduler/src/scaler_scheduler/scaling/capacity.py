@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from scaler_protocol.capacity import NO_LIMIT
 from scaler_scheduler.requirements import Requirement, WorkerClass
-
-NO_LIMIT = -1
-"""The maximum of a manager that has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +27,6 @@ class Demand:
     """Tasks that run now, on workers that are not draining."""
     running_seconds: float = 0.0
     """How long those still need in sum: each its mean less what has passed, but at least half of what has passed."""
-
-
-def is_met_by_offer(requirement: Requirement, worker_class: WorkerClass) -> bool:
-    """Whether the workers of an offer can run tasks of a requirement, as far as is known before they join.
-
-    An offer without a runtime is assumed to have the right one: a manager may not know what a machine image holds.
-    """
-    if worker_class.runtime is None:
-        requirement = Requirement(requirement.capabilities, None)
-    return not requirement.unmet_by(worker_class)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,10 @@ law wants all of it done TARGET_SECONDS after a unit that is ordered now would b
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
-from scaler_scheduler.scaling.capacity import Demand
+if TYPE_CHECKING:
+    from scaler_scheduler.scaling.capacity import Demand
 
 TARGET_SECONDS = 12.0
 """How soon outstanding work should be done once the units for it are up."""

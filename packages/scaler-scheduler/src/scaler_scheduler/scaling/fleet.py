@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from scaler_scheduler.requirements import Requirement, WorkerClass
-from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, is_met_by_offer
+from scaler_scheduler.requirements import Requirement, WorkerClass, is_met_by_offer
+from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
 from scaler_scheduler.scaling.control_law import PendingAges, RecentPeak
 from scaler_scheduler.scaling.filling import Room
 from scaler_scheduler.scaling.rules import Rule

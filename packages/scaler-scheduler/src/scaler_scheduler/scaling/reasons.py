@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scaler_protocol.plurals import counted
-from scaler_scheduler.requirements import Requirement, describe_runtime
-from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, is_met_by_offer
+from scaler_scheduler.requirements import Requirement, describe_runtime, is_met_by_offer
+from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
 from scaler_scheduler.scaling.fleet import ManagerBudget
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scaler_scheduler.scaling.capacity import NO_LIMIT
+from scaler_protocol.capacity import NO_LIMIT
 
 FORM = "priority,worker_manager_id[,max_task_concurrency]"
 

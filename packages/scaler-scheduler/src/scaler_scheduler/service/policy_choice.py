@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from scaler_io.service.options import ALLOCATE_POLICY
-from scaler_scheduler.scaling.capacity import ScalingPolicy
 from scaler_scheduler.scaling.rules import Rule, parse_rules
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from scaler_scheduler.scaling.capacity import ScalingPolicy
     from scaler_scheduler.scaling.policies import PolicyFactory
 
 ENTRY_POINTS: Final = "scaler.scaling_policies"
