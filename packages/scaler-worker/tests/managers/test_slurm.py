@@ -105,6 +105,12 @@ def test_an_agent_knows_when_slurm_ends_its_job() -> None:
     assert not any(word.startswith("--signal") for word in sbatch_words(given, UnitRange("grid-a", 1, 1)))
 
 
+@pytest.mark.parametrize(("limit", "seconds"), [("2", 118), ("14-00:00:00", 14 * 86400 - 2)])
+def test_a_long_time_limit_is_a_whole_number_of_seconds(limit: str, seconds: int) -> None:
+    given = options("--worker-command", SHOW, "--time-limit", limit, "--setup", "SECONDS=0")
+    assert run_script(given, 0).stdout.endswith(f" --time-limit-seconds {seconds}\n")
+
+
 def test_a_setup_that_fails_starts_no_agent() -> None:
     done = run_script(options("--worker-command", SHOW, "--setup", "false"), 0)
     assert (done.returncode, done.stdout) == (1, "")

@@ -160,7 +160,7 @@ class BatchProvisioner(Provisioner):
                     "scaler_cluster",
                     *options.unit_words(""),
                     "--time-limit-seconds",
-                    f"{options.time_limit_seconds:g}",
+                    f"{options.time_limit_seconds:.15g}",
                 ],
                 "environment": name_values(options.environment(unit)),
             },

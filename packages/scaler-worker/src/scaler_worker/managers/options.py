@@ -131,7 +131,7 @@ _SAME_AS_CLUSTER: Final = (
 
 
 def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def capabilities_text(capabilities: dict[str, int]) -> str:

@@ -256,7 +256,9 @@ def batch_script(options: SlurmOptions, units: UnitRange) -> str:
     agent = worker_line(options, options.worker_command)
     if options.time_limit is not None:
         # In bash SECONDS is how long the shell has run: the setup takes part of the time.
-        agent += f' --time-limit-seconds "$(({options.time_limit - MARGIN_SECONDS + HAND_OVER_SECONDS:g} - SECONDS))"'
+        # Whole seconds, because bash knows no others.
+        limit = options.time_limit - MARGIN_SECONDS + round(HAND_OVER_SECONDS)
+        agent += f' --time-limit-seconds "$(({limit} - SECONDS))"'
     return "\n".join(
         (
             "#!/bin/bash",
