@@ -65,10 +65,11 @@ def test_the_end_of_a_unit_is_reported_once_with_its_reason(provisioner: NativeP
     assert [report.reason for report in ended] == ["signal 9"] and not provisioner.list_units()
 
 
-def test_the_last_lines_on_stderr_are_passed_on_and_are_part_of_the_reason(
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("stream", ["out", "err"])
+def test_the_last_lines_are_passed_on_and_are_part_of_the_reason(
+    stream: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    script = "import sys; sys.stderr.write('first\\n' * 2000 + 'the cause\\nthe remedy\\n'); sys.exit(3)"
+    script = f"import sys; sys.std{stream}.write('first\\n' * 2000 + 'the cause\\nthe remedy\\n'); sys.exit(3)"
     provisioner = NativeProvisioner(lambda unit: [sys.executable, "-c", script])
     provisioner.start(("a",), 0)
     reasons: list[str] = []
@@ -79,4 +80,6 @@ def test_the_last_lines_on_stderr_are_passed_on_and_are_part_of_the_reason(
 
     wait_until(has_ended)
     assert reasons == ["exit code 3: first / the cause / the remedy"]
-    assert capfd.readouterr().err == "first\n" * 2000 + "the cause\nthe remedy\n"
+    written = capfd.readouterr()._asdict()
+    assert written.pop(stream) == "first\n" * 2000 + "the cause\nthe remedy\n"
+    assert list(written.values()) == [""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from scaler_worker.managers.options import ManagerOptions, manager_command
 POLL_SECONDS: Final = 0.5
 TAIL_BYTES: Final = 4096
 LAST_LINES: Final = 3
-"""What is kept of the stderr of a unit, and how many lines of it tell why it ended."""
+"""What is kept of the output of a unit, and how many lines of it tell why it ended."""
 TAIL_SECONDS: Final = 1.0
 
 
@@ -70,26 +71,32 @@ COMMAND: Final = manager_command(
 
 
 class _UnitProcess:
-    """A process, what it writes to stderr passed on to ours, and the last lines of that."""
+    """A process, what it writes to stdout and stderr passed on to ours, and the last lines of that."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C in a terminal is for the manager, which drains its units
         )
         self._tail = b""
-        self._passing = threading.Thread(target=self._pass_on, name="scaler-unit-stderr", daemon=True)
+        self._passing = threading.Thread(target=self._pass_on, name="scaler-unit-output", daemon=True)
         self._passing.start()
 
     def _pass_on(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as stream:
-            while piece := os.read(stream.fileno(), 1 << 16):
-                self._tail = (self._tail + piece)[-TAIL_BYTES:]
-                with contextlib.suppress(OSError):  # nobody reads our stderr
-                    os.write(2, piece)
+        assert self.process.stdout is not None and self.process.stderr is not None
+        with self.process.stdout as stdout, self.process.stderr as stderr, selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ, 1)
+            selector.register(stderr, selectors.EVENT_READ, 2)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    if piece := os.read(key.fd, 1 << 16):
+                        self._tail = (self._tail + piece)[-TAIL_BYTES:]
+                        _write(key.data, piece)
+                    else:
+                        selector.unregister(key.fileobj)
 
     def reason(self, code: int) -> str:
         """Why it has ended."""
@@ -98,6 +105,12 @@ class _UnitProcess:
         last = " / ".join(line.strip() for line in lines[-LAST_LINES - 1 :] if line.strip())
         ended = f"exit code {code}" if code >= 0 else f"signal {-code}"
         return f"{ended}: {last}" if last else ended
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it
+        while text:
+            text = text[os.write(descriptor, text) :]
 
 
 class NativeProvisioner(Provisioner):
