@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from scaler_worker.managers.adapter_server import BODY_LIMIT, command
+from scaler_worker.managers import adapter_server
+from scaler_worker.managers.adapter_server import BODY_LIMIT, AdapterServer, command
 from support.processes import Terminal, Watched, descendants
 
 CURL = shutil.which("curl")
@@ -31,6 +35,32 @@ post '{"action": '
 TOKEN=wrong
 post '{"action": "get_worker_adapter_info"}'
 """
+
+
+class HandingOver:
+    """An adapter whose only group ends when it is killed; `killed_at` is in seconds."""
+
+    def __init__(self) -> None:
+        self.now, self.killed_at = 0.0, 0.0
+
+    def stop(self, *, force: bool) -> None:
+        self.killed_at = self.now if force else 0.0
+
+    def groups(self) -> list[str]:
+        return [] if self.killed_at else ["group"]
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_groups_have_time_to_hand_over_after_draining(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter: Any = HandingOver()
+    clock = SimpleNamespace(time=lambda: adapter.now)
+    server = AdapterServer(command().read(["ipc:///nowhere/at/all", "--drain-timeout-seconds", "5"], {}), adapter)
+    times = SimpleNamespace(sleep=adapter.sleep, get_running_loop=lambda: clock)
+    monkeypatch.setattr(adapter_server, "asyncio", times)
+    asyncio.run(server._end())
+    assert adapter.killed_at == pytest.approx(35, abs=1)
 
 
 @pytest.fixture

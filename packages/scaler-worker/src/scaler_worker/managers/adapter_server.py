@@ -116,9 +116,11 @@ class AdapterServer:
         return hmac.compare_digest(str(given).encode(), token.encode())
 
     async def _end(self) -> None:
-        """Have the groups drain, and kill those that take longer than they may."""
+        """Have the groups drain and hand objects over, and kill those that take longer than they may."""
+        from scaler_io.provisioning.core import EXIT_SECONDS
+
         loop = asyncio.get_running_loop()
-        force_at = loop.time() + self._options.drain_timeout_seconds + 1
+        force_at = loop.time() + self._options.drain_timeout_seconds + EXIT_SECONDS
         self._adapter.stop(force=False)
         while self._adapter.groups():
             if loop.time() > force_at:
