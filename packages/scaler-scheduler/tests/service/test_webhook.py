@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -73,6 +73,43 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAdapter]:
 
 def units(adapter: ScriptedAdapter, token: str | None = None) -> WebhookProvisioner:
     return WebhookProvisioner(AdapterClient(adapter.url, token), "web")
+
+
+class OverlappingAdapter(AdapterClient):
+    """Names groups as it likes, and does something else while it answers to a listing or a start."""
+
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def ask(self, action: str, *, attempts: bool = True, seconds: float = 0.0, **more: object) -> Any:
+        rows = [{"worker_group_id": group, "worker_manager_id": "web"} for group in self.groups]
+        if action == "start_worker_group":
+            self.groups.append("theirs")
+        elif action == "shutdown_worker_group":
+            self.groups.remove(str(more["worker_group_id"]))
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return {"worker_groups": rows} if action == INFO else {"worker_group_id": "theirs"}
+
+
+def test_a_listing_that_overlaps_with_a_start_loses_no_group() -> None:
+    adapter = OverlappingAdapter()
+    provisioner = WebhookProvisioner(adapter, "web")
+    adapter.meanwhile = lambda: provisioner.start(("web-1",), 0)
+    assert list(provisioner.list_units()) == ["web-1"], "a listing that was begun before the start"
+    assert list(provisioner.list_units()) == ["web-1"]
+    provisioner.stop(("web-1",), force=False)
+    assert adapter.groups == []
+
+
+def test_a_group_is_not_adopted_while_it_is_being_started() -> None:
+    adapter = OverlappingAdapter()
+    provisioner = WebhookProvisioner(adapter, "web")
+    seen: list[str] = []
+    adapter.meanwhile = lambda: seen.extend(provisioner.list_units())
+    provisioner.start(("web-1",), 0)
+    assert seen == [] and list(provisioner.list_units()) == ["web-1"]
 
 
 def test_a_start_tells_who_the_unit_is(adapter: ScriptedAdapter) -> None:

@@ -146,11 +146,17 @@ class WebhookProvisioner(Provisioner):
         self._lock = threading.Lock()
         self._groups: dict[str, str] = {}
         """The group of each unit that may live."""
+        self._starts = 0
+        """How often a start has begun or ended: an odd number while one is under way."""
 
     def start(self, units: Sequence[str], offer: int) -> Sequence[str]:
         """Ask for a group for each unit."""
-        with ThreadPoolExecutor(THREADS, "scaler-webhook") as threads:
-            calls = {unit: threads.submit(self._start, unit) for unit in units}
+        self._starts += 1
+        try:
+            with ThreadPoolExecutor(THREADS, "scaler-webhook") as threads:
+                calls = {unit: threads.submit(self._start, unit) for unit in units}
+        finally:
+            self._starts += 1
         accepted = [unit for unit, call in calls.items() if call.exception() is None]
         for call in calls.values():
             if error := call.exception():
@@ -174,7 +180,11 @@ class WebhookProvisioner(Provisioner):
             raise ProvisionerError(str(errors[0])) from errors[0]
 
     def list_units(self) -> Mapping[str, UnitReport]:
-        """The groups that the adapter lists as this manager's; those that were started here if it lists none."""
+        """The groups that the adapter lists as this manager's; those that were started here if it lists none.
+
+        A listing during a start counts for nothing: it may lack new groups, or have them under ids not known yet.
+        """
+        starts = self._starts
         try:
             listed = self._adapter.ask("get_worker_adapter_info").get("worker_groups")
         except AdapterFault as fault:
@@ -182,7 +192,7 @@ class WebhookProvisioner(Provisioner):
                 raise ProvisionerError(str(fault)) from fault
             listed = None
         with self._lock:
-            if isinstance(listed, list):
+            if isinstance(listed, list) and self._starts == starts and not starts % 2:
                 found = [str(each["worker_group_id"]) for each in listed if _belongs(each, self._manager)]
                 known = {group: unit for unit, group in self._groups.items()}
                 self._groups = {known.get(group, group): group for group in found}
