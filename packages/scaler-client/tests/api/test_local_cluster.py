@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import operator
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -23,6 +25,7 @@ from scaler_client.api.local_cluster import SchedulerClusterCombo
 from scaler_io.ports import free_port
 from scaler_protocol.errors import StorageFullError
 from support.fault_tasks import step
+from support.gates import Gate, wait_at
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux")
@@ -85,6 +88,57 @@ def test_scaling_waits_for_running_tasks_only_so_long(tmp_path: Path) -> None:
             cluster.scale(0, timeout=0.01)
         cluster.scale(0)
         assert future.result(10)[0] == 1 and client.workers().count == 0
+
+
+def test_a_later_call_of_scale_replaces_one_that_waits(tmp_path: Path) -> None:
+    with (
+        Gate() as gate,
+        SchedulerClusterCombo(1, **QUIET) as cluster,
+        Client(cluster.get_address()) as client,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        future = client.submit(wait_at, gate.port, 7)
+        task = gate.arrive()
+        waiting = threads.submit(cluster.scale, 0, 120)
+        wait_until(lambda: client.workers().count == 0)
+        later = threads.submit(cluster.scale, 2, 120)
+        with pytest.raises(RuntimeError, match=r"scale\(0\) is not waited for any more: a later call"):
+            waiting.result(20)
+        assert not future.done(), "the task for which the first call waited still runs"
+        task.let_go()
+        assert future.result(20) == 7
+        later.result(60)
+        assert client.workers().count == 2
+
+
+def test_a_shutdown_also_ends_what_scale_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = SchedulerClusterCombo(0, **QUIET)
+    run = SchedulerClusterCombo._run
+    with ThreadPoolExecutor(1) as threads:
+
+        def shut_down_meanwhile(self: SchedulerClusterCombo, *words: Any) -> None:
+            shutting = threads.submit(cluster.shutdown)
+            wait_until(lambda: shutting.done() or cluster._ending)
+            run(self, *words)
+
+        monkeypatch.setattr(SchedulerClusterCombo, "_run", shut_down_meanwhile)
+        with pytest.raises(RuntimeError, match="has ended and cannot be scaled"):
+            cluster.scale(2)
+    assert not children(os.getpid())
+
+
+def test_a_program_with_many_open_files_has_a_local_cluster() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    try:
+        with contextlib.ExitStack() as files:
+            for _ in range(1100):  # select.select() refuses descriptors above 1,023
+                files.enter_context(open(os.devnull, "rb"))
+            with SchedulerClusterCombo(1, **QUIET) as cluster, Client(cluster.get_address()) as client:
+                cluster.scale(2)
+                assert client.workers().count == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_what_cannot_be_scaled_says_why() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -58,7 +58,7 @@ class SchedulerClusterCombo:
         event_loop: `"builtin"` or `"uvloop"`.
         logging_paths, logging_level, logging_config_file: where and what the services log.
         allocate_policy: `"even_load"` or `"capability"`.
-        preload: what each worker runs when it starts, `module` or `module:function`.
+        preload: what each worker runs when it starts, `module:function`.
         memory_limit, segment_directory, spill_directory, spill_limit: bytes of stored objects in memory, where they
             are, and where and how many bytes of them may be moved to disk.
         worker_io_threads, scheduler_io_threads, load_balance_seconds, load_balance_trigger_times: without effect, for
@@ -125,7 +125,11 @@ class SchedulerClusterCombo:
         self._services: list[subprocess.Popen[bytes]] = []
         self._links: list[ResizeLink] = []
         """The link to the agent, if there is one; a cluster without workers has none before it is scaled."""
-        self._scaling = threading.Lock()
+        self._scaling = threading.RLock()
+        """Who holds it changes the cluster; a signal handler may do so within `scale`."""
+        self._latest: object = None
+        """The latest call of `scale`."""
+        self._ending = False
         self._end = weakref.finalize(self, _end_services, self._services, self._links, os.getpid())
         try:
             self._address = self._start(self._config)
@@ -145,7 +149,8 @@ class SchedulerClusterCombo:
         """Have `n` workers; returns when it is so.
 
         More workers are started at once. Surplus workers take no more tasks and end after those that they run; tasks
-        that wait are run by the others, or wait for workers. A later call replaces what an earlier one asked for.
+        that wait are run by the others, or wait for workers. A later call, also of another thread, replaces an earlier
+        one.
 
         Args:
             n: number of worker processes, 0 to 4,096.
@@ -154,7 +159,7 @@ class SchedulerClusterCombo:
         Raises:
             TimeoutError: it is not so within `timeout` seconds, as tasks still run; the cluster goes on to scale.
             ValueError: a parameter is invalid.
-            RuntimeError: the cluster has ended, or no worker can be started.
+            RuntimeError: the cluster has ended, no worker can be started, or a later call has replaced this one.
 
         >>> cluster.scale(2)
         """
@@ -162,29 +167,45 @@ class SchedulerClusterCombo:
 
         check("n", n, WORKERS)
         check("timeout", timeout, SECONDS)
+        call = self._latest = object()
+        _wake(self._links)
         with self._scaling:
-            if not self._end.alive or self._services[0].poll() is not None:
-                raise RuntimeError("the local cluster has ended and cannot be scaled: make another one")
+            self._check_wanted(call, n)
             self._config = replace(self._config, n_workers=n)
             if not self._links and n:
                 self._run_agent()
             try:
-                done = all(link.resize(n, timeout) for link in self._links)
+                done = all(link.resize(n, timeout, lambda: self._is_wanted(call)) for link in self._links)
             except (OSError, ValueError):  # the other end is closed, or this one by a shutdown
                 _close(self._links)
+                self._check_wanted(call, n)
                 raise RuntimeError(f"the agent has ended, so there are no {n} workers: it has logged why") from None
         if not done:
+            self._check_wanted(call, n)
             raise TimeoutError(
                 f"the local cluster does not have {n} workers after {timeout:g} s: a worker that is to end finishes its"
                 f" task first, and one that starts runs its preload first; scale({n}) waits again"
             )
+
+    def _is_wanted(self, call: object) -> bool:
+        return self._latest is call and not self._ending
+
+    def _check_wanted(self, call: object, n: int) -> None:
+        """Raise RuntimeError if a call of `scale` cannot be done any more, or shall not."""
+        if self._ending or not self._end.alive or self._services[0].poll() is not None:
+            raise RuntimeError("the local cluster has ended and cannot be scaled: make another one")
+        if not self._is_wanted(call):
+            raise RuntimeError(f"scale({n}) is not waited for any more: a later call of scale() has replaced it")
 
     def shutdown(self) -> None:
         """End the cluster; returns when its processes have ended. May be called again.
 
         >>> SchedulerClusterCombo(n_workers=0, logging_level="ERROR").shutdown()
         """
-        self._end()
+        self._ending = True
+        _wake(self._links)
+        with self._scaling:
+            self._end()
 
     def _repr_html_(self) -> str:
         from scaler_client.api.notebook import html_table, monitor_of
@@ -286,10 +307,11 @@ def _read_ready(descriptor: int, preload: str | None) -> tuple[str, str]:
     """The scheduler's address, empty if it ended, and the reason why no worker started, if any; raises TimeoutError."""
     text, seconds = b"", START_SECONDS if preload is None else PRELOAD_SECONDS
     until = time.monotonic() + seconds
-    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe, selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)  # select.select() refuses descriptors above 1,023
         # An address is one line; a failure ends with the pipe.
         while not text.endswith(b"\n") or text.startswith(_FAILED):
-            if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not selector.select(max(0.0, until - time.monotonic())):
                 what = "the scheduler was not ready" if preload is None else f"no worker has run preload {preload}"
                 raise TimeoutError(f"{what} within {seconds:g} s")
             piece = pipe.read(4096)
@@ -316,6 +338,11 @@ def _end_services(services: list[subprocess.Popen[bytes]], links: list[ResizeLin
             service.wait()
     services.clear()
     _close(links)
+
+
+def _wake(links: list[ResizeLink]) -> None:
+    for link in tuple(links):
+        link.wake()
 
 
 def _close(links: list[ResizeLink]) -> None:
