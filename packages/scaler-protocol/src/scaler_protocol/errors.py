@@ -14,6 +14,7 @@ ScalerError
 ├── SessionExhaustedError (OverflowError)
 ├── TaskTimeoutError (TimeoutError)
 ├── WorkerDiedError
+├── MemoryLimitError (MemoryError)
 ├── NestingLimitError
 ├── NoWorkerError
 ├── ObjectNotFoundError (KeyError)
@@ -96,6 +97,10 @@ class TaskTimeoutError(ScalerError, TimeoutError):
 
 class WorkerDiedError(ScalerError):
     """The task's worker died, and the task has had all its repetitions."""
+
+
+class MemoryLimitError(ScalerError, MemoryError):
+    """The task used more memory than it may, even alone on its host, and was stopped."""
 
 
 class NestingLimitError(ScalerError):

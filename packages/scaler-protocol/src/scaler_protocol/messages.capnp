@@ -152,6 +152,7 @@ struct AgentStatus {
   rsses @9 :List(UInt64);
   queues @10 :List(UInt32);
   deaths @11 :List(Text);
+  loneTaskBytes @12 :UInt64;
 }
 struct Drain { agent @0 :UInt64; pid @1 :UInt32; }
 struct Resized { workers @0 :UInt32; }

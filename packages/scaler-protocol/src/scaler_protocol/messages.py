@@ -303,6 +303,7 @@ class AgentStatus:
     """Statistics of the agent's process (`cpu`, `rss`), of its host (`free`), and in columns of its workers.
 
     CPU is in cores, memory in bytes. `deaths` has a sentence for each worker that ended unexpectedly.
+    `lone_task_bytes` is the memory that a task alone on the host may use; 0 is no limit.
     """
 
     COLUMNS: ClassVar = (("names", "pids", "states", "runs", "cpus", "rsses", "queues"),)
@@ -319,6 +320,7 @@ class AgentStatus:
     rsses: Ints = ()
     queues: Ints = ()
     deaths: Texts = ()
+    lone_task_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

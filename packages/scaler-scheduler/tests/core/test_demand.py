@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scaler_io.links.events import PeerLost
 from scaler_scheduler.core.demand import DemandCounter
 from scaler_scheduler.scaling.capacity import Demand
 
@@ -19,7 +20,7 @@ class Counted:
 
     def __call__(self) -> dict[tuple[str, ...], Demand]:
         state = self._driver.core.state
-        found = self._counter.count(state.waiting.lanes(), state.agents.values(), self._driver.now)
+        found = self._counter.count(state.waiting.lanes(), state.suspects, state.agents.values(), self._driver.now)
         return {tuple(name for name, _ in demand.requirement.capabilities): demand for demand in found}
 
 
@@ -49,6 +50,13 @@ def test_measured_functions_count_with_their_time(driver: SchedulerDriver, deman
     assert demand()[()].running_seconds == pytest.approx(2.0)
     driver.now += 16.0
     assert demand()[()].running_seconds == pytest.approx(10.0), "a run beyond its mean needs half of what has passed"
+
+
+def test_suspects_without_a_host_count(driver: SchedulerDriver, demand: Counted) -> None:
+    """Or no host would be started for a task whose host was lost."""
+    driver.submit(driver.client())
+    driver.feed(driver.agent(), PeerLost("killed"))
+    assert demand()[()].tasks == 1
 
 
 def test_a_long_lane_is_sampled_and_counted_exactly(driver: SchedulerDriver, demand: Counted) -> None:

@@ -60,6 +60,7 @@ class ClusterConfig(ServiceOptions):
     object_cache_limit: int | None
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
+    memory_limit_per_worker: int
     preload: str | None
     worker_manager_id: str
     unit_id: str
@@ -160,6 +161,14 @@ COMMAND: Final = Command(
             "give free memory back to the system when a worker uses more than this",
             whole_number(0),
             default=1024**3,
+        ),
+        Option(
+            ("--memory-limit-per-worker", "-mlw"),
+            "stop a task that uses more memory than this, its child processes included; 0 is no limit."
+            " It is then tried once more, alone on its host, with what all workers of the host may use together",
+            whole_number(0),
+            default=0,
+            metavar="BYTES",
         ),
         Option(
             ("--preload",),

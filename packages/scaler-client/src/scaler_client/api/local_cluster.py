@@ -53,6 +53,7 @@ class SchedulerClusterCombo:
         task_timeout_seconds: the default limit of a run; 0 for none.
         death_timeout_seconds: how long workers wait for a lost scheduler before they end.
         garbage_collect_interval_seconds, trim_memory_threshold_bytes: when workers collect garbage and free memory.
+        memory_limit_per_worker: bytes of memory that one task may use; it is stopped beyond, and 0 is no limit.
         per_worker_task_queue_size, per_worker_queue_size: tasks that a worker holds at most.
         protected: whether `Client.shutdown` is refused.
         event_loop: `"builtin"` or `"uvloop"`.
@@ -114,6 +115,7 @@ class SchedulerClusterCombo:
         segment_directory: str | os.PathLike[str] | None = None,
         spill_directory: str | os.PathLike[str] | None = None,
         spill_limit: int | None = None,
+        memory_limit_per_worker: int = 0,
     ) -> None:
         parameters = {name: value for name, value in locals().items() if name != "self"}
         from scaler_client.api.local_cluster_options import LocalClusterConfig  # keeps `import scaler` light

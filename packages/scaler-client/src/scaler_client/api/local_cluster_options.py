@@ -43,6 +43,7 @@ _CLUSTER_OPTIONS = (
     "object_retention_seconds",
     "garbage_collect_interval_seconds",
     "trim_memory_threshold_bytes",
+    "memory_limit_per_worker",
     "preload",
     "event_loop",
 )
@@ -78,6 +79,7 @@ class LocalClusterConfig:
     death_timeout_seconds: float
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
+    memory_limit_per_worker: int
     per_worker_task_queue_size: int
     per_worker_queue_size: int | None
     protected: bool
@@ -214,6 +216,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "death_timeout_seconds": _positive_seconds,
     "garbage_collect_interval_seconds": _positive_seconds,
     "trim_memory_threshold_bytes": _whole(SIZE),
+    "memory_limit_per_worker": _whole(SIZE),
     "per_worker_task_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "per_worker_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "protected": flag,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from scaler_scheduler.core.demand import DemandCounter
@@ -30,7 +31,9 @@ class CapacityView:
             if agent.manager not in managed and agent.workers:
                 unmanaged[agent.worker_class] = unmanaged.get(agent.worker_class, 0) + agent.workers
         return CapacitySnapshot(
-            demands=self._demand.count(self._state.waiting.lanes(), agents, now),
+            demands=self._demand.count(
+                self._state.waiting.lanes(), chain(self._state.suspects, self._state.exclusive), agents, now
+            ),
             managers=tuple(self._manager(manager) for manager in reporting),
             unmanaged=tuple(unmanaged.items()),
         )

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from scaler_protocol.errors import ScalerError, WorkerDiedError, describe, restore
+from scaler_protocol.errors import MemoryLimitError, ScalerError, WorkerDiedError, describe, restore
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Ended, NeedInputs, Release, Status, Submit
 from scaler_protocol.objects import OBJECT_ID_BYTES
@@ -129,7 +129,7 @@ class Completion:
             self._drop(agent, report, position, stored, now)
             self.end_children(record, now)
             return
-        elif self._runs_again(record, status, now):
+        elif self._runs_again(record, status, report.results[position], now):
             self._drop(agent, report, position, stored, now)
             return
         record.agent = agent
@@ -170,20 +170,16 @@ class Completion:
             stand_in.state, stand_in.agent, stand_in.run, stand_in.cost = GONE, record.agent, record.run, record.cost
             record.agent.runs[record.run] = stand_in
 
-    def _runs_again(self, record: TaskRecord, status: int, now: float) -> bool:
+    def _runs_again(self, record: TaskRecord, status: int, payload: bytes, now: float) -> bool:
         """Count a run that ended with this status; returns whether the task runs again, and queues it."""
         if status == Status.LOST:
-            extra = record.more()
-            extra.lost_runs += 1
-            extra.earlier_runs += 1
-            self._state.event_log.lost_runs += 1
-            again = extra.lost_runs < self._state.config.lost_run_limit
+            again = self._is_lost_run_repeated(record, payload)
         elif status == Status.RAISED:
-            extra = record.more() if record.group.group.retries else record.extra  # type: ignore[assignment]
-            again = extra is not None and extra.raised_runs < record.group.group.retries
+            retries = record.group.group.retries
+            again = bool(retries) and record.more().raised_runs < retries
             if again:
-                extra.raised_runs += 1
-                extra.earlier_runs += 1
+                record.more().raised_runs += 1
+                record.more().earlier_runs += 1
         else:
             again = status == Status.CANCELLED  # the agent was shutting down, and the task is still wanted
         if again:
@@ -192,8 +188,24 @@ class Completion:
                 self._state.queue([record], now, first=True)
         return again
 
+    def _is_lost_run_repeated(self, record: TaskRecord, payload: bytes) -> bool:
+        """Count a lost run; returns whether the task is repeated. Excess memory is not counted: it is tried once more.
+
+        That run is alone on its host.
+        """
+        extra = record.more()
+        extra.earlier_runs += 1
+        if isinstance(restore(payload), MemoryLimitError):
+            first, extra.exclusive = not extra.exclusive, True
+            return first
+        extra.lost_runs += 1
+        self._state.event_log.lost_runs += 1
+        return extra.lost_runs < self._state.config.lost_run_limit
+
     def _lost_too_often(self, record: TaskRecord, payload: bytes) -> bytes:
         error = restore(payload)
+        if isinstance(error, MemoryLimitError):
+            return payload
         runs = record.extra.lost_runs if record.extra else 1
         return describe(
             WorkerDiedError(f"{error} ({counted(runs, 'run')} lost; that is the limit)", **error.details, runs=runs)

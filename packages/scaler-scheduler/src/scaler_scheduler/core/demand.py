@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from scaler_scheduler.core.records import AgentRecord, LaneRecord, TaskRecord
+from scaler_scheduler.core.records import HELD, AgentRecord, LaneRecord, TaskRecord
 from scaler_scheduler.requirements import Requirement
 from scaler_scheduler.scaling.capacity import Demand
 
@@ -34,12 +34,20 @@ class DemandCounter:
     def __init__(self) -> None:
         self._running_since: dict[int, float] = {}
 
-    def count(self, lanes: Iterable[LaneRecord], agents: Iterable[AgentRecord], now: float) -> tuple[Demand, ...]:
-        """The demand of waiting tasks and of the runs of agents at `now`, in seconds."""
+    def count(
+        self, lanes: Iterable[LaneRecord], apart: Iterable[TaskRecord], agents: Iterable[AgentRecord], now: float
+    ) -> tuple[Demand, ...]:
+        """The demand of waiting tasks and of the runs of agents at `now`, in seconds.
+
+        `apart` are the suspects and exclusive tasks that wait for an agent, which are in no lane.
+        """
         counts: dict[Requirement, _Count] = {}
         for lane in lanes:
             if (waiting := lane.size - lane.tombstones) > 0:
                 _add_lane(counts.setdefault(lane.requirement, _Count()), lane, waiting)
+        for task in apart:
+            if task.state == HELD:
+                _add_waiting(counts.setdefault(task.group.lane.requirement, _Count()), task)
         running_since: dict[int, float] = {}
         for agent in agents:
             on_workers = agent.on_workers() if len(agent.runs) > agent.workers else agent.runs.keys()

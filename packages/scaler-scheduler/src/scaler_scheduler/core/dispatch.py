@@ -25,6 +25,7 @@ from scaler_protocol.messages import MESSAGE_LIMIT, NeedFunctions, Recall, Run, 
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
+from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.functions import FunctionRecord
 from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, LaneRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
@@ -135,8 +136,9 @@ class Dispatch:
                 if not self._may_be_served(requirement):
                     self._log_unserved(requirement)
         for agent in self._state.with_room:
-            if agent.workers and not agent.resuming:
+            if agent.workers and not agent.resuming and not is_reserved(agent):
                 self._list_room(agent, agent.active)
+        self._start_exclusive()
         self._start_suspects()
         self._start_nested(now)
         self._state.with_room.clear()
@@ -150,6 +152,17 @@ class Dispatch:
         self._state.locality.add_transfers(plan)
         for agent, tasks in plan.items():
             self._start(agent, tasks)
+
+    def _start_exclusive(self) -> None:
+        """Exclusive tasks go to the agents that were reserved for them, once these are empty."""
+        for agent in self._state.exclusive.reserve(self._state.agents.values()):
+            agent.entry_version += 1  # it is given nothing else
+            if (queued := agent.active - agent.workers) > 0 and not agent.recalling:
+                agent.recalling = True
+                self._state.send(agent.peer, Recall(queued))
+        for agent, task in self._state.exclusive.assign():
+            self._add_load(agent, [task])
+            self._start(agent, [task])
 
     def _start_suspects(self) -> None:
         """Suspects go first, and stay on the agents that were chosen to keep them apart."""
@@ -326,10 +339,13 @@ class Dispatch:
         if self._state.waiting.count or len(self._state.agents) < 2:
             return
         self._rebalance_at = now + REBALANCE_SECONDS
-        idle = sum(max(0, agent.workers - agent.active) for agent in self._state.agents.values())
-        if not idle:
+        agents_with_idle = [
+            agent for agent in self._state.agents.values() if agent.active < agent.workers and not is_reserved(agent)
+        ]
+        if not agents_with_idle:
             return
-        worker_classes = {agent.worker_class for agent in self._state.agents.values() if agent.active < agent.workers}
+        idle = sum(agent.workers - agent.active for agent in agents_with_idle)
+        worker_classes = {agent.worker_class for agent in agents_with_idle}
         sized = [agent for agent in self._state.agents.values() if agent.workers]
         for agent in sorted(sized, key=lambda agent: -agent.load / agent.workers):
             queued = agent.active - agent.workers

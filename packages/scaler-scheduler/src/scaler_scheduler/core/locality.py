@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scaler_protocol.objects import OBJECT_ID_BYTES, SHARED_BYTES, Reference
+from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.records import AgentRecord, TaskRecord
 
 LOCAL_BYTES = SHARED_BYTES
@@ -65,7 +66,7 @@ class Locality:
         exchange = _Exchange(plan)
         for agent, task, sizes in list(self._misplaced(plan)):
             for other in self._agents_by_host.get(max(sizes, key=sizes.__getitem__), ()):
-                usable = other.worker_class == agent.worker_class and not other.resuming
+                usable = other.worker_class == agent.worker_class and not (other.resuming or is_reserved(other))
                 if usable and task not in exchange.moved and self._move(task, agent, other, exchange):
                     break
         return exchange.result()

@@ -212,6 +212,8 @@ class TaskExtra:
     shared_losses: int = 0
     """Runs lost with an agent when it is unknown which run ended it: see `scaler_scheduler.core.suspects`."""
     suspect: bool = False
+    exclusive: bool = False
+    """Whether it used more memory than a worker may, and runs alone: see `scaler_scheduler.core.exclusive`."""
     seen: float = 0.0
     """When its agent first reported the run of a suspect as being on a worker."""
     charged: int = 0
@@ -238,6 +240,11 @@ class TaskExtra:
     """Whether the owner must release the outcome before it is forgotten."""
     outcome: Outcome | None = None
     """How it ended; kept as long as it has consumers."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the task, if it is not on an agent, is a suspect or exclusive, and lacks no input."""
+        return (self.suspect or self.exclusive) and not self.missing_inputs
 
 
 class TaskRecord:
@@ -299,6 +306,8 @@ class AgentRecord:
     """Whether it was connected before, possibly to an earlier incarnation of the scheduler."""
     suspect: TaskRecord | None = None
     """The suspect that it was given last."""
+    reserved_for: TaskRecord | None = None
+    """The exclusive task that it was reserved for last."""
     entry_version: int = 0
     """Identifies its valid entry in the heap of agents with room."""
     running: frozenset[int] = frozenset()

@@ -121,11 +121,11 @@ class Recovery:
     def _adopt_again(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
         """An agent that was given up is back with a run: adopt it if the task still waits for another one."""
         extra = record.extra
-        is_suspect = record.state == HELD and extra is not None and extra.suspect and not extra.missing_inputs
-        if not (record.state == WAITING or is_suspect) or not self.was_given(agent, record, run):
+        is_apart = record.state == HELD and extra is not None and extra.is_apart
+        if not (record.state == WAITING or is_apart) or not self.was_given(agent, record, run):
             return False
-        if is_suspect:
-            self._state.suspects.remove(record)
+        if is_apart:
+            self._state.leave_apart(record)
         else:
             self._state.waiting.remove(record)
         if extra is not None:

@@ -12,6 +12,7 @@ from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
 from scaler_protocol.messages import Message, NeedTasks, Status
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.event_log import EventLog
+from scaler_scheduler.core.exclusive import ExclusiveTasks
 from scaler_scheduler.core.functions import FunctionStore
 from scaler_scheduler.core.locality import Locality
 from scaler_scheduler.core.queue import TaskQueue
@@ -48,6 +49,7 @@ class SchedulerState:
         self.event_log = EventLog()
         self.locality = Locality()
         self.suspects = Suspects()
+        self.exclusive = ExclusiveTasks()
         self.out: list[Effect] = []
         self.nested_lanes: dict[LaneRecord, None] = {}
         """Lanes with an agent of their own that have new tasks."""
@@ -90,7 +92,7 @@ class SchedulerState:
         return None
 
     def queue(self, tasks: Sequence[TaskRecord], now: float, *, first: bool = False, soon: bool = False) -> None:
-        """Make tasks wait for a worker; those with missing inputs, and suspects, are HELD instead.
+        """Make tasks wait for a worker; those with missing inputs, suspects and exclusive ones are HELD instead.
 
         `first` and `soon` are those of `TaskQueue.add`.
         """
@@ -98,10 +100,10 @@ class SchedulerState:
         for task in tasks:
             task.state, task.agent = WAITING, None
             extra = task.extra
-            if extra is not None and (extra.missing_inputs or (extra.suspect and not task.group.lane.calls_missing)):
+            if extra is not None and (extra.missing_inputs or (extra.is_apart and not task.group.lane.calls_missing)):
                 task.state = HELD
-                if not extra.missing_inputs:
-                    self.suspects.add(task)
+                if extra.is_apart:
+                    (self.exclusive if extra.exclusive else self.suspects).add(task)
                 if self.event_log.listening:
                     self.event_log.entered(HELD, (task,))
             else:
@@ -138,9 +140,15 @@ class SchedulerState:
             self.waiting.discard(task)
         elif state == ASSIGNED and task.agent is not None:
             self.withdrawn.setdefault(task.agent, []).append(task.run)
-        elif task.extra is not None and task.extra.suspect:
-            self.suspects.remove(task)
+        elif task.extra is not None:
+            self.leave_apart(task)
         task.call = b""
+
+    def leave_apart(self, task: TaskRecord) -> None:
+        """A task that is HELD as a suspect or as exclusive need not run any more, or runs already."""
+        self.suspects.remove(task)
+        if (agent := self.exclusive.remove(task)) is not None and agent.peer in self.agents:
+            self.with_room[agent] = None
 
     def count_ended(self, task: TaskRecord, status: int) -> None:
         """Count a task that ended with this status, in the totals and in its graph."""

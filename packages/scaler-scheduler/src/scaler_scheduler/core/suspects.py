@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, TaskRecord
 
 PROBATION_SECONDS = 5.0
@@ -78,7 +79,7 @@ class Suspects:
         if not self._waiting or not (changed or self._is_new):
             return []
         self._is_new = False
-        free = [agent for agent in agents if agent.workers and not agent.resuming and not _has_suspect(agent)]
+        free = [agent for agent in agents if _is_usable(agent) and not _has_suspect(agent)]
         free.sort(key=lambda agent: -agent.active / agent.workers)
         assigned: list[tuple[AgentRecord, TaskRecord]] = []
         for task in list(self._waiting):
@@ -93,6 +94,10 @@ class Suspects:
                 del self._waiting[task]
                 assigned.append((agent, task))
         return assigned
+
+
+def _is_usable(agent: AgentRecord) -> bool:
+    return bool(agent.workers) and not agent.resuming and not is_reserved(agent)
 
 
 def _has_suspect(agent: AgentRecord) -> bool:

@@ -44,6 +44,23 @@ def cpu_nanoseconds(pid: int) -> int:
     return total
 
 
+def used_bytes(pid: int) -> int:
+    """Bytes of memory and swap that only a process and its descendants use; 0 if it has ended.
+
+    Mapped files and shared memory do not count, such as objects that all workers of a host map.
+    """
+    return sum(map(_own_bytes, (pid, *_descendants(pid))))
+
+
+def _own_bytes(pid: int) -> int:
+    total = 0
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith((b"RssAnon:", b"VmSwap:")):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
 class HostFigures:
     """Measures the agent's process and its workers; CPU is the mean since the last measurement."""
 

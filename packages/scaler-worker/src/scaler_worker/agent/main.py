@@ -113,6 +113,7 @@ def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str)
         forking.shared.secret,
         config.preload or "",
         config.drain_timeout_seconds,
+        config.memory_limit_per_worker,
     )
 
 

@@ -64,6 +64,7 @@ class Agent:
             events.RecallTail: probes.recall_tail,
             events.ReadRun: probes.read_run,
             events.ReadCpu: probes.read_cpu,
+            events.ReadMemory: probes.read_memory,
             events.KillWorker: supervisor.kill,
             events.EndWorker: supervisor.end_worker,
             Log: self._log,

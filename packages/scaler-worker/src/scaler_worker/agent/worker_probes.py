@@ -19,7 +19,7 @@ REVOCATION_SECONDS: Final = 0.002
 
 
 class WorkerProbes:
-    """Answers RecallTail, ReadRun and ReadCpu.
+    """Answers RecallTail, ReadRun, ReadCpu and ReadMemory.
 
     The current run is read first, then the pipe: if the run has ended since, the core gets its result first.
     """
@@ -55,6 +55,15 @@ class WorkerProbes:
         used = host.cpu_nanoseconds(self._processes.channels[effect.worker].pid)
         self._answer(effect.worker, events.CpuRead(used))
 
-    def _answer(self, number: int, event: events.TailRecalled | events.RunRead | events.CpuRead) -> None:
+    def read_memory(self, effect: events.ReadMemory) -> None:
+        """Read the memory that a worker and its descendants use."""
+        number = effect.worker
+        run = self._processes.current_run(number)
+        self._reader.take_results(number)
+        self._answer(number, events.MemoryUsed(host.used_bytes(self._processes.channels[number].pid), run))
+
+    def _answer(
+        self, number: int, event: events.TailRecalled | events.RunRead | events.CpuRead | events.MemoryUsed
+    ) -> None:
         self._core.handle(number, event, time.monotonic())
         self._turns.soon()

@@ -36,6 +36,8 @@ NESTING_MODULES: Final = ("scaler_client.api.client", "scaler_client.runtime.con
 FORKED: Final = 1
 ENDED: Final = 2
 NOT_FORKED: Final = 3
+OOM_SCORE: Final = 500
+"""Of workers; 0 is what other processes have, 1000 the most."""
 
 
 class Template:
@@ -88,6 +90,7 @@ class Template:
         self._requests.close()
         for descriptor in self._wake:
             os.close(descriptor)
+        _offer_to_be_killed()
         ends = WorkerDescriptors(*descriptors)
         run_worker(ends, self._lifeline, self._shared, number, name, self._config)
 
@@ -104,6 +107,12 @@ class Template:
 
     def _report(self, kind: int, number: int, pid: int, status: int, memory: int) -> None:
         self._requests.send(REPORT.pack(kind, number, pid, status, memory))
+
+
+def _offer_to_be_killed() -> None:
+    """When the host runs out of memory, have the kernel kill workers before agents and other services: proc(5)."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(OOM_SCORE))
 
 
 def run_template(

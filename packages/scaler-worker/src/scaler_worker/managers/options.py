@@ -51,6 +51,7 @@ class ManagerOptions(ServiceOptions):
     death_timeout_seconds: float
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
+    memory_limit_per_worker: int
     preload: str | None
 
     def __post_init__(self) -> None:
@@ -124,6 +125,7 @@ _SAME_AS_CLUSTER: Final = (
     "death_timeout_seconds",
     "garbage_collect_interval_seconds",
     "trim_memory_threshold_bytes",
+    "memory_limit_per_worker",
     "logging_level",
     "log_format",
     "event_loop",
@@ -175,6 +177,7 @@ MANAGER_OPTIONS: Final[Sequence[Option]] = (
             "death_timeout_seconds",
             "garbage_collect_interval_seconds",
             "trim_memory_threshold_bytes",
+            "memory_limit_per_worker",
             "preload",
         )
     ),

@@ -69,6 +69,7 @@ from scaler_worker.agent.core.events import AgentEffect
 from scaler_worker.agent.core.failed_effects import FailedEffects
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.in_flight import InFlight
+from scaler_worker.agent.core.memory_limit import MemoryLimit
 from scaler_worker.agent.core.nesting import Nesting
 from scaler_worker.agent.core.records import AgentConfig, Entry, WorkerRecord, run_ids
 from scaler_worker.agent.core.result_buffer import ResultBuffer
@@ -87,6 +88,7 @@ class AgentCore:
         self.in_flight = InFlight(self.workers, self.functions, self._results)
         self._deaths = Deaths(self.workers, self.in_flight, config.host, config.secret)
         self._nesting = Nesting(self.workers, self.in_flight)
+        self._memory = MemoryLimit(self.workers, self.in_flight, config.memory_limit_per_worker, config.host)
         self._failed = FailedEffects(self.workers, self.in_flight)
         self._draining = Draining(self.workers, self.in_flight, self.functions, config.drain_timeout_seconds)
         self._retention = config.object_retention_seconds
@@ -139,6 +141,7 @@ class AgentCore:
             events.TailRecalled: in_flight.tail_recalled,
             events.RunRead: in_flight.run_read,
             events.CpuRead: nesting.cpu_read,
+            events.MemoryUsed: self._memory.measured,
             Submit: nesting.submitted,
             Blocked: nesting.blocked_reported,
             Release: nesting.pass_on,
@@ -162,13 +165,7 @@ class AgentCore:
     def settle(self, now: float) -> list[AgentEffect]:
         """Make every pending decision once; returns the effects in order."""
         in_flight = self.in_flight
-        if now >= in_flight.check_at:
-            in_flight.check_times(now)
-        if now >= self._nesting.probe_at:
-            self._nesting.probe_parents(now)
-        if now >= self._rotate_at:
-            self._rotate_at = now + self._retention
-            in_flight.kept.rotate()
+        self._do_what_is_due(now)
         if in_flight.waiting:
             in_flight.assign(now)
         elif self.workers.idle and self.workers.running:
@@ -189,11 +186,23 @@ class AgentCore:
         self._effects.clear()
         return effects
 
+    def _do_what_is_due(self, now: float) -> None:
+        if now >= self.in_flight.check_at:
+            self.in_flight.check_times(now)
+        if now >= self._nesting.probe_at:
+            self._nesting.probe_parents(now)
+        if now >= self._memory.due():
+            self._memory.settle(now)
+        if now >= self._rotate_at:
+            self._rotate_at = now + self._retention
+            self.in_flight.kept.rotate()
+
     def due(self) -> float:
         """The time of the next `settle` if no event arrives before."""
         return min(
             self.in_flight.check_at,
             self._nesting.probe_at,
+            self._memory.due(),
             self._rotate_at,
             self.workers.due(),
             self._failed.due,
@@ -228,7 +237,7 @@ class AgentCore:
 
     def take_status(self, stats: HostStats) -> AgentStatus:
         """The status to report to the scheduler; its deaths are those since the last call."""
-        status = agent_status(self.workers, len(self.in_flight.waiting), stats)
+        status = agent_status(self.workers, len(self.in_flight.waiting), stats, self._memory.lone_task_bytes)
         self.workers.deaths.clear()
         return status
 

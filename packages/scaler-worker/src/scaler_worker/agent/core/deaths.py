@@ -37,7 +37,7 @@ class Deaths:
             if run in worker.withdrawn:
                 continue
             if killed and run == worker.kill_target and worker.kill_reason:
-                self._in_flight.fail(run, task, Status.FAILED, worker.kill_reason)
+                self._in_flight.fail(run, task, worker.kill_status, worker.kill_reason)
             elif run == charged:
                 self._in_flight.fail(run, task, Status.LOST, describe(self._death(worker, entry, event)))
             else:

@@ -58,6 +58,14 @@ class CpuRead:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryUsed:
+    """The answer to ReadMemory: bytes that a worker and its descendants use, and the worker's current run."""
+
+    bytes: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRead:
     """Whether the host is nearly out of memory; sent with each heartbeat."""
 
@@ -145,6 +153,13 @@ class ReadCpu:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadMemory:
+    """Read a worker's memory after handling its replies; answered by MemoryUsed at once."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class KillWorker:
     """Kill a worker and its process group."""
 
@@ -171,7 +186,7 @@ class EndAgent:
     reasons: tuple[str, ...]
 
 
-WorkerEffect = StartWorker | Define | SendTasks | RecallTail | ReadRun | ReadCpu | KillWorker | EndWorker
+WorkerEffect = StartWorker | Define | SendTasks | RecallTail | ReadRun | ReadCpu | ReadMemory | KillWorker | EndWorker
 AgentEffect = SendToScheduler | Relay | WorkerEffect | Log | ResizeDone | EndAgent
 
 

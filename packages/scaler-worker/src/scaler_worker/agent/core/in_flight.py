@@ -338,12 +338,15 @@ class InFlight:
             worker.kill_target, worker.kill_reason = run, describe(error)
             self.effects.append(events.RecallTail(worker.number))
 
-    def kill(self, worker: WorkerRecord, run: int | None, kill_reason: bytes, now: float) -> None:
-        """Kill a worker to stop one of its runs."""
+    def kill(
+        self, worker: WorkerRecord, run: int | None, kill_reason: bytes, now: float, *, status: int = Status.FAILED
+    ) -> None:
+        """Kill a worker to stop one of its runs, which ends with this status and `kill_reason` as its payload."""
         if run is not None and (entry := worker.next_entry()):
             text = f"{worker.name} (process {worker.pid}) is killed to stop task {entry[1]:x}"
             self.effects.append(Log(logging.INFO, text))
-        worker.kill_target, worker.kill_reason, worker.state = run, kill_reason, WorkerState.STOPPING
+        worker.kill_target, worker.kill_reason, worker.kill_status = run, kill_reason, status
+        worker.state = WorkerState.STOPPING
         self._workers.reindex(worker, now)
         self.effects.append(events.KillWorker(worker.number))
 

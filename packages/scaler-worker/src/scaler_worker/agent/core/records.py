@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scaler_protocol.messages import Group, WorkerState
+from scaler_protocol.messages import Group, Status, WorkerState
 from scaler_worker.ipc.frames import FOLLOWS, FUNCTIONS_LIMIT
 
 NO_RUN: Final = int.from_bytes(b"no run", "little")
@@ -38,6 +38,8 @@ class AgentConfig:
     """The preload of workers, for error messages."""
     drain_timeout_seconds: float = 25.0
     """How long the agent may drain before it exits."""
+    memory_limit_per_worker: int = 0
+    """Bytes that the task of one worker may use; 0 is no limit."""
 
 
 class FunctionKind:
@@ -125,6 +127,7 @@ class WorkerRecord:
         "idle_since",
         "inferred_blocked",
         "kill_reason",
+        "kill_status",
         "kill_target",
         "last_run",
         "name",
@@ -162,7 +165,9 @@ class WorkerRecord:
         self.kill_target: int | None = None
         """The run to stop by killing this worker."""
         self.kill_reason: bytes = b""
-        """The FAILED payload of that run; empty if its end is already reported."""
+        """The payload of that run's outcome; empty if its end is already reported."""
+        self.kill_status: int = Status.FAILED
+        """The status of that run's outcome."""
         self.idle_since = 0.0
         self.children: set[int] = set()
         """Unfinished tasks that the current run has submitted."""

@@ -20,7 +20,7 @@ class HostStats:
     worker_rsses: Mapping[int, int]
 
 
-def agent_status(workers: Workers, queued: int, stats: HostStats) -> AgentStatus:
+def agent_status(workers: Workers, queued: int, stats: HostStats, lone_task_bytes: int) -> AgentStatus:
     """The status of an agent with `queued` waiting runs; workers that are not ready yet are left out."""
     alive = [worker for worker in workers if worker.pid]
     entries = [worker.next_entry() for worker in alive]
@@ -37,4 +37,5 @@ def agent_status(workers: Workers, queued: int, stats: HostStats) -> AgentStatus
         rsses=[stats.worker_rsses.get(worker.pid, 0) for worker in alive],
         queues=[max(0, len(worker.entries()) - 1) for worker in alive],
         deaths=list(workers.deaths),
+        lone_task_bytes=lone_task_bytes,
     )
