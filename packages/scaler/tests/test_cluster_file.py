@@ -42,6 +42,12 @@ def test_services_start_in_order_and_are_told_of_each_other(file: Path) -> None:
     assert page[2] == "tcp://127.0.0.1:2347"
 
 
+def test_tables_of_programs_that_are_not_started_may_stand_beside_the_others(file: Path) -> None:
+    adapter, symphony = "[native_worker_adapter]\nport = 8080\n", '[symphony_cluster]\nservice_name = "S"\n'
+    file.write_text(SCHEDULER + adapter + symphony, encoding="utf-8")
+    assert [service.name for service in read_cluster(file).services] == ["scheduler"]
+
+
 def test_what_a_table_says_itself_wins(file: Path) -> None:
     file.write_text(
         SCHEDULER + 'object-storage-address = "tcp://h:1"\n' + MANAGER.format(id="a") + 'address = "tcp://h:2"\n',
@@ -59,6 +65,9 @@ def test_what_a_table_says_itself_wins(file: Path) -> None:
         ("[shceduler]\n", r"unknown table \[shceduler\]; did you mean \[scheduler\]"),
         (SCHEDULER + "protcted = true\n", r"\[scheduler\]: unknown key protcted; did you mean protected"),
         (SCHEDULER + "[gui]\nprot = 1\n", r"\[gui\]: unknown key prot; did you mean port"),
+        (SCHEDULER + "[native_worker_adapter]\nprot = 1\n", r"unknown key prot; did you mean port"),
+        (SCHEDULER + '[symphony_cluster]\nservice_nam = "S"\n', r"unknown key service_nam"),
+        (SCHEDULER + "[gui]\nport = 2346\n", r"\[gui\] and the object storage of \[scheduler\] have the same port"),
         ("[scheduler]\n", "missing ADDRESS"),
         ('[scheduler]\naddress = "tcp://127.0.0.1:0"\n', "port 0 is for tests"),
         (SCHEDULER + '[[worker_manager]]\nworker_manager_id = "a"\n', "say which kind"),

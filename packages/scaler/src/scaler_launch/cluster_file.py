@@ -25,7 +25,10 @@ else:
 
 STARTED: Final = ("object_storage_server", "scheduler", "cluster", "worker_manager", "gui")
 """The tables whose programs are started, in this order."""
-KNOWN: Final = (*STARTED, "native_worker_adapter", "top", "why")
+KNOWN: Final = (*STARTED, "native_worker_adapter", "symphony_cluster", "top", "why")
+
+ANY: Final = Address("127.0.0.1", 1)
+"""Stands for the address that a program which is not started may be given later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class _Reader:
             "cluster": self._read_workers,
             "worker_manager": self._read_managers,
             "gui": self._read_page,
+            "native_worker_adapter": self._check_adapter,
+            "symphony_cluster": self._check_symphony,
             "top": self._check_top,
             "why": self._check_why,
         }
@@ -128,6 +133,8 @@ class _Reader:
             raise UsageError(f"{self._path} [scheduler]: port 0 is for tests; name a port that the others can be told")
         self._scheduler = _from_here(options.address)
         self._claim("[scheduler]", options.address)
+        if options.object_storage_address is None:
+            self._claim("the object storage of [scheduler]", options.address.beside(1))
         self._claim("the monitor of [scheduler]", options.monitor_address or options.address.beside(2))
         self._monitor = _from_here(options.monitor_address or options.address.beside(2))
         self._add("scheduler", "scaler_scheduler", words, reports_ready=True)
@@ -177,6 +184,16 @@ class _Reader:
         self._claim("[gui]", Address(options.host, options.port))
         self._add("web page", "scaler_ui.web.app", words)
 
+    def _check_adapter(self) -> None:
+        from scaler_worker.managers.adapter_server import command
+
+        self._parse(command(), self._scheduler_word(self._tables["native_worker_adapter"], ANY))
+
+    def _check_symphony(self) -> None:
+        from scaler_worker.symphony.proxy_options import CLUSTER
+
+        self._parse(CLUSTER, self._scheduler_word(self._tables["symphony_cluster"], ANY))
+
     def _check_top(self) -> None:
         from scaler_ui.terminal.top import COMMAND
 
@@ -185,7 +202,7 @@ class _Reader:
     def _check_why(self) -> None:
         from scaler_ui.terminal.why import COMMAND
 
-        self._parse(COMMAND, [str(self._monitor or Address("127.0.0.1", 1)), "1"])
+        self._parse(COMMAND, [str(self._monitor or ANY), "1"])
 
     def _claim(self, who: str, address: Address) -> None:
         """Raise UsageError if another service of this file listens to the same port."""
@@ -210,9 +227,10 @@ class _Reader:
         table = self._tables[section]
         return isinstance(table, dict) and any(_value(table, key) is not None for key in keys)
 
-    def _scheduler_word(self, table: Mapping[str, object]) -> list[str]:
+    def _scheduler_word(self, table: Mapping[str, object], otherwise: Address | None = None) -> list[str]:
         known = any(_value(table, key) is not None for key in ("address", "scheduler_address"))
-        return [] if known or self._scheduler is None else [str(self._scheduler)]
+        scheduler = self._scheduler or otherwise
+        return [] if known or scheduler is None else [str(scheduler)]
 
     def _add(
         self,
