@@ -78,6 +78,15 @@ def test_the_worked_example(following: ScalingPolicy, live: int, startup: float,
     assert asked(following, [work(15, 90)], [fleet]) == [wanted]
 
 
+def test_draining_workers_that_leave_no_place_are_a_reason(following: ScalingPolicy) -> None:
+    (target,) = decide(following, [work(15, 90)], [manager("native", cpu(draining=4), maximum=4)])
+    assert target.workers == (0,) and target.reason.endswith(
+        "0 workers; it may not have more beside 4 draining workers"
+    )
+    (target,) = decide(following, [work(15, 90)], [manager("native", cpu(draining=4), maximum=100)])
+    assert "may not have more" not in target.reason
+
+
 def test_unmeasured_tasks_get_a_worker_each(following: ScalingPolicy) -> None:
     assert asked(following, [work(15)], [manager(maximum=10)]) == [10]
     assert asked(following, [work(3)], [manager("other", maximum=10)]) == [3]

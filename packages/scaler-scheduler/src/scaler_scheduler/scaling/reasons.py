@@ -14,12 +14,15 @@ def notes(snapshot: CapacitySnapshot, budget: ManagerBudget, workers: int, surpl
     """What explains a target of so many workers, of which `surplus` are not needed now."""
     manager = budget.manager
     smallest = min((offer.unit_size for offer in manager.offers), default=1)
+    draining = sum(offer.draining for offer in manager.offers)
     if surplus > 0:
         yield f"{surplus:,} not needed now, kept until the cool-down ends"
     if smallest > budget.limit:
         yield f"at most {counted(budget.limit, 'worker')} are allowed, which is less than one unit of {smallest}"
     elif workers + smallest > budget.limit:
         yield "it may not have more"
+    elif workers + draining + smallest > budget.limit:
+        yield f"it may not have more beside {counted(draining, 'draining worker')}"
     if budget.reserved:
         yield f"{counted(budget.reserved, 'worker')} less, to make place for tasks that only another unit can run"
     for other in snapshot.managers:
