@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler_protocol.errors import InvalidFieldError, MalformedMessageError
-from scaler_protocol.serializer import Serializer, join_parts, split_parts
+from scaler_protocol.serializer import Serializer, checked_callable, checked_serialize, join_parts, split_parts
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=6)
 
@@ -67,3 +68,31 @@ def test_a_serializer_has_both_methods() -> None:
 
     with pytest.raises(TypeError, match="deserialize"):
         Half()  # type: ignore[abstract]
+
+
+class Returning(Serializer):
+    """Returns what it is given."""
+
+    @staticmethod
+    def serialize(obj: Any) -> Any:
+        return obj
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        return payload
+
+
+@pytest.mark.parametrize("serializer", [Returning, Returning()])
+def test_a_serializer_that_returns_no_bytes_is_named(serializer: Any) -> None:
+    dump = checked_serialize(serializer)
+    assert [dump(written) for written in (b"a", bytearray(b"a"), memoryview(b"a"))] == [b"a"] * 3
+    for written, kind in ((None, "NoneType"), ("a", "str"), ([1], "list")):
+        with pytest.raises(TypeError, match=rf"^Returning\.serialize returned {kind}, expected bytes$"):
+            dump(written)
+
+
+@pytest.mark.parametrize("serializer", [Returning, Returning()])
+def test_a_serializer_that_makes_no_function_is_named(serializer: Any) -> None:
+    assert checked_callable(serializer, abs) is abs
+    with pytest.raises(TypeError, match=r"^Returning\.deserialize returned str for a function, expected a callable$"):
+        checked_callable(serializer, "abs")

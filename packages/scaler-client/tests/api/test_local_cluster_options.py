@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from scaler_client.api.local_cluster import SchedulerClusterCombo
 from scaler_client.api.local_cluster_options import LocalClusterConfig
+from scaler_protocol.errors import AddressError
 from scaler_scheduler.service.options import COMMAND as SCHEDULER
 from scaler_worker.config import COMMAND as CLUSTER
 
@@ -70,6 +71,36 @@ ODD: list[Any] = [
 ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(), max_size=5), st.sampled_from(ODD)
 )
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"address": "tcp://8.8.8.8:2345"}, "address is 'tcp://8.8.8.8:2345', which other hosts can reach"),
+        ({"address": "tcp://0.0.0.0:2345"}, "address is 'tcp://0.0.0.0:2345', which other hosts can reach"),
+        ({"address": ADDRESS, "object_storage_address": ADDRESS}, "object_storage_address is .*, which is also addr"),
+        *(
+            ({"object_storage_address": ADDRESS, name: value}, f"{name} is for the server at object_storage_address")
+            for name, value in (
+                ("memory_limit", 2**30), ("segment_directory", "s"), ("spill_directory", "s"), ("spill_limit", 1)
+            )
+        ),
+        ({"spill_limit": 5}, "spill_limit is 5, but there is no spill_directory"),
+        ({"logging_config_file": "/no/such/file"}, "logging_config_file is '/no/such/file', and there is no such file"),
+        ({"logging_config_file": "/"}, "logging_config_file is '/', and there is no such file"),
+    ],
+)  # fmt: skip
+def test_what_the_scheduler_would_refuse_is_refused_by_the_caller(given: dict[str, Any], wanted: str) -> None:
+    kind = AddressError if "other hosts" in wanted else ValueError
+    with pytest.raises(kind, match=f"^{wanted}"):
+        LocalClusterConfig.of({**DEFAULTS, **given})
+
+
+def test_an_event_loop_that_is_not_installed_is_refused_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert LocalClusterConfig.of({**DEFAULTS, "event_loop": "builtin"}).event_loop == "builtin"
+    with pytest.raises(ValueError, match="event_loop is 'uvloop', which is not installed: pip install"):
+        LocalClusterConfig.of({**DEFAULTS, "event_loop": "uvloop"})
 
 
 @settings(max_examples=1500, deadline=None, derandomize=True)

@@ -375,3 +375,25 @@ def test_the_name_of_a_function_fits_into_messages(name: str) -> None:
     function.__qualname__ = name
     told = name_of(function)
     assert not NAME.fault(told) and told.startswith(f"{__name__}:q")
+
+
+class OddSerializer(Serializer):
+    """Returns no bytes for numbers."""
+
+    @staticmethod
+    def serialize(obj: Any) -> Any:
+        return obj if isinstance(obj, int) else pickle.dumps(obj)
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        return pickle.loads(payload)
+
+
+def test_a_serializer_that_returns_no_bytes_is_named_with_the_argument() -> None:
+    writer = PartCalls(Nobody(), OddSerializer)
+    for write in (lambda: writer.write(("a", 5), {}), lambda: writer.write_rows([("a", 5)])):
+        with pytest.raises(TypeError, match=r"OddSerializer\.serialize returned int, expected bytes") as found:
+            write()
+        assert "argument 2" in found.value.__dict__["__notes__"][0]
+    with pytest.raises(TypeError, match=r"OddSerializer\.serialize returned int, expected bytes"):
+        writer.dump_object(5)

@@ -81,6 +81,7 @@ class FakeRuntime:
         self.channel = ScriptedChannel()
         self.connections = 0
         self.run = 77
+        """0 if no task runs."""
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self.session = new_session()
         self.scheduler = 2
@@ -89,7 +90,7 @@ class FakeRuntime:
         self.retired = ""
 
     def current(self) -> CurrentTask | None:
-        return CurrentTask(5, 2, "worker", self.run)
+        return CurrentTask(5, 2, "worker", self.run) if self.run else None
 
     def fetch(self, reference: bytes) -> bytes:
         return self.objects[reference]
@@ -210,6 +211,23 @@ def test_the_next_run_is_another_parent(runtime: FakeRuntime) -> None:
     client = Client()
     client.submit(math.sqrt, 1)
     assert sent(runtime, Submit).parent == 77
+    runtime.run = 78
+    client.submit(math.sqrt, 1)
+    assert sent(runtime, Submit).parent == 78
+
+
+def test_a_thread_that_a_task_left_behind_submits_nothing(runtime: FakeRuntime) -> None:
+    client = Client()
+    client.submit(math.sqrt, 1)
+    assert sent(runtime, Submit).parent == 77
+    runtime.run = 0
+    for submit in (
+        lambda: client.submit(math.sqrt, 1),
+        lambda: client.map(math.sqrt, [1]),
+        lambda: client.get({"a": (math.sqrt, 1)}, ["a"]),
+    ):
+        with pytest.raises(ClientQuitError, match=r"the task that this client belonged to has ended: let a task wait"):
+            submit()
     runtime.run = 78
     client.submit(math.sqrt, 1)
     assert sent(runtime, Submit).parent == 78

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scaler_protocol.errors import InvalidFieldError, MalformedMessageError
@@ -62,6 +62,33 @@ class Serializer(ABC):
         >>> Pickles.deserialize(Pickles.serialize([1, 2]))
         [1, 2]
         """
+
+
+def checked_serialize(serializer: Serializer | type[Serializer]) -> Callable[[Any], bytes]:
+    """The method `serialize`; raises TypeError naming it where it returns no bytes."""
+    serialize = serializer.serialize
+
+    def dump(obj: Any) -> bytes:
+        written: object = serialize(obj)
+        if isinstance(written, bytes):
+            return written
+        if isinstance(written, bytearray | memoryview):
+            return bytes(written)
+        raise TypeError(f"{_name_of(serializer)}.serialize returned {type(written).__qualname__}, expected bytes")
+
+    return dump
+
+
+def checked_callable(serializer: Serializer | type[Serializer], found: object) -> Callable[..., Any]:
+    """What `deserialize` returned for a function; raises TypeError naming the method if it cannot be called."""
+    if callable(found):
+        return found
+    name = _name_of(serializer)
+    raise TypeError(f"{name}.deserialize returned {type(found).__qualname__} for a function, expected a callable")
+
+
+def _name_of(serializer: Serializer | type[Serializer]) -> str:
+    return (serializer if isinstance(serializer, type) else type(serializer)).__qualname__
 
 
 def join_parts(names: Sequence[str], parts: Sequence[bytes]) -> bytes:

@@ -404,6 +404,37 @@ def test_calls_of_a_custom_serializer() -> None:
     assert isinstance(restore(bytes(payload)), DeserializeError)
 
 
+class Careless(Serializer):
+    """Makes text of everything."""
+
+    @staticmethod
+    def serialize(obj: Any) -> Any:
+        return repr(obj)
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        return payload.decode()
+
+
+def careless(name: str, body: bytes) -> Definition:
+    return Definition(1, b"f" * 16, name, body, Encoding.PARTS, False, b"s" * 16, cloudpickle.dumps(Careless))
+
+
+def test_a_serializer_that_returns_the_wrong_type_for_a_result_is_named() -> None:
+    status, payload = load_invoker(careless("builtins:len", b""), run_coroutine)(join_parts([""], [b"abc"]))
+    error = restore(bytes(payload))
+    assert status == Status.FAILED and isinstance(error, ResultNotSerializableError)
+    assert "Careless.serialize returned str, expected bytes" in str(error)
+
+
+def test_a_serializer_that_makes_no_function_is_named() -> None:
+    wanted = (
+        r"function odd could not be loaded: TypeError: Careless\.deserialize returned str for a function, expected a"
+    )
+    with pytest.raises(DeserializeError, match=wanted):
+        load_invoker(careless("odd", b"body"), run_coroutine)
+
+
 @pytest.mark.parametrize("value", [1, "x", None, (1, 2.0, b"x"), (), ([],), {"a": 1}, tuple(range(100))])
 def test_results(value: Any) -> None:
     assert pickles.load(bytes(dump_value(value))) == value

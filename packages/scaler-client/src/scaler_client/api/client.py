@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from scaler_client.runtime.io_thread import IoThread
 
 T = TypeVar("T")
+_TASK_ENDED = "the task that this client belonged to has ended: let a task wait for its threads that submit calls"
 
 
 class Client:
@@ -492,7 +493,9 @@ class Client:
             raise ClientQuitError
         if self._inside is not None:
             task = self._inside.current()
-            self._callees.parent = task._run if task is not None else 0
+            if task is None:
+                raise ClientQuitError(_TASK_ENDED)
+            self._callees.parent = task._run
         return self._callees.write(fn) if fresh else self._callees.find(fn)
 
     def _group(self, callee: Callee, options: TaskOptions) -> CallGroup:

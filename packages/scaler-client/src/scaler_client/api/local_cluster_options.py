@@ -5,6 +5,7 @@ Parameters are validated before any process is started.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import Any, Final
 
 from scaler_client.parameters import check, check_address, check_positive_seconds, flag, items
 from scaler_io.service.options import ALLOCATE_POLICY, EVENT_LOOP_KIND, LOGGING_LEVEL
+from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import capabilities, parse_capabilities
-from scaler_protocol.errors import CapabilityError
+from scaler_protocol.errors import AddressError, CapabilityError
 from scaler_protocol.limits import QUEUE_SIZE, SECONDS, SIZE
 from scaler_protocol.ranges import Text, Whole, shown
 
@@ -48,6 +50,8 @@ _CLUSTER_OPTIONS = (
     "event_loop",
 )
 """Parameters that are options of the same name."""
+_STORAGE_PARAMETERS = ("memory_limit", "segment_directory", "spill_directory", "spill_limit")
+"""Parameters of the object storage server that is started if no other is named."""
 _WITHOUT_EFFECT: dict[str, tuple[object, str]] = {
     "worker_io_threads": (1, "a process has one io thread"),
     "scheduler_io_threads": (1, "a process has one io thread"),
@@ -102,7 +106,23 @@ class LocalClusterConfig:
                 raise ValueError(f"{name}={shown(parameters[name])} has no effect any more: {reason}; leave it out")
         values = {name: parameters[name] for name in _CHECKS}
         given = (name for name, value in values.items() if name not in _OPTIONAL or value is not None)
-        return cls(**{**values, **{name: _CHECKS[name](name, values[name]) for name in given}})
+        config = cls(**{**values, **{name: _CHECKS[name](name, values[name]) for name in given}})
+        config._refuse_contradictions()
+        return config
+
+    def _refuse_contradictions(self) -> None:
+        """Raises ValueError for parameters that the scheduler would refuse together."""
+        if self.object_storage_address is not None:
+            if self.object_storage_address == self.address:
+                raise ValueError(
+                    f"object_storage_address is {self.object_storage_address}, which is also address: name another"
+                    " server, or leave it out to have one started"
+                )
+            for name in _STORAGE_PARAMETERS:
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} is for the server at object_storage_address: give it there")
+        if self.spill_limit is not None and self.spill_directory is None:
+            raise ValueError(f"spill_limit is {self.spill_limit}, but there is no spill_directory: give both, or none")
 
     def scheduler_options(self) -> list[str]:
         """The command line of `scaler_scheduler`, without its address."""
@@ -161,6 +181,17 @@ def _address(name: str, value: Any) -> str:
     return _text(name, value)
 
 
+def _own_address(name: str, value: Any) -> str:
+    """The address of the scheduler."""
+    text = _address(name, value)
+    if not Address.parse(text).is_local:
+        raise AddressError(
+            f"{name} is {shown(text)}, which other hosts can reach: a local cluster listens on loopback only; for"
+            " other hosts start scaler_scheduler and scaler_cluster"
+        )
+    return text
+
+
 def _text(name: str, value: Any) -> str:
     check(name, value, _WORDS)
     if "\0" in value:
@@ -171,6 +202,20 @@ def _text(name: str, value: Any) -> str:
 def _path(name: str, value: Any) -> str:
     """The absolute path, because services run in another directory."""
     return os.path.abspath(_text(name, os.fspath(value) if isinstance(value, os.PathLike) else value))
+
+
+def _file(name: str, value: Any) -> str:
+    path = _path(name, value)
+    if not os.path.isfile(path):
+        raise ValueError(f"{name} is {shown(value)}, and there is no such file")
+    return path
+
+
+def _event_loop(name: str, value: Any) -> str:
+    kind = _word(EVENT_LOOP_KIND)(name, value)
+    if kind != "builtin" and importlib.util.find_spec(kind) is None:
+        raise ValueError(f'{name} is {kind!r}, which is not installed: pip install "scaler[{kind}]"')
+    return kind
 
 
 def _log_paths(name: str, value: Any) -> list[str]:
@@ -203,7 +248,7 @@ def _capabilities(name: str, value: Any) -> str:
 
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "n_workers": _whole(WORKERS),
-    "address": _address,
+    "address": _own_address,
     "object_storage_address": _address,
     "monitor_address": _address,
     "per_worker_capabilities": _capabilities,
@@ -220,10 +265,10 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "per_worker_task_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "per_worker_queue_size": _whole(Whole(1, QUEUE_SIZE.most)),
     "protected": flag,
-    "event_loop": _word(EVENT_LOOP_KIND),
+    "event_loop": _event_loop,
     "logging_paths": _log_paths,
     "logging_level": _word(LOGGING_LEVEL),
-    "logging_config_file": _path,
+    "logging_config_file": _file,
     "allocate_policy": _word(ALLOCATE_POLICY),
     "preload": _text,
     "memory_limit": _whole(_BYTES),

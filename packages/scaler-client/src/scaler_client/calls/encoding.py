@@ -32,7 +32,7 @@ from scaler_protocol.ids import function_id
 from scaler_protocol.limits import NAME, shortened
 from scaler_protocol.messages import Encoding, Group
 from scaler_protocol.ranges import shown
-from scaler_protocol.serializer import Serializer, join_parts
+from scaler_protocol.serializer import Serializer, checked_serialize, join_parts
 
 PLAIN: Final = pickles.SCALARS | {str, bytes}
 """Types whose instances pickle writes like cloudpickle does, several times faster; subclasses excluded."""
@@ -170,7 +170,7 @@ class PartCalls:
     def __init__(self, owner: FutureOwner, serializer: Serializer | type[Serializer], store: Store = bytes) -> None:
         self.owner = owner
         self.load = serializer.deserialize
-        self.dump = self.dump_object = serializer.serialize
+        self.dump = self.dump_object = checked_serialize(serializer)
         body = store(DefaultSerializer.serialize(serializer))
         kind = serializer if isinstance(serializer, type) else type(serializer)
         self.serializer: FunctionBody | None = FunctionBody(

@@ -30,6 +30,7 @@ from scaler_protocol.errors import (
     describe,
 )
 from scaler_protocol.messages import Encoding, Status
+from scaler_protocol.serializer import checked_callable, checked_serialize
 from scaler_worker.ipc.frames import Definition
 
 PROTOCOL: Final = 5
@@ -162,12 +163,16 @@ def _load_with_parts(definition: Definition, classes: Classes) -> LoadedFunction
     except BaseException as error:
         raise DeserializeError(f"the serializer could not be loaded: {headline(error)}") from error
     deserialize, body = serializer.deserialize, bytes(definition.body)
-    function = load_named(definition.name) if not body else _load(definition, lambda _: deserialize(body))
+
+    def load(_: object) -> Callable[..., Any]:
+        return checked_callable(serializer, deserialize(body))
+
+    function = load_named(definition.name) if not body else _load(definition, load)
 
     def load_call(call: Buffer) -> tuple[Sequence[Any], Mapping[str, Any]]:
         return read_parts(bytes(call), deserialize)
 
-    return LoadedFunction(function, Encoding.PARTS, load_call, serializer.serialize, classes)
+    return LoadedFunction(function, Encoding.PARTS, load_call, checked_serialize(serializer), classes)
 
 
 def dump_value(value: Any) -> Payload:
@@ -181,8 +186,6 @@ def returned(value: Any, dump: Callable[[Any], Payload]) -> tuple[int, Payload]:
     """Status and payload of a task that has returned this value."""
     try:
         payload = dump(value)
-        if not isinstance(payload, Payload):
-            raise TypeError(f"the serializer gave a {type(payload).__name__}, not bytes")
     except BaseException as error:
         message = f"the task returned a {type(value).__qualname__}, which cannot be sent: {headline(error)}"
         return failed(ResultNotSerializableError(message))
