@@ -209,6 +209,8 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "manager_hosts": _NAMES,
         "manager_maximums": Column(Whole(-1, 2**31 - 1), ENTRIES),
         "manager_pauses": Column(SECONDS, ENTRIES),
+        "offer_managers": Column(UNIT, ENTRIES),
+        "offer_capabilities": Column(_FIGURES, ENTRIES),
     },
     "TaskEvents": {
         "group_functions": _NAMES,

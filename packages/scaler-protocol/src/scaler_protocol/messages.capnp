@@ -320,6 +320,9 @@ struct MonitorStatus {
   managerReasons @70 :List(Text);
   managerFailures @71 :List(Text);
   managerPauses @72 :List(Float64);
+  offerManagers @73 :List(Text);
+  offerCapabilities @74 :List(Text);
+  offerRuntimes @75 :List(Text);
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);

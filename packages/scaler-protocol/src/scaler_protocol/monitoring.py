@@ -58,6 +58,7 @@ class MonitorStatus:
             "managers", "manager_kinds", "manager_hosts", "manager_maximums", "manager_desired", "manager_joined",
             "manager_starting", "manager_draining", "manager_reasons", "manager_failures", "manager_pauses",
         ),
+        ("offer_managers", "offer_capabilities", "offer_runtimes"),
     )  # fmt: skip
 
     incarnation: int
@@ -133,6 +134,9 @@ class MonitorStatus:
     manager_reasons: Sequence[str] = ()
     manager_failures: Sequence[str] = ()
     manager_pauses: Sequence[float] = ()
+    offer_managers: Sequence[str] = ()
+    offer_capabilities: Sequence[str] = ()
+    offer_runtimes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,6 +219,7 @@ def test_monitors_see_managers(managed: SchedulerDriver, policy: Policy) -> None
     assert (status.managers, status.manager_desired, status.manager_joined) == (["grid"], [4], [2])
     assert (status.manager_starting, status.manager_failures, status.manager_pauses) == ([2], ["no quota"], [3.0])
     assert (status.agent_managers, status.agent_units, status.agent_draining) == (["grid"], ["u2"], [False])
+    assert (status.offer_managers, status.offer_capabilities, status.offer_runtimes) == (["grid"], [""], [""])
 
 
 def test_tasks_wait_for_a_python_that_a_manager_can_start(managed: SchedulerDriver, policy: Policy) -> None:

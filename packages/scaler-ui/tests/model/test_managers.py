@@ -58,6 +58,29 @@ def test_a_task_that_waits_for_a_unit_is_told_what_the_managers_do(publications:
     assert len(why(model, 2)) == 1, "there are workers for it"
 
 
+@pytest.mark.parametrize(
+    ("offers", "says"),
+    [
+        ([("gpu=1", "")], "worker manager grid starts 4 workers: 90 s of work"),
+        ([("", ""), ("gpu=2", "Python 3.11")], "worker manager grid starts 4 workers: 90 s of work"),
+        ([("fpga=1", "")], "worker manager grid starts no workers with gpu"),
+        ([("gpu=1", "Python 3.12")], "worker manager grid starts no workers with Python 3.11"),
+    ],
+)
+def test_managers_that_cannot_start_a_worker_for_a_task_are_told_apart(
+    offers: list[tuple[str, str]], says: str, publications: Publications
+) -> None:
+    columns = {name: getattr(STATUS, name) for name in STATUS.__slots__ if name.startswith("manager")}
+    columns["offer_managers"] = ["grid"] * len(offers)
+    columns["offer_capabilities"], columns["offer_runtimes"] = zip(*offers, strict=True)
+    model = publications.model_of(
+        replace(publications.status(), **columns),
+        publications.groups((9, "f", 7, 0, "gpu", "Python 3.11")),
+        publications.batch(TaskStep.WAITING, 9, 1),
+    )
+    assert why(model, 1)[1:] == [says]
+
+
 def test_screens_and_pages_show_them() -> None:
     model = MonitorModel()
     assert cluster_views.managers(model, PageRequest()).rows == []

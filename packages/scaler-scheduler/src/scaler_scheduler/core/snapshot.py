@@ -82,6 +82,7 @@ def monitor_status(
 
 
 def _managers(managers: Sequence[tuple[ManagerRecord, ManagerStatus]]) -> dict[str, Any]:
+    offers = [(manager, offered) for manager, _ in managers for offered in manager.worker_classes]
     return {
         "managers": [manager.id for manager, _ in managers],
         "manager_kinds": [status.kind for _, status in managers],
@@ -96,6 +97,9 @@ def _managers(managers: Sequence[tuple[ManagerRecord, ManagerStatus]]) -> dict[s
         "manager_reasons": [manager.reason for manager, _ in managers],
         "manager_failures": [status.failure for _, status in managers],
         "manager_pauses": [status.paused_seconds for _, status in managers],
+        "offer_managers": [manager.id for manager, _ in offers],
+        "offer_capabilities": [capability_text(offered.capabilities) for _, offered in offers],
+        "offer_runtimes": [describe_runtime(offered.runtime) if offered.runtime else "" for _, offered in offers],
     }
 
 

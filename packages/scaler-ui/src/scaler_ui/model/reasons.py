@@ -28,18 +28,32 @@ def why(model: MonitorModel, task: int) -> list[str]:
 
 
 def _why_waiting(model: MonitorModel, status: MonitorStatus, row: int) -> list[str]:
-    managers = [manager.standing for manager in manager_rows(status)]
-    if not sum(status.agent_workers):
-        return ["it waits: no worker is connected", *managers]
     group = model.group_of(row)
+    if not sum(status.agent_workers):
+        return ["it waits: no worker is connected", *_who_may_start(group, status)]
     lacks = lacking(group, status)
     if lacks:
-        return [f"it waits: no worker offers {', '.join(lacks)}", *managers]
+        return [f"it waits: no worker offers {', '.join(lacks)}", *_who_may_start(group, status)]
     behind = _behind(model, row, group)
     places = f"{sum(status.agent_workers):,} workers have {status.assigned:,} tasks"
     if not behind:
         return [f"it is next: {places}"]
     return [f"it waits behind {count:,} tasks of priority {priority}; {places}" for priority, count in behind]
+
+
+def _who_may_start(group: GroupInfo, status: MonitorStatus) -> list[str]:
+    """What each worker manager does about tasks of a group, or what its workers would lack for them."""
+    said = []
+    offers = list(zip(status.offer_managers, status.offer_capabilities, status.offer_runtimes, strict=True))
+    for manager in manager_rows(status):
+        # An offer without a runtime may have any: its manager does not know what the image of a machine holds.
+        gaps = [
+            lacks(group, offered, runtime or group.runtime) for id, offered, runtime in offers if id == manager.manager
+        ]
+        least = min(gaps, key=len, default=[])
+        lacks_text = f"worker manager {manager.manager} starts no workers with {', '.join(least)}"
+        said.append(lacks_text if least else manager.standing)
+    return said
 
 
 def lacking(group: GroupInfo, status: MonitorStatus) -> list[str]:
