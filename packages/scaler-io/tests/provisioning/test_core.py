@@ -355,6 +355,68 @@ def test_others_are_asked_while_it_is_unknown_which_units_there_are() -> None:
     assert (provider.status.paused_seconds, provider.status.failure) == (0, "") and len(provider.units) == 1
 
 
+class Blind(Provider):
+    """Cannot be listed while `fault` says why."""
+
+    fault = "the API is away"
+
+    def perform(self, effect: Any) -> None:
+        if isinstance(effect, ListUnits) and self.fault:
+            self.core.handle(UnitsListed(None, self.now, self.fault), self.now)
+        else:
+            super().perform(effect)
+
+
+def test_a_listing_that_fails_is_logged_once_and_forgotten_when_one_succeeds() -> None:
+    blind = Blind()
+    blind.settle()
+    blind.link()
+    blind.later(30.0)
+    assert sum("the API is away" in text for text in blind.logs) == 1
+    blind.fault = ""
+    blind.want(2)
+    blind.later(3.0)
+    blind.fault = "the API is away again"
+    blind.later(3.0)
+    assert blind.status is not None and blind.fault in blind.status.failure and blind.status.paused_seconds == 0
+    blind.fault = ""
+    blind.later(3.0)
+    assert blind.status.failure == ""
+
+
+def test_a_manager_that_has_never_listed_its_units_ends_with_the_reason() -> None:
+    blind = Blind()
+    blind.settle()
+    blind.handle(StopRequested())
+    blind.later(3.0)
+    assert blind.code == 1 and "the API is away" in blind.logs[-1] and "stay" in blind.logs[-1]
+
+
+def test_what_a_refused_start_has_started_all_the_same_is_stopped_at_the_end(provider: Provider) -> None:
+    provider.refusal = "no answer for 60 s"
+    provider.want(2)
+    provider.units = {"grid-a-1": UnitReport(UnitPhase.STARTING)}
+    provider.handle(StopRequested())
+    provider.later(2.0)
+    assert provider.stopped == [("grid-a-1", False)] and provider.code == 0
+
+
+def test_a_connected_unit_lives_whatever_a_listing_shows(provider: Provider) -> None:
+    provider.want(2)
+    provider.run_all()
+    provider.join_all()
+    units, provider.units = provider.units, {}
+    provider.later(60.0)
+    assert not provider.units, "it is not replaced"
+    provider.units = units
+    provider.later(400.0)
+    assert len(provider.units) == 1 and not provider.stopped
+    provider.units = {}
+    provider.want(2, **{"grid-a-1": UnitState.GONE})
+    provider.later(3.0)
+    assert list(provider.units) == ["grid-a-2"]
+
+
 def test_a_provider_may_list_what_it_accepted_late() -> None:
     provider = Provider(visible_seconds=30.0)
     provider.settle()

@@ -14,7 +14,7 @@ EARLY_SECONDS) pause starts for 1, 2, 4 … 60 s; a unit that joins later and do
 listing shows and that this manager does not know are adopted: they are those of its earlier life. Nothing is started
 before the first listing, and a manager whose first listing fails reports a pause until one succeeds, so that others are
 asked. A manager that ends reports a maximum of 0 for the same reason. One that the scheduler refuses stops the units
-that it has started itself, and ends.
+that it has started itself, and ends. A unit whose agent is connected lives, whatever a listing shows.
 
 Invariants (`check`): at most one start, one stop and one listing are under way; a unit that has joined is stopped only
 after it was drained and its time is over, when its agent has left, or when the manager ends.
@@ -132,6 +132,10 @@ class _Ending:
     at: float
     force_at: float
     give_up_at: float
+    has_old_listing: bool
+    """Whether a listing is under way that was begun before."""
+    has_looked: bool = False
+    """Whether a listing that was begun since has returned: a start that failed may have started units all the same."""
 
 
 @dataclass(slots=True)
@@ -152,6 +156,7 @@ class ManagerCore:
         self._desired: tuple[int, ...] | None = None
         self._is_linked = self._is_refused = False
         self._has_listed = False
+        self._listing_failure = ""
         self._busy = _Busy()
         self._list_at = now
         self._count = 0
@@ -288,18 +293,27 @@ class ManagerCore:
     def _listed(self, event: UnitsListed, now: float) -> None:
         self._busy.listing = False
         self._list_at = now + self._config.poll_seconds
+        if self._ending is not None:
+            if self._ending.has_old_listing:
+                self._list_at = now
+            self._ending.has_looked |= not self._ending.has_old_listing
+            self._ending.has_old_listing = False
         if event.units is None:
-            self._failure = f"units could not be listed: {event.failure}"
-            self._log(self._failure, logging.WARNING)
+            failure = f"units could not be listed: {event.failure}"
+            if failure != self._listing_failure:
+                self._log(failure, logging.WARNING)
+            self._listing_failure = failure
             return
+        if self._listing_failure:
+            self._log("units can be listed again")
+            self._listing_failure = ""
         for name, report in event.units.items():
             if name not in self._units and not report.phase.has_ended and not self._is_refused:
                 self._adopt(name, report, now)
         before = self._hindrance()
         for unit in list(self._units.values()):
             self._compare(unit, event.units.get(unit.name), event.asked_at, now)
-        if not self._has_listed:
-            self._has_listed, self._failure = True, ""
+        self._has_listed = True
         if (hindrance := self._hindrance()) and hindrance != before:
             self._log(hindrance, logging.WARNING)
 
@@ -311,7 +325,8 @@ class ManagerCore:
     def _compare(self, unit: _Unit, report: UnitReport | None, asked_at: float, now: float) -> None:
         """Compare a unit with a listing that was begun at `asked_at`."""
         if report is None:
-            if unit.accepted and unit.requested_at + self._config.visible_seconds < asked_at:
+            is_connected = unit.state in (_State.JOINED, _State.DRAINING) and unit.left_at == math.inf
+            if unit.accepted and not is_connected and unit.requested_at + self._config.visible_seconds < asked_at:
                 self._forget(unit, "it has ended", now)
         elif report.phase is UnitPhase.RECLAIMED:
             self._log(f"unit {unit.name} was reclaimed by its provider: {report.reason or 'no reason given'}")
@@ -438,17 +453,19 @@ class ManagerCore:
         if event.reason:
             self._log(event.reason, logging.ERROR if event.code else logging.INFO)
         force_at = now + self._config.drain_timeout_seconds + EXIT_SECONDS  # units hand objects over after draining
-        self._ending = _Ending(event.code, now, force_at, force_at + EXIT_SECONDS)
+        self._ending = _Ending(event.code, now, force_at, force_at + EXIT_SECONDS, self._busy.listing)
         self._list_at = now
 
     def _settle_ending(self, ending: _Ending, now: float) -> None:
-        """Stop all units; end when there are none, or when they cannot be stopped."""
-        is_known = self._has_listed or self._is_refused
-        if self._config.leave_units or (not self._units and is_known and not self._busy.starting):
+        """Stop all units; end when there are none, or when they cannot be stopped or found."""
+        knows_none = not self._units and not self._busy.starting and (ending.has_looked or self._is_refused)
+        if self._config.leave_units or (knows_none and (self._has_listed or self._is_refused)):
             self._out.append(EndManager(ending.code))
             return
-        if now >= ending.give_up_at:
-            self._log(f"units that could not be stopped: {', '.join(sorted(self._units))}", logging.ERROR)
+        if knows_none or now >= ending.give_up_at:
+            left = f"units that could not be stopped: {', '.join(sorted(self._units))}"
+            unknown = f"units of an earlier life, if there are any, stay: {self._listing_failure or 'no listing came'}"
+            self._log(left if self._units else unknown, logging.ERROR)
             self._out.append(EndManager(ending.code or 1))
             return
         force = now >= ending.force_at
@@ -486,7 +503,7 @@ class ManagerCore:
             tuple(starting),
             tuple(unit.name for unit in pending),
             tuple(unit.offer for unit in pending),
-            self._failure or self._hindrance(),
+            self._listing_failure or self._failure or self._hindrance(),
             self._pause(now),
             median(self._startups) if self._startups else 0.0,
         )
@@ -495,7 +512,7 @@ class ManagerCore:
         """How long nothing is started, in seconds."""
         if self._ending is not None:
             return 0.0
-        is_blind = not self._has_listed and bool(self._failure)
+        is_blind = not self._has_listed and bool(self._listing_failure)
         return max(0.0, self._paused_until - now, self._config.poll_seconds if is_blind else 0.0)
 
     def _enter(self, unit: _Unit, state: _State, now: float) -> None:
