@@ -22,6 +22,7 @@ from scaler_scheduler.service.webhook import (
     Webhooks,
     manager_of,
 )
+from support.waiting import wait_until
 
 INFO = "get_worker_adapter_info"
 
@@ -33,12 +34,16 @@ class ScriptedAdapter:
         self.script: list[tuple[int, object]] = []
         self.requests: list[dict[str, Any]] = []
         self.headers: list[str | None] = []
+        self.silence = threading.Lock()
+        """Nothing is answered while somebody holds it."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 outer.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 outer.headers.append(self.headers["Authorization"])
+                with outer.silence:
+                    pass
                 status, body = outer.script.pop(0) if outer.script else (200, {"status": "ok"})
                 if not status:  # no answer, or none of HTTP
                     self.wfile.write(str(body or "").encode())
@@ -159,6 +164,19 @@ def test_an_adapter_that_is_silent_is_given_up(adapter: ScriptedAdapter) -> None
         client.ask(INFO, seconds=0.5)
     assert fault.value.status == 0
     adapter.__init__()  # type: ignore[misc]
+
+
+def test_a_group_that_is_being_started_at_the_end_is_named(
+    adapter: ScriptedAdapter, caplog: pytest.LogCaptureFixture
+) -> None:
+    provisioner = units(adapter)
+    with adapter.silence:
+        starting = threading.Thread(target=provisioner.start, args=(("web-1",), 0))
+        starting.start()
+        wait_until(lambda: adapter.requests, "the request")
+        provisioner.end()
+    starting.join()
+    assert "worker groups that the adapter is starting may be left: web-1" in caplog.text
 
 
 def test_a_group_that_is_gone_is_stopped(adapter: ScriptedAdapter) -> None:

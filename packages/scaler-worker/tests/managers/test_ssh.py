@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scaler_io.provisioning.provisioner import ProvisionerError, UnitPhase, UnitReport
@@ -100,6 +102,29 @@ def test_a_setup_that_fails_is_told(tmp_path: Path) -> None:
     found: dict[str, UnitReport] = {}
     wait_until(lambda: found.update(read_list(sh(list_script(given, "a")))) or found["lab-1"] != RUNNING, "its end")
     assert found["lab-1"].reason == "its last lines: no module"
+
+
+def test_no_agent_is_left_whose_process_id_cannot_be_written(tmp_path: Path) -> None:
+    given = options(
+        "--remote-directory", str(tmp_path), "--worker-command", WAIT, "--setup", f"echo $$ >{tmp_path}/began"
+    )
+    (Path(given.remote_folder("a")) / "lab-1.new").mkdir(parents=True)
+    done = subprocess.run(
+        ["sh", "-s"], input=start_script(given, "a", ("lab-1",)), capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 1 and f"cannot write {given.remote_folder('a')}/lab-1.pid" in done.stderr
+    wait_until(lambda: not agents_of("lab-1"), "no agent")
+    assert sh(list_script(given, "a")) == ""
+
+
+def agents_of(unit: str) -> list[int]:
+    """Processes that have the name of this unit in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("SCALER_UNIT_ID") == unit and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 def test_what_start_files_of_a_shell_print_is_ignored() -> None:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from scaler_io.links.effects import Log
@@ -64,8 +64,6 @@ class WorkerManager:
         self._turns = TurnLoop(self)
         self._events: list[ManagerEvent] = []
         self._ended: asyncio.Future[int] = self._loop.create_future()
-        # One thread for each of start, stop and list, which may overlap.
-        self._threads = ThreadPoolExecutor(3, "scaler-provisioner")
         self._perform: dict[type[Any], Callable[[Any], None]] = {
             SendStatus: lambda effect: self._dialer.uplink.send(effect.status),
             Log: lambda effect: LOGGER.log(effect.level, "%s", effect.text),
@@ -157,8 +155,6 @@ class WorkerManager:
             self._dialer.flush(self._loop.time())
         self._unwatch()
         self._dialer.close()
-        # A call that hangs must not keep the program from ending.
-        self._threads.shutdown(wait=False, cancel_futures=True)
         self._provisioner.close()
 
     # --- the provisioner --------------------------------------------------------------------------------------------
@@ -200,4 +196,9 @@ class WorkerManager:
             except RuntimeError:  # the loop is closed: the manager has ended meanwhile
                 LOGGER.debug("too late: %s", event)
 
-        self._threads.submit(run)
+        # A daemon: a call that hangs must not keep the program from ending.
+        thread = threading.Thread(target=run, name="scaler-provisioner", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._add(failed(str(error)))

@@ -15,14 +15,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import OfferSpec, Provisioner, ProvisionerError, UnitPhase, UnitReport
+from scaler_io.service.daemon_threads import call_aside, call_each
 from scaler_io.service.manager import WorkerManager
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
@@ -146,6 +147,8 @@ class WebhookProvisioner(Provisioner):
         self._lock = threading.Lock()
         self._groups: dict[str, str] = {}
         """The group of each unit that may live."""
+        self._unanswered: set[str] = set()
+        """Units whose start the adapter has not answered yet."""
         self._starts = 0
         """How often a start has begun or ended: an odd number while one is under way."""
 
@@ -153,8 +156,7 @@ class WebhookProvisioner(Provisioner):
         """Ask for a group for each unit."""
         self._starts += 1
         try:
-            with ThreadPoolExecutor(THREADS, "scaler-webhook") as threads:
-                calls = {unit: threads.submit(self._start, unit) for unit in units}
+            calls = call_each(self._start, units, THREADS, "scaler-webhook")
         finally:
             self._starts += 1
         accepted = [unit for unit, call in calls.items() if call.exception() is None]
@@ -204,7 +206,9 @@ class WebhookProvisioner(Provisioner):
     def end(self) -> None:
         """Have all groups shut down, without waiting for long and without a second attempt: the scheduler ends."""
         with self._lock:
-            groups = list(self._groups.values())
+            groups, unanswered = list(self._groups.values()), sorted(self._unanswered)
+        if unanswered:
+            LOGGER.warning("worker groups that the adapter is starting may be left: %s", ", ".join(unanswered))
         for group in groups:
             try:
                 self._shut_down(group, force=False, attempts=False, seconds=END_SECONDS)
@@ -215,11 +219,17 @@ class WebhookProvisioner(Provisioner):
 
     def _start(self, unit: str) -> None:
         environment = {"SCALER_WORKER_MANAGER_ID": self._manager, "SCALER_UNIT_ID": unit}
-        answer = self._adapter.ask(
-            "start_worker_group", worker_group_id=unit, metadata={"request_id": unit, "environment": environment}
-        )
         with self._lock:
-            self._groups[unit] = str(answer.get("worker_group_id") or unit)
+            self._unanswered.add(unit)
+        try:
+            answer = self._adapter.ask(
+                "start_worker_group", worker_group_id=unit, metadata={"request_id": unit, "environment": environment}
+            )
+            with self._lock:
+                self._groups[unit] = str(answer.get("worker_group_id") or unit)
+        finally:
+            with self._lock:
+                self._unanswered.discard(unit)
 
     def _shut_down(self, group: str, *, force: bool, **how: Any) -> None:
         metadata = {"request_id": f"{group}-shutdown-{int(force)}", "force": force}
@@ -247,8 +257,7 @@ class Webhooks:
         for task in self._tasks:
             task.cancel()
         if self._provisioners:
-            with ThreadPoolExecutor(len(self._provisioners)) as threads:
-                list(threads.map(WebhookProvisioner.end, self._provisioners))
+            call_each(WebhookProvisioner.end, self._provisioners, len(self._provisioners), "scaler-webhook")
 
     async def _follow(self, adapter: AdapterClient) -> None:
         try:
@@ -276,7 +285,8 @@ class Webhooks:
         pause = FIRST_RETRY_SECONDS
         while True:
             try:
-                return AdapterInfo.of(await asyncio.to_thread(adapter.ask, "get_worker_adapter_info", attempts=False))
+                ask = partial(adapter.ask, "get_worker_adapter_info", attempts=False)
+                return AdapterInfo.of(await call_aside(ask, "scaler-webhook"))
             except AdapterFault as fault:
                 if fault.status in (400, 404):  # it does not know the action
                     return AdapterInfo()

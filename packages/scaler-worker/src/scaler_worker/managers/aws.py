@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import ProvisionerError
+from scaler_io.service.daemon_threads import call_each
 from scaler_io.service.options import Option, whole_number
 from scaler_worker.managers.options import ManagerOptions
 
@@ -132,8 +132,7 @@ def for_each(call: Callable[[str], object], units: Sequence[str]) -> Sequence[st
 
     Every unit is tried. If a call fails, ProvisionerError holds the first reason and the units whose calls have worked.
     """
-    with ThreadPoolExecutor(THREADS, "scaler-aws") as threads:
-        calls = {unit: threads.submit(call, unit) for unit in units}
+    calls = call_each(call, units, THREADS, "scaler-aws")
     errors = [error for future in calls.values() if (error := future.exception())]
     if errors:
         done = [unit for unit, future in calls.items() if future.exception() is None]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +19,8 @@ PROGRAM_SECONDS: Final = 60.0
 """How long a program may take to answer."""
 _SHOWN: Final = 500
 """Characters of an error that are shown."""
+_running: Final[set[subprocess.Popen[str]]] = set()
+"""The programs that are under way, in any thread."""
 
 WORKER_COMMAND: Final = Option(
     ("--worker-command",),
@@ -42,20 +47,38 @@ def shell_words(text: str) -> tuple[str, ...]:
 def run_program(words: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
     """Run a program with `text` as its input; raises ProvisionerError if it is missing or does not answer in time."""
     try:
-        return subprocess.run(
+        process = subprocess.Popen(
             words,
-            input=text,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            timeout=PROGRAM_SECONDS,
             start_new_session=True,  # Ctrl-C in a terminal is for the manager
-            check=False,
         )
     except FileNotFoundError:
         raise ProvisionerError(f"{words[0]} is not installed on this host, or not in PATH") from None
-    except subprocess.TimeoutExpired:
-        raise ProvisionerError(f"{words[0]} has not answered for {PROGRAM_SECONDS:g} s") from None
+    with process:
+        _running.add(process)
+        try:
+            output, errors = process.communicate(text, timeout=PROGRAM_SECONDS)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise ProvisionerError(f"{words[0]} has not answered for {PROGRAM_SECONDS:g} s") from None
+        finally:
+            _running.discard(process)
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
+def end_programs() -> None:
+    """Kill the programs that are under way, with what they have started."""
+    for process in list(_running):
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def output_of(words: Sequence[str], text: str = "") -> str:

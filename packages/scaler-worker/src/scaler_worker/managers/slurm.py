@@ -25,6 +25,7 @@ from scaler_worker.managers.options import ManagerOptions, manager_command
 from scaler_worker.managers.programs import (
     SETUP,
     WORKER_COMMAND,
+    end_programs,
     failure_of,
     output_of,
     run_program,
@@ -367,7 +368,8 @@ class SlurmProvisioner(Provisioner):
         return f"Slurm job {task.job}: {task.state}; last lines of {path}: {said or 'none'}"
 
     def close(self) -> None:
-        """Nothing is held."""
+        """End commands that are under way."""
+        end_programs()
 
 
 def _cancel(jobs: Sequence[str], *how: str) -> None:

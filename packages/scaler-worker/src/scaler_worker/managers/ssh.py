@@ -12,18 +12,19 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
+from scaler_io.service.daemon_threads import call_each
 from scaler_io.service.options import Option, UsageError, comma_list, one_line, positive_seconds, whole_number
 from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import ManagerOptions, manager_command
 from scaler_worker.managers.programs import (
     SETUP,
     WORKER_COMMAND,
+    end_programs,
     failure_of,
     run_program,
     shell_words,
@@ -170,8 +171,9 @@ def start_script(options: SshOptions, host: str, units: Iterable[str]) -> str:
             options.setup,
             worker_line(options, f"setsid {options.worker_command}"),
             f") </dev/null >{path}.log 2>&1 &",
-            f'echo "$! $(stamp $! | cut -d " " -f 2)" >{path}.new',
-            f"mv {path}.new {path}.pid",
+            # An agent without this file would be found by nobody.
+            f'{{ echo "$! $(stamp $! | cut -d " " -f 2)" >{path}.new && mv {path}.new {path}.pid; }} ||',
+            f"{{ kill -KILL $!; echo cannot write {path}.pid >&2; rm -f {path}.new; exit 1; }}",
             "fi",
         ]
     return "\n".join((*lines, ""))
@@ -232,7 +234,7 @@ class SshProvisioner(Provisioner):
         self._options = options
         self._lock = threading.Lock()
         self._hosts = {host.name: _HostState(host.name, host.room) for host in hosts}
-        self._logins = ThreadPoolExecutor(LOGINS, "scaler-ssh")
+        self._logins = threading.BoundedSemaphore(LOGINS)
 
     def start(self, units: Sequence[str], offer: int) -> Sequence[str]:
         """Start units where there is room, the emptiest hosts first; what a host refuses is started on another."""
@@ -322,11 +324,13 @@ class SshProvisioner(Provisioner):
 
         def login(host: str) -> None:
             try:
-                answered(host, self._login(host, script(host, plan[host])))
+                with self._logins:
+                    answered(host, self._login(host, script(host, plan[host])))
             except ProvisionerError as error:
                 failures[host] = str(error)
 
-        list(self._logins.map(login, plan))
+        for call in call_each(login, plan, LOGINS, "scaler-ssh").values():
+            call.result()
         with self._lock:
             for name in plan:
                 self._judge(self._hosts[name], failures.get(name, ""))
@@ -334,6 +338,8 @@ class SshProvisioner(Provisioner):
 
     def _judge(self, host: _HostState, failure: str) -> None:
         """Pass over a host that has failed for a while; what it has is unknown then."""
+        if not failure and time.monotonic() < host.retry_at:
+            return  # this login was begun before the one that has failed
         if failure:
             LOGGER.warning("host %s is passed over for %g s: %s", host.name, RETRY_SECONDS, failure)
             host.listed = False
@@ -349,8 +355,8 @@ class SshProvisioner(Provisioner):
         return done.stdout
 
     def close(self) -> None:
-        """Begin no further connection."""
-        self._logins.shutdown(wait=False, cancel_futures=True)
+        """End logins that are under way."""
+        end_programs()
 
 
 def run(options: SshOptions) -> int:
