@@ -287,16 +287,30 @@ class SchedulerClusterCombo:
             link.theirs.close()
 
     def _run(self, module: str, words: Sequence[str], *descriptors: int) -> None:
-        self._services.append(
-            subprocess.Popen(
-                [sys.executable, "-m", module, *words],
-                env={**os.environ, "PYTHONSAFEPATH": "1", **_worker_environment()},
-                cwd=os.sep,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=descriptors,
+        with _interrupts_blocked():
+            self._services.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", module, *words],
+                    env={**os.environ, "PYTHONSAFEPATH": "1", **_worker_environment()},
+                    cwd=os.sep,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=descriptors,
+                )
             )
-        )
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT in this thread. Its children inherit that, until they can handle the signal that ends them."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _worker_environment() -> dict[str, str]:
