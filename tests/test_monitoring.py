@@ -31,6 +31,7 @@ from support.clusters import LocalCluster
 from support.fault_tasks import kill_itself
 from support.gates import SECONDS, Gate, wait_at
 from support.processes import PROGRAMS, Terminal, free_ports, listener_of
+from support.task_rows import live_rows
 from support.tasks import explode
 
 ESCAPES = re.compile(r"\x1b(\[[0-9;?<>=]*[a-zA-Z]|[()][0-9A-B]|[=>]|\][^\x07]*\x07|P[^\x1b]*\x1b\\)")
@@ -104,8 +105,8 @@ def test_who_comes_late_is_told_what_has_not_ended(monitor: Address, user: Clien
     late = Listening(monitor)
     late.wait_for(lambda model: model.tasks.live == 6, SECONDS)
     tasks = late.model.tasks
-    assert {tasks.value("id", row) for row in tasks.live_rows()} == known
-    assert {tasks.function_name(row) for row in tasks.live_rows()} == {"support.gates:wait_at", "builtins:max"}
+    assert {tasks.value("id", row) for row in live_rows(tasks)} == known
+    assert {tasks.function_name(row) for row in live_rows(tasks)} == {"support.gates:wait_at", "builtins:max"}
     late.wait_for(lambda model: model.status is not None and any(model.status.worker_runs), SECONDS)
     for arrival in arrivals:
         arrival.let_go()

@@ -16,6 +16,7 @@ from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats
 from scaler_ui.model.feed import Feed
 from scaler_ui.model.model import MonitorModel
+from support.task_rows import live_rows
 from world.callers import WorldFuture
 from world.cluster import World, plans
 from world.plans import Plan
@@ -77,14 +78,14 @@ class WorldMonitor:
             for task in session.tasks.values()
             if task.state != DONE
         }
-        seen = {tasks.value("id", row): tasks.value("step", row) for row in tasks.live_rows()}
+        seen = {tasks.value("id", row): tasks.value("step", row) for row in live_rows(tasks)}
         assert seen == known
         assert status is not None
         counted = Counter(known.values())
         assert (status.waiting, status.held, status.assigned) == tuple(
             counted[step] for step in (TaskStep.WAITING, TaskStep.HELD, TaskStep.ASSIGNED)
         )
-        for row in tasks.live_rows():
+        for row in live_rows(tasks):
             if tasks.value("step", row) == TaskStep.ASSIGNED:
                 record = state.find(tasks.value("id", row))
                 assert record is not None and record.agent is not None

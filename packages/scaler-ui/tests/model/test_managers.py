@@ -34,6 +34,8 @@ def test_rows_have_the_fields_of_the_status() -> None:
     ("row", "said"),
     [
         (GRID, "worker manager grid starts 4 workers: 90 s of work"),
+        (replace(GRID, starting=1), "worker manager grid starts 1 worker: 90 s of work"),
+        (replace(GRID, starting=0, desired=1), "worker manager grid wants 1 worker: 90 s of work"),
         (replace(GRID, failure="no quota", pause=12.0), "worker manager grid is paused for 12.0 s: no quota"),
         (replace(GRID, starting=0), "worker manager grid wants 8 workers: 90 s of work"),
         (

@@ -46,6 +46,7 @@ def test_a_task_behind_others(publications: Publications) -> None:
         "it waits behind 9 tasks of priority 0; 6 workers have 2 tasks",
     ]
     assert why(model, 11) == ["it is next: 6 workers have 2 tasks"]
+    assert "it waits behind 1 task of priority 0; 6 workers have 2 tasks" in why(model, 2)
 
 
 def test_no_worker_at_all(publications: Publications) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import PROFILE
 from scaler_ui.model.task_table import TaskTable, _slice_of_order
+from support.task_rows import live_rows
 
 PLAIN = PROFILE.pack(5000, 10, 20, 30, 2, 1)
 STEPS = st.tuples(st.sampled_from(["stand", "assign", "end", "leave", "begin"]), st.integers(1, 6))
@@ -100,4 +101,4 @@ def test_any_order(steps: list[tuple[str, int]]) -> None:
             table.stand([task], TaskStep.HELD, 9, 0, 7, 1.0)
             table.begun()
             live = {task: TaskStep.HELD}
-        assert {table.value("id", row): table.value("step", row) for row in table.live_rows()} == live
+        assert {table.value("id", row): table.value("step", row) for row in live_rows(table)} == live

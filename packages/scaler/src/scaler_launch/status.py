@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from scaler_io.service.cli import Command
@@ -15,6 +15,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_ui.listening import Listening, NoStatusError
+from scaler_ui.model.managers import manager_rows
 from scaler_ui.model.model import MonitorModel
 
 _ADDRESS: Final = Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer)
@@ -117,11 +118,6 @@ def summary(model: MonitorModel) -> dict[str, Any]:
     """The status as JSON values: sizes in workers and tasks."""
     status = model.status
     assert status is not None
-    rows = zip(
-        status.managers, status.manager_kinds, status.manager_hosts, status.manager_maximums, status.manager_desired,
-        status.manager_joined, status.manager_starting, status.manager_draining, status.manager_reasons,
-        status.manager_failures, status.manager_pauses, strict=True,
-    )  # fmt: skip
     names = (
         "id", "kind", "host", "maximum", "desired", "joined", "starting", "draining", "reason", "failure",
         "paused_seconds",
@@ -146,7 +142,7 @@ def summary(model: MonitorModel) -> dict[str, Any]:
             {"host": host, "manager": manager, "capabilities": capabilities, "workers": size}
             for (host, manager, capabilities), size in sorted(hosts.items())
         ],
-        "managers": [dict(zip(names, row, strict=True)) for row in rows],
+        "managers": [dict(zip(names, astuple(row), strict=True)) for row in manager_rows(status)],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.plurals import counted
 from scaler_ui.model.units import duration
 
 
@@ -30,9 +31,10 @@ class ManagerRow:
         if self.pause:
             return f"worker manager {self.manager} is paused for {duration(self.pause)}: {self.failure}"
         if self.starting:
-            return f"worker manager {self.manager} starts {self.starting:,} workers: {self.reason}"
+            return f"worker manager {self.manager} starts {counted(self.starting, 'worker')}: {self.reason}"
         failure = f"; last failure: {self.failure}" if self.failure else ""
-        return f"worker manager {self.manager} wants {self.desired:,} workers: {self.reason or 'no decision'}{failure}"
+        wanted = counted(self.desired, "worker")
+        return f"worker manager {self.manager} wants {wanted}: {self.reason or 'no decision'}{failure}"
 
 
 def manager_rows(status: MonitorStatus) -> list[ManagerRow]:

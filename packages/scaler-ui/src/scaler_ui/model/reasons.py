@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scaler_protocol.capabilities import missing, parse_capabilities
 from scaler_protocol.monitoring import MonitorStatus, TaskStep
+from scaler_protocol.plurals import counted
 from scaler_ui.model.managers import manager_rows
 from scaler_ui.model.model import GroupInfo, MonitorModel
 from scaler_ui.model.units import duration, size
@@ -35,10 +36,11 @@ def _why_waiting(model: MonitorModel, status: MonitorStatus, row: int) -> list[s
     if lacks:
         return [f"it waits: no worker offers {', '.join(lacks)}", *_who_may_start(group, status)]
     behind = _behind(model, row, group)
-    places = f"{sum(status.agent_workers):,} workers have {status.assigned:,} tasks"
+    number = sum(status.agent_workers)
+    places = f"{counted(number, 'worker')} {'has' if number == 1 else 'have'} {counted(status.assigned, 'task')}"
     if not behind:
         return [f"it is next: {places}"]
-    return [f"it waits behind {count:,} tasks of priority {priority}; {places}" for priority, count in behind]
+    return [f"it waits behind {counted(count, 'task')} of priority {priority}; {places}" for priority, count in behind]
 
 
 def _who_may_start(group: GroupInfo, status: MonitorStatus) -> list[str]:
@@ -90,7 +92,7 @@ def _where_assigned(model: MonitorModel, status: MonitorStatus, row: int) -> lis
     sizes = dict(zip(status.agents, zip(status.agent_assigned, status.agent_workers, strict=True), strict=True))
     if number in sizes:
         sent, workers = sizes[number]
-        return [f"it is assigned to {agent}, which has {sent:,} tasks for {workers:,} workers"]
+        return [f"it is assigned to {agent}, which has {counted(sent, 'task')} for {counted(workers, 'worker')}"]
     return [f"it is assigned to {agent}"]
 
 

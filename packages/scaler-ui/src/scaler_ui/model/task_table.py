@@ -276,10 +276,6 @@ class TaskTable:
             get["cpu"] / 1e6, get["memory"],
         )  # fmt: skip
 
-    def live_rows(self) -> Iterable[int]:
-        """The rows of tasks that have not ended."""
-        return self._live.values()
-
     def waiting_groups(self) -> list[tuple[int, int]]:
         """The numbers of groups with waiting tasks, and the number of these tasks."""
         numbers, counts = np.unique(self._view("group")[self._view("step") == TaskStep.WAITING], return_counts=True)

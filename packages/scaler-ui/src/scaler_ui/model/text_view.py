@@ -9,6 +9,7 @@ from itertools import islice
 from textwrap import wrap
 from typing import Any
 
+from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 
 COLUMNS: tuple[tuple[str, str], ...] = (
@@ -183,7 +184,7 @@ def side(fields: dict[str, Any]) -> list[str]:
     """Clients and functions, beside the workers."""
     lines = []
     for manager in fields["managers"]:
-        lines.append(f"{_cut(manager['manager'], 20)}: {manager['joined']} of {manager['desired']} workers")
+        lines.append(f"{_cut(manager['manager'], 20)}: {manager['joined']} of {counted(manager['desired'], 'worker')}")
         lines.append(f"  {manager['starting']} starting, {manager['draining']} draining")
     lines += ["", "client_manager"] if lines else ["client_manager"]
     lines += [f"{_cut(name, 32)}: {count:,}" for name, count in fields["client_manager"].items()]

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from scaler_protocol.monitoring import MonitorStatus
+from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 from scaler_ui.model.model import MonitorModel, mean_latency
 from scaler_ui.model.tables import worker_rows
@@ -255,8 +256,8 @@ class TaskStream:
         """The length of the window in seconds."""
         if not self.bars:
             return "no tasks in this window"
-        which = f"the {BARS} longest tasks" if len(self.bars) == BARS else f"{len(self.bars):,} tasks"
-        return f"{which} on {len(self.workers):,} workers"
+        which = f"the {BARS} longest tasks" if len(self.bars) == BARS else counted(len(self.bars), "task")
+        return f"{which} on {counted(len(self.workers), 'worker')}"
 
 
 def stream(model: MonitorModel, seconds: float) -> TaskStream:

@@ -13,8 +13,8 @@ from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, Un
 from scaler_io.service.options import Option, Refusal, UsageError, one_of, whole_number
 from scaler_worker.config import HAND_OVER_SECONDS
 from scaler_worker.managers.aws import AwsOptions, aws_options, for_each, name_values, pages, unit_of
-from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import manager_command
+from scaler_worker.managers.running import run_manager
 
 POLL_SECONDS: Final = 5.0
 START_SECONDS: Final = 20.0

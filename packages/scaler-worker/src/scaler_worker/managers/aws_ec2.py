@@ -14,8 +14,8 @@ from typing import Any, Final
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import REQUIRED, Option, Refusal, UsageError, comma_list
 from scaler_worker.managers.aws import MANAGER_VARIABLE, UNIT_VARIABLE, AwsOptions, aws_options, digest, for_each, pages
-from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import manager_command
+from scaler_worker.managers.running import run_manager
 
 POLL_SECONDS: Final = 5.0
 USER_DATA_LIMIT: Final = 16 * 1024

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import Option, UsageError, comma_list, whole_number
 from scaler_worker.managers.aws import AwsOptions, aws_options, digest, for_each, name_values, pages, unit_of
-from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import manager_command
 from scaler_worker.managers.pods import EXIT_SECONDS
+from scaler_worker.managers.running import run_manager
 
 LOGGER: Final = logging.getLogger("scaler")
 POLL_SECONDS: Final = 5.0

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitReport
 from scaler_io.service.options import Option, UsageError, comma_list, positive_seconds
-from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import ManagerOptions, manager_command
 from scaler_worker.managers.pods import (
     MANAGER_LABEL,
@@ -28,6 +27,7 @@ from scaler_worker.managers.pods import (
     report_of,
     unit_of,
 )
+from scaler_worker.managers.running import run_manager
 
 if TYPE_CHECKING:
     from scaler_worker.managers.pod_api import PodApi

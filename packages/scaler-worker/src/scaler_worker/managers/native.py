@@ -16,8 +16,8 @@ from typing import Final
 from scaler_io.provisioning.provisioner import Provisioner, UnitPhase, UnitReport
 from scaler_io.service.options import Option, Refusal, UsageError, one_of, whole_number
 from scaler_protocol.ids import new_incarnation
-from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import ManagerOptions, manager_command
+from scaler_worker.managers.running import run_manager
 
 POLL_SECONDS: Final = 0.5
 TAIL_BYTES: Final = 4096

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import Option, UsageError, one_line, positive_seconds, whole_number
 from scaler_worker.config import HAND_OVER_SECONDS
-from scaler_worker.managers.manager import run_manager
 from scaler_worker.managers.options import ManagerOptions, manager_command
 from scaler_worker.managers.programs import (
     SETUP,
@@ -32,6 +31,7 @@ from scaler_worker.managers.programs import (
     shell_words,
     worker_line,
 )
+from scaler_worker.managers.running import run_manager
 
 LOGGER: Final = logging.getLogger("scaler")
 MARGIN_SECONDS: Final = 10
