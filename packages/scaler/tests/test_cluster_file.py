@@ -84,6 +84,16 @@ def test_what_a_table_says_itself_wins(file: Path) -> None:
         ("x = " + "[" * 3000 + "\n", "nested too deeply|not TOML"),
         (SCHEDULER + '[object_storage_server]\naddress = "tcp://127.0.0.1:2347"\n', "have the same port, 2347"),
         (SCHEDULER + "[gui]\nport = 2345\n", "have the same port, 2345"),
+        (
+            SCHEDULER + 'metrics_address = "127.0.0.1:8081"\n[gui]\nport = 8081\n',
+            r"\[gui\] and the metrics of \[scheduler\] have the same port",
+        ),
+        ("worker_manager = []\n", "no table of a service"),
+        (
+            SCHEDULER + 'policy_content = "x"\n',
+            r"cluster\.toml \[scheduler\]: --policy-content: 'x' is not of the form",
+        ),
+        ('[scheduler]\naddress = "tcp://127.0.0.1:65534"\n', r"cluster\.toml \[scheduler\]: .* no port 65536"),
         (SCHEDULER + "[gui]\nport = 99999\n", "99999 is more than 65535"),
         (
             SCHEDULER + MANAGER.format(id="a") + MANAGER.format(id="a").replace('worker_manager_id = "a"', ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,30 @@ OFFER = Offer(worker_class=WorkerClass((), None), unit_size=2)
 SNAPSHOT = CapacitySnapshot(managers=(Manager(id="a", maximum=8, offers=(OFFER,)),))
 
 
+NUMBER = "a whole number from 0 to 4,294,967,295"
+TEXT = "a text of at most 32,768 bytes of UTF-8"
+
+
+class _UnprintableError(Exception):
+    def __str__(self) -> str:
+        return str(1 / 0)
+
+
 class _Scripted:
     """A plug-in that answers what it was told to, or raises it."""
 
-    def __init__(self, answer: list[Target] | Exception) -> None:
+    def __init__(self, answer: Any) -> None:
         self.answer = answer
 
-    def decide(self, snapshot: CapacitySnapshot, now: float) -> list[Target]:
-        if isinstance(self.answer, Exception):
+    def decide(self, snapshot: CapacitySnapshot, now: float) -> Any:
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
+
+
+def test_a_list_of_numbers_is_as_good_as_a_tuple() -> None:
+    policy = GuardedPolicy("odd", _Scripted([Target("a", [4], "because")]))  # type: ignore[arg-type]
+    assert policy.decide(SNAPSHOT, 0) == [Target("a", (4,), "because")]
 
 
 @pytest.mark.parametrize("workers", [(0,), (8,), None])
@@ -40,12 +55,23 @@ def test_good_targets_are_passed_on(workers: tuple[int, ...] | None) -> None:
         ([Target("b", (2,), "")], "ValueError: its targets are for ['b'], the managers are ['a']"),
         ([Target("a", (2, 2), "")], "ValueError: 2 numbers of workers for the 1 offers of a"),
         ([Target("a", (3,), "")], "ValueError: 3 workers of a are no multiple of its unit of 2"),
-        ([Target("a", (-2,), "")], "ValueError: -2 workers of a are no multiple of its unit of 2"),
+        ([Target("a", (-2,), "")], f"ValueError: the number of workers of a is -2, not {NUMBER}"),
+        ([Target("a", (2**70,), "")], f"ValueError: the number of workers of a is {2**70}, not {NUMBER}"),
+        ([Target("a", (2.0,), "")], f"ValueError: the number of workers of a is 2.0, not {NUMBER}"),  # type: ignore[arg-type]
+        ([Target("a", (2,), 5)], f"ValueError: the reason for a is 5, not {TEXT}"),  # type: ignore[arg-type]
+        (
+            [Target("a", None, "\ud800")],
+            "ValueError: the reason for a is '\\ud800', which UTF-8 cannot write: it holds a surrogate",
+        ),
+        (None, "TypeError: 'NoneType' object is not iterable"),
+        (SystemExit(3), "SystemExit: 3"),
+        (ValueError("x" * 100_000), f"ValueError: {'x' * 32_726}…"),
+        (_UnprintableError(), "_UnprintableError, whose text cannot be shown: ZeroDivisionError"),
         ([Target("a", (10,), "")], "ValueError: 10 workers of a are more than its maximum of 8"),
     ],
 )
 def test_a_failing_plug_in_leaves_all_as_it_is(
-    answer: list[Target] | Exception, message: str, caplog: pytest.LogCaptureFixture
+    answer: list[Target] | BaseException | None, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin = _Scripted(answer)
     policy = GuardedPolicy("odd", plugin)

@@ -98,6 +98,14 @@ def test_a_file_may_hold_the_rules(tmp_path: Path) -> None:
             "--policy-content: static: lacks a number of workers: write static:N, like static:4",
         ),
         (
+            ["-pc", "allocate=even_load; scaling=static:" + "9" * 5000],
+            "--policy-content: static:N has a number of 5,000 digits: write at most 4294967295",
+        ),
+        (
+            ["-pc", "allocate=even_load; scaling=static:4294967296"],
+            "--policy-content: static:N has a number of 10 digits: write at most 4294967295",
+        ),
+        (
             ["-et", "waterfall_v1"],
             "--policy-content: there is no rule: write at least one line of the form"
             " priority,worker_manager_id[,max_task_concurrency]",
@@ -173,6 +181,18 @@ def test_a_plug_in_that_can_not_be_loaded_is_named(install: Callable[..., None])
         ValueError, match=r"scaling=halving: nowhere.to.be.found:make of an unknown distribution cannot"
     ):
         chosen("-pc", "allocate=even_load; scaling=halving")
+
+
+def make_nothing(argument: str, cooldown_seconds: float) -> ScalingPolicy:
+    """A factory with a bug."""
+    raise KeyError(argument)
+
+
+def test_a_plug_in_that_makes_no_policy_is_named(install: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    install("somewhere:make_nothing")
+    monkeypatch.setattr(EntryPoint, "load", lambda self: make_nothing)
+    with pytest.raises(ValueError, match=r"scaling=halving: somewhere:make_nothing of .* makes no policy: KeyError"):
+        chosen("-pc", "allocate=even_load; scaling=halving:x")
 
 
 def test_a_plug_in_that_is_installed_twice_is_ambiguous(install: Callable[..., None]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from scaler_io.provisioning.provisioner import ProvisionerError
 from scaler_protocol.addresses import Address
 from scaler_scheduler.service import webhook
+from scaler_scheduler.service.options import COMMAND
 from scaler_scheduler.service.webhook import (
     AdapterClient,
     AdapterFault,
@@ -131,7 +132,15 @@ def test_a_start_tells_who_the_unit_is(adapter: ScriptedAdapter) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [(500, {"error": "broken"}), (503, b"<html>"), (200, b"no JSON"), (0, None), (0, "220 no HTTP\r\n")]
+    "fault",
+    [
+        (500, {"error": "broken"}),
+        (503, b"<html>"),
+        (200, b"no JSON"),
+        (200, b"[" * 100_000),
+        (0, None),
+        (0, "220 no HTTP\r\n"),
+    ],
 )
 def test_what_fails_is_repeated_under_the_same_id(adapter: ScriptedAdapter, fault: tuple[int, object]) -> None:
     adapter.script = [fault, fault]
@@ -222,7 +231,15 @@ def test_what_an_adapter_says_of_itself_is_read() -> None:
     said = {"max_worker_groups": 3, "workers_per_group": 2, "base_capabilities": {"gpu": 1, "linux": -1}}
     assert AdapterInfo.of(said) == AdapterInfo(3, 2, "gpu=1,linux")
     assert AdapterInfo.of({}) == AdapterInfo(-1, 1, "")
-    for wrong in ({"max_worker_groups": "many"}, {"workers_per_group": 0}, {"base_capabilities": {"gpu": "many"}}):
+    assert AdapterInfo.of({"max_worker_groups": 10**12, "workers_per_group": 2}).groups == 2**30 - 1
+    wrongs: list[dict[str, object]] = [
+        {"max_worker_groups": "many"},
+        {"max_worker_groups": float("inf")},
+        {"workers_per_group": 0},
+        {"workers_per_group": 10**12},
+        {"base_capabilities": {"gpu": "many"}},
+    ]
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="get_worker_adapter_info"):
             AdapterInfo.of(wrong)
 
@@ -243,3 +260,20 @@ def test_an_adapter_that_cannot_be_read_is_not_used(adapter: ScriptedAdapter, ca
 def test_every_adapter_is_a_manager_of_its_own() -> None:
     assert manager_of("http://127.0.0.1:8080") == "webhook-127-0-0-1-8080"
     assert manager_of("https://grid.example/a") == "webhook-grid-example-https-a"
+
+
+@pytest.mark.parametrize(
+    "url", ["x", "ftp://h", "http://", "http://h:99999", "http://h:odd", "http://[::1", "http://h/a b"]
+)
+def test_what_is_no_url_of_an_adapter_is_refused(url: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"--adapter-webhook-urls: .* is no URL of a worker adapter: write http://host"
+    ):
+        COMMAND.parse(["tcp://127.0.0.1:2345", "--adapter-webhook-url", url], {})
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "t€n"])
+def test_a_token_that_http_cannot_carry_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(ValueError, match=r"^SCALER_ADAPTER_TOKEN: the token has characters other than") as refused:
+        COMMAND.parse(["tcp://127.0.0.1:2345"], {"SCALER_ADAPTER_TOKEN": token})
+    assert token not in str(refused.value)

@@ -58,6 +58,7 @@ def test_every_life_of_a_manager_names_its_units_anew() -> None:
         (["-wmi", "a b"], "'a b' is not an id"),
         (["-wmi", ""], "'' is not an id"),
         (["-wpu", "4", "-mtc", "2"], "--workers-per-unit 4 is more than --max-task-concurrency 2"),
+        (["-mtc", str(2**31)], "2147483648 is more than 2147483647"),
         (["--mode", "elastic"], "'elastic' is not one of dynamic, fixed"),
         (["--mode", "fixed", "-mtc", "-1"], "--mode fixed starts --max-task-concurrency workers, and -1 is no number"),
         (["--leave-units"], "--leave-units: units are processes of this host, which end with the program"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -61,7 +62,7 @@ def read_cluster(path: Path) -> ClusterFile:
         near = difflib.get_close_matches(unknown[0], KNOWN, n=1)
         advice = f"did you mean [{near[0]}]?" if near else f"tables are {', '.join(KNOWN)}"
         raise UsageError(f"{path}: unknown table [{unknown[0]}]; {advice}")
-    if not any(name in tables for name in STARTED):
+    if all(tables.get(name, []) == [] for name in STARTED):
         raise UsageError(f"{path}: no table of a service; `scaler init` writes a file to start from")
     for name, table in tables.items():
         if isinstance(table, dict):
@@ -116,7 +117,8 @@ class _Reader:
         from scaler_storage.options import COMMAND
 
         options = self._parse(COMMAND)
-        options.check()
+        with self._placed(COMMAND.section):
+            options.check()
         self._storage = _from_here(options.address)
         self._claim("[object_storage_server]", options.address)
         self._add("object storage server", "scaler_storage", reports_ready=True)
@@ -128,15 +130,19 @@ class _Reader:
         if self._storage is not None and not self._has("scheduler", "object_storage_address"):
             words = ["--object-storage-address", str(self._storage)]
         options = self._parse(COMMAND, words)
-        options.check()
+        with self._placed(COMMAND.section):
+            options.check()
+            monitor = options.monitor_address or options.address.beside(2)
         if not options.address.path and not options.address.port:
             raise UsageError(f"{self._path} [scheduler]: port 0 is for tests; name a port that the others can be told")
         self._scheduler = _from_here(options.address)
         self._claim("[scheduler]", options.address)
         if options.object_storage_address is None:
             self._claim("the object storage of [scheduler]", options.address.beside(1))
-        self._claim("the monitor of [scheduler]", options.monitor_address or options.address.beside(2))
-        self._monitor = _from_here(options.monitor_address or options.address.beside(2))
+        self._claim("the monitor of [scheduler]", monitor)
+        if options.metrics_address is not None:
+            self._claim("the metrics of [scheduler]", options.metrics_address)
+        self._monitor = _from_here(monitor)
         self._add("scheduler", "scaler_scheduler", words, reports_ready=True)
 
     def _read_workers(self) -> None:
@@ -212,10 +218,16 @@ class _Reader:
                 raise UsageError(f"{self._path}: {who} and {other} have the same port, {address.port}: change one")
 
     def _parse(self, command: Command[Any], words: Sequence[str] = ()) -> Any:
-        try:
+        with self._placed(command.section):
             return command.parse([*words, self._config])
+
+    @contextmanager
+    def _placed(self, section: str) -> Iterator[None]:
+        """Have errors name the file."""
+        try:
+            yield
         except ValueError as error:
-            place = "" if str(self._path) in str(error) else f"{self._path} [{command.section}]: "
+            place = "" if str(self._path) in str(error) else f"{self._path} [{section}]: "
             raise UsageError(f"{place}{error}") from error
 
     @property

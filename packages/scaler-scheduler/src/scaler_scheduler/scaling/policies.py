@@ -16,6 +16,9 @@ from scaler_scheduler.scaling.planner import LawPolicy
 from scaler_scheduler.scaling.reasons import can_run
 from scaler_scheduler.scaling.rules import Rule
 
+MOST_WORKERS = 2**32 - 1
+"""What a message to a manager can say."""
+
 PolicyFactory = Callable[[str, float], ScalingPolicy]
 
 
@@ -97,6 +100,8 @@ def static(argument: str, cooldown_seconds: float) -> ScalingPolicy:
     """`scaling=static:N`: N workers in all, shared by the managers."""
     if not argument.isascii() or not argument.isdigit():
         raise ValueError(f"static:{argument} lacks a number of workers: write static:N, like static:4")
+    if len(argument) > len(str(MOST_WORKERS)) or int(argument) > MOST_WORKERS:
+        raise ValueError(f"static:N has a number of {len(argument):,} digits: write at most {MOST_WORKERS}")
     return LawPolicy(FixedNumber(int(argument)), cooldown_seconds=cooldown_seconds)
 
 

@@ -97,9 +97,20 @@ def _is_same_service(one: Address, other: Address) -> bool:
 
 def webhook_url(text: str) -> str:
     """Check the URL of a worker adapter; raises ValueError."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(text)
+        is_right = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # its port or IPv6 address is wrong
+        is_right = False
+    if not is_right or not text.isprintable() or " " in text:
         raise ValueError(f"{text!r} is no URL of a worker adapter: write http://host:port")
+    return text
+
+
+def adapter_token(text: str) -> str:
+    """Check a token, which is sent in a header of HTTP; raises ValueError, without the token."""
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("the token has characters other than printable ASCII, which HTTP cannot carry")
     return text
 
 
@@ -147,6 +158,7 @@ POLICY_OPTIONS = (
     Option(
         ("--adapter-webhook-token",),
         "what worker adapters are shown; better given in the environment",
+        adapter_token,
         default=None,
         environment="SCALER_ADAPTER_TOKEN",
     ),

@@ -155,7 +155,11 @@ def _guarded(plugin: EntryPoint) -> PolicyFactory:
     from scaler_scheduler.service.guarded_policy import GuardedPolicy
 
     def guarded(argument: str, cooldown_seconds: float) -> ScalingPolicy:
-        return GuardedPolicy(plugin.name, make(argument, cooldown_seconds))
+        try:
+            policy = make(argument, cooldown_seconds)
+        except Exception as error:
+            raise ValueError(f"scaling={plugin.name}: {_origin(plugin)} makes no policy: {error!r}") from error
+        return GuardedPolicy(plugin.name, policy)
 
     return guarded
 

@@ -30,6 +30,8 @@ from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.capacity import WEBHOOK_KIND
 from scaler_protocol.errors import CapabilityError
 from scaler_protocol.ids import new_incarnation
+from scaler_protocol.limits import WORKERS
+from scaler_protocol.ranges import Whole
 
 LOGGER: Final = logging.getLogger("scaler")
 TIMEOUT_SECONDS: Final = 30.0
@@ -44,6 +46,9 @@ END_SECONDS: Final = 3.0
 ANSWER_LIMIT: Final = 1024 * 1024
 """Bytes of an answer that are read."""
 POLL_SECONDS: Final = 2.0
+_UNIT_SIZE: Final = Whole(1, WORKERS.most)
+_MOST_WORKERS: Final = 2**31 - 1
+"""What a manager can report as its maximum."""
 THREADS: Final = 8
 
 
@@ -98,7 +103,7 @@ class AdapterClient:
             raise AdapterFault(502, f"the worker adapter at {self.url} answers more than {ANSWER_LIMIT} bytes")
         try:
             answer = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise AdapterFault(502, f"the worker adapter at {self.url} answers {text[:80]!r}, which is no JSON object")
@@ -132,11 +137,11 @@ class AdapterInfo:
                 name if value in (-1, None) else f"{name}={value}" for name, value in sorted(offered.items())
             )
             parse_capabilities(text)
-        except (TypeError, ValueError, CapabilityError) as error:
+        except (TypeError, ValueError, OverflowError, CapabilityError) as error:
             raise ValueError(f"its get_worker_adapter_info cannot be read: {error}") from error
-        if workers < 1:
-            raise ValueError(f"its get_worker_adapter_info says workers_per_group {workers}")
-        return cls(max(-1, groups), workers, text)
+        if not _UNIT_SIZE.fits(workers):
+            raise ValueError(f"its get_worker_adapter_info says workers_per_group {workers}, not {_UNIT_SIZE.text}")
+        return cls(max(-1, min(groups, _MOST_WORKERS // workers)), workers, text)
 
 
 class WebhookProvisioner(Provisioner):

@@ -30,7 +30,7 @@ def command() -> Command[AdapterOptions]:
     from scaler_io.service.options import REFUSED, Option, whole_number
     from scaler_worker.managers.adapter import AdapterOptions
     from scaler_worker.managers.native import UNITS_END_TOO
-    from scaler_worker.managers.options import MANAGER_OPTIONS, manager_id
+    from scaler_worker.managers.options import MANAGER_OPTIONS, MOST_WORKERS, manager_id
 
     own = (
         Option(
@@ -43,7 +43,7 @@ def command() -> Command[AdapterOptions]:
         Option(
             ("--max-task-concurrency", "-mtc", "--max-workers", "-mw"),
             "the most workers; -1 for no limit",
-            whole_number(-1),
+            whole_number(-1, MOST_WORKERS),
             default=os.cpu_count() or 1,
         ),
         Option(("--host",), "where to listen", default="127.0.0.1"),
@@ -100,7 +100,7 @@ class AdapterServer:
             body = json.loads(await request.read())
         except web.HTTPRequestEntityTooLarge:
             return web.json_response({"error": f"the body is longer than {BODY_LIMIT} bytes"}, status=400)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return web.json_response({"error": f"the body is not JSON: {error}"}, status=400)
         if not self._is_allowed(request.headers.get("Authorization", ""), body):
             return web.json_response({"error": "the token is missing or wrong"}, status=401)

@@ -11,7 +11,7 @@ from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import ProvisionerError
 from scaler_io.service.daemon_threads import call_each
 from scaler_io.service.options import Option, whole_number
-from scaler_worker.managers.options import ManagerOptions
+from scaler_worker.managers.options import MOST_WORKERS, ManagerOptions
 
 T = TypeVar("T")
 PAGE: Final = 100
@@ -95,7 +95,7 @@ def aws_options(*, region: object = "us-east-1", workers_per_unit: int = 1) -> t
         Option(
             ("--max-task-concurrency", "-mtc"),
             "the most workers; -1 for no limit",
-            whole_number(-1),
+            whole_number(-1, MOST_WORKERS),
             default=32,
         ),
         Option(

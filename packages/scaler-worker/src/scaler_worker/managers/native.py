@@ -16,7 +16,7 @@ from typing import Final
 from scaler_io.provisioning.provisioner import Provisioner, UnitPhase, UnitReport
 from scaler_io.service.options import Option, Refusal, UsageError, one_of, whole_number
 from scaler_protocol.ids import new_incarnation
-from scaler_worker.managers.options import ManagerOptions, manager_command
+from scaler_worker.managers.options import MOST_WORKERS, ManagerOptions, manager_command
 from scaler_worker.managers.running import run_manager
 
 POLL_SECONDS: Final = 0.5
@@ -61,7 +61,7 @@ COMMAND: Final = manager_command(
         Option(
             ("--max-task-concurrency", "-mtc", "--num-of-workers", "-n"),
             "the most workers; -1 for no limit",
-            whole_number(-1),
+            whole_number(-1, MOST_WORKERS),
             default=os.cpu_count() or 1,
         ),
     ),

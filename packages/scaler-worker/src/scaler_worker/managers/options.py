@@ -21,6 +21,9 @@ from scaler_protocol.ids import new_incarnation
 from scaler_worker.config import COMMAND as CLUSTER_COMMAND
 from scaler_worker.config import WORKERS_LIMIT
 
+MOST_WORKERS: Final = 2**31 - 1
+"""What a manager can report as its maximum."""
+
 T = TypeVar("T", bound="ManagerOptions")
 _ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
@@ -156,7 +159,7 @@ MANAGER_OPTIONS: Final[Sequence[Option]] = (
     Option(
         ("--max-task-concurrency", "-mtc"),
         "the most workers; -1 for no limit",
-        whole_number(-1),
+        whole_number(-1, MOST_WORKERS),
         default=os.cpu_count() or 1,
     ),
     Option(

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.daemon_threads import call_each
 from scaler_io.service.options import Option, UsageError, comma_list, one_line, positive_seconds, whole_number
-from scaler_worker.managers.options import ManagerOptions, manager_command
+from scaler_worker.managers.options import MOST_WORKERS, ManagerOptions, manager_command
 from scaler_worker.managers.programs import (
     SETUP,
     WORKER_COMMAND,
@@ -67,7 +67,7 @@ COMMAND: Final = manager_command(
         Option(
             ("--max-task-concurrency", "-mtc"),
             "the most workers; -1 for as many as the hosts have",
-            whole_number(-1),
+            whole_number(-1, MOST_WORKERS),
             default=-1,
         ),
         Option(
