@@ -16,7 +16,7 @@ import pytest
 from scaler import Client
 from support.faults import parent_of
 from support.gates import SECONDS
-from support.processes import Terminal, Watched, command_line, descendants, free_ports, taken_port
+from support.processes import PROGRAMS, Terminal, Watched, command_line, descendants, free_ports, taken_port
 from support.waiting import wait_until
 
 STAGES = (
@@ -52,7 +52,7 @@ class Launched:
         self.address = f"tcp://127.0.0.1:{self.port}"
         file = folder / "cluster.toml"
         file.write_text(FILE.format(scheduler=self.port, storage=self.port + 3) + workers, encoding="utf-8")
-        self.terminal = Terminal(sys.executable, "-m", "scaler_launch", str(file))
+        self.terminal = Terminal(PROGRAMS / "scaler", str(file), cwd=folder)
         self.pid = self.terminal.process.pid
 
     def read_until(self, text: str) -> None:
@@ -93,6 +93,23 @@ def test_one_file_starts_a_cluster_that_works(launched: Launched) -> None:
         assert client.map(abs, [-1, 2]) == [1, 2]
     assert launched.end(signal.SIGINT) == 0
     assert "Traceback" not in "\n".join(launched.terminal.lines + launched.terminal.rest())
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [MANAGER, f'{MANAGER}mode = "fixed"\n', "[cluster]\nnum_of_workers = 1\n"],
+    ids=["manager", "fixed", "cluster"],
+)
+def test_modules_of_the_current_directory_are_for_tasks_only(tmp_path: Path, workers: str) -> None:
+    for name in ("json", "queue", "random", "select", "shlex", "statistics", "typing", "zmq"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py was imported')\n", encoding="utf-8")
+    (tmp_path / "mine.py").write_text("VALUE = 41\n", encoding="utf-8")
+    running = Launched(tmp_path, workers)
+    with running.terminal:
+        running.read_until("Worker[0] started")
+        with Client(running.address) as client:
+            assert client.submit(eval, "__import__('mine').VALUE + 1").result(SECONDS) == 42
+        assert running.end(signal.SIGINT) == 0
 
 
 @pytest.mark.parametrize(

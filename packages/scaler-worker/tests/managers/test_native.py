@@ -32,7 +32,7 @@ def test_a_fixed_number_of_workers_is_one_agent_with_the_options_and_the_parent_
 ) -> None:
     words = ["--worker-manager-id", "grid", "--mode", "fixed", "-mtc", "3", "-lp", "-", "a.log", "-lf", "json"]
     run: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda program, arguments: run.append(arguments))
+    monkeypatch.setattr(os, "execve", lambda program, arguments, environment: run.append(arguments))
     monkeypatch.setattr(native, "run_manager", lambda *arguments: 0)
     native.run(native.COMMAND.read([NOBODY, *words, "--parent-pid", "7"], {}))
     agent = CLUSTER.read(run[0][run[0].index(NOBODY) :], {})

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from scaler_io.interpreters import words_of
 from scaler_io.service.cli import Command
 from scaler_io.service.options import UsageError, field_name
 from scaler_protocol.addresses import Address
@@ -253,7 +254,7 @@ class _Reader:
         before: Sequence[str] = (),
         reports_ready: bool = False,
     ) -> None:
-        command = ("-m", module, *before, *words, self._config)
+        command = (*words_of(module), *before, *words, self._config)
         self._services.append(Service(name, command, reports_ready))
 
 

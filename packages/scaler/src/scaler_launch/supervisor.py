@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import psutil
 
+from scaler_io.interpreters import environment_of_workers
 from scaler_io.service.nonblocking import NonblockingWriter
 from scaler_launch.cluster_file import Service
 
@@ -61,6 +62,7 @@ class RunningService:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *words,
+                env=environment_of_workers(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=lines_end,
                 stderr=lines_end,

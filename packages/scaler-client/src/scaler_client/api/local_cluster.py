@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from scaler_client.api.resize_link import ResizeLink
 from scaler_client.parameters import check
+from scaler_io.interpreters import WORKER_PATH, words_of
 from scaler_io.ports import free_port, is_free
 from scaler_protocol.limits import SECONDS
 
@@ -290,8 +291,8 @@ class SchedulerClusterCombo:
         with _interrupts_blocked():
             self._services.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", module, *words],
-                    env={**os.environ, "PYTHONSAFEPATH": "1", **_worker_environment()},
+                    [sys.executable, *words_of(module), *words],
+                    env={**os.environ, **_worker_environment()},
                     cwd=os.sep,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
@@ -316,7 +317,7 @@ def _interrupts_blocked() -> Iterator[None]:
 def _worker_environment() -> dict[str, str]:
     directory = os.getcwd()
     path = os.pathsep.join(os.path.join(directory, entry) for entry in sys.path)
-    return {"SCALER_WORKER_PATH": path, "SCALER_WORKER_DIRECTORY": directory}
+    return {WORKER_PATH: path, "SCALER_WORKER_DIRECTORY": directory}
 
 
 def _read_ready(descriptor: int, preload: str | None) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 
+from scaler_io.interpreters import words_of
 from scaler_protocol.addresses import Address
 from scaler_scheduler.service.options import SchedulerOptions
 
@@ -36,7 +37,7 @@ class StorageServer:
             self._process.kill()
             self._process.wait()
         LOGGER.info("Scheduler: no object storage server at %s, starting one", self.address)
-        command = [sys.executable, "-m", "scaler_storage", str(self.address), "--parent-pid", str(os.getpid())]
+        command = [sys.executable, *words_of("scaler_storage"), str(self.address), "--parent-pid", str(os.getpid())]
         self._process = subprocess.Popen([*command, *_arguments(self._options)], stdin=subprocess.DEVNULL)
 
     async def keep(self) -> None:

@@ -1,7 +1,7 @@
 """The template: a small single-threaded process from which workers are forked.
 
 The agent forks it before it has threads or sockets. If it is killed, the agent starts a new one as
-`python -m scaler_worker.forking.template`. It forks a worker per request, waits for its children and reports their
+a program of its own. It forks a worker per request, waits for its children and reports their
 exits. It dies with the agent.
 """
 
@@ -23,6 +23,7 @@ from dataclasses import asdict
 from typing import Final, NoReturn
 
 from scaler_io.descriptors import restore_limit
+from scaler_io.interpreters import words_of
 from scaler_io.service.process import die_with_parent
 from scaler_worker.config import WorkerConfig
 from scaler_worker.ipc.shared_state import SharedState
@@ -149,7 +150,7 @@ def spawn_arguments(
 ) -> tuple[str, ...]:
     """The arguments of a new template process that inherits these descriptors."""
     numbers = (requests, lifeline, shared.descriptor, shared.count, parent)
-    return ("-m", __name__, *map(str, numbers), json.dumps(asdict(config)))
+    return (*words_of(__name__), *map(str, numbers), json.dumps(asdict(config)))
 
 
 def main(arguments: list[str]) -> NoReturn:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from scaler_io.interpreters import environment_of_workers, words_of
 from scaler_io.provisioning.provisioner import Provisioner, UnitPhase, UnitReport
 from scaler_io.service.options import Option, Refusal, UsageError, one_of, whole_number
 from scaler_protocol.ids import new_incarnation
@@ -76,6 +77,7 @@ class _UnitProcess:
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(
             command,
+            env=environment_of_workers(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -161,14 +163,14 @@ def cluster_command(options: ManagerOptions, unit: str, parent: int | None) -> l
     words = [*options.unit_words(unit), *options.log_words()]
     if parent is not None:
         words += ["--parent-pid", str(parent)]
-    return [sys.executable, "-m", "scaler_worker", *words]
+    return [sys.executable, *words_of("scaler_worker"), *words]
 
 
 def run(options: NativeOptions) -> int:
     """Run the manager until it has ended; in mode `fixed` this process becomes the agent of all workers."""
     if options.mode == "fixed":
         fixed = replace(options, workers_per_unit=options.max_task_concurrency)
-        os.execv(sys.executable, cluster_command(fixed, "", options.parent_pid))
+        os.execve(sys.executable, cluster_command(fixed, "", options.parent_pid), environment_of_workers())
     return run_manager(
         options,
         lambda: NativeProvisioner(lambda unit: cluster_command(options, unit, os.getpid())),

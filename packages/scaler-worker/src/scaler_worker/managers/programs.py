@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from scaler_io.interpreters import WORKER_PATH, words_of
 from scaler_io.provisioning.provisioner import ProvisionerError
 from scaler_io.service.options import Option, one_line
 from scaler_worker.managers.options import ManagerOptions
@@ -24,8 +25,8 @@ _running: Final[set[subprocess.Popen[str]]] = set()
 
 WORKER_COMMAND: Final = Option(
     ("--worker-command",),
-    "how hosts run scaler_cluster, as a shell command without its options",
-    default=shlex.join((sys.executable, "-m", "scaler_worker")),
+    "how hosts run scaler_cluster, as a shell command without its options; as this Python does if left out",
+    default="",
 )
 """A field `worker_command`: text that stands in a shell script."""
 SETUP: Final = Option(
@@ -97,6 +98,11 @@ def failure_of(done: subprocess.CompletedProcess[str], name: str) -> str:
     return f"{name}: {words[-_SHOWN:]}" if words else f"{name}: {ended}"
 
 
-def worker_line(options: ManagerOptions, command: str) -> str:
-    """The line of a shell script that becomes the agent of a unit; its name is in the environment."""
-    return f"exec {command} {shlex.join(options.unit_words(''))}"
+def worker_line(options: ManagerOptions, command: str, before: str = "") -> str:
+    """The lines of a shell script that become the agent of a unit; its name is in the environment.
+
+    `before` is a command that runs it. Tasks find modules of the directory in which the script runs.
+    """
+    command = command or shlex.join((sys.executable, *words_of("scaler_worker")))
+    path = f'export {WORKER_PATH}="${{{WORKER_PATH}:-$PWD}}"'
+    return f"{path}\nexec {before} {command} {shlex.join(options.unit_words(''))}"

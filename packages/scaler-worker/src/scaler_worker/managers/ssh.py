@@ -169,7 +169,7 @@ def start_script(options: SshOptions, host: str, units: Iterable[str]) -> str:
             f"export SCALER_UNIT_ID={shlex.quote(unit)}",
             "(",
             options.setup,
-            worker_line(options, f"setsid {options.worker_command}"),
+            worker_line(options, options.worker_command, "setsid"),
             f") </dev/null >{path}.log 2>&1 &",
             # An agent without this file would be found by nobody.
             f'{{ echo "$! $(stamp $! | cut -d " " -f 2)" >{path}.new && mv {path}.new {path}.pid; }} ||',

@@ -28,7 +28,7 @@ from scaler_worker.symphony.proxy_core import ProxyConfig, ProxyCore
 from scaler_worker.symphony.proxy_options import SymphonyOptions
 from scaler_worker.symphony.session import SymphonySession, TaskReply
 from scaler_worker.worker.object_store import WorkerObjectStore
-from scaler_worker.worker.process import collect_garbage
+from scaler_worker.worker.process import collect_garbage, use_path_of_caller
 
 LOGGER: Final = logging.getLogger("scaler")
 SOFTWARE: Final = "scaler 3.0.0"
@@ -36,6 +36,8 @@ SOFTWARE: Final = "scaler 3.0.0"
 
 def run_proxy(options: SymphonyOptions, label: str = "") -> int:
     """Run a proxy agent until it ends; returns its exit code. `label` begins the name that it makes up."""
+
+    use_path_of_caller()  # results are unpickled here
 
     async def run() -> int:
         drain = asyncio.Event()

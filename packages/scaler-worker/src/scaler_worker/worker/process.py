@@ -22,6 +22,7 @@ from scaler_client import task_context
 from scaler_client.objects.store import StorageDoor
 from scaler_client.payloads.user_exceptions import formatted, headline
 from scaler_client.task_context import CurrentTask
+from scaler_io.interpreters import WORKER_PATH
 from scaler_io.objects.host_cache import HostCache
 from scaler_protocol.buffers import Buffer
 from scaler_worker.config import WorkerConfig
@@ -129,9 +130,9 @@ class WorkerRuntime:
         return self._transport.taken_over()
 
 
-def _use_path_of_caller() -> None:
-    """In a local cluster, use the module path and working directory of the program that started it."""
-    if path := os.environ.get("SCALER_WORKER_PATH"):
+def use_path_of_caller() -> None:
+    """Search modules first where the program that started this one says; in a local cluster, work in its directory."""
+    if path := os.environ.get(WORKER_PATH):
         theirs = path.split(os.pathsep)
         sys.path[:] = theirs + [entry for entry in sys.path if entry not in theirs]
     if directory := os.environ.get("SCALER_WORKER_DIRECTORY"):
@@ -146,7 +147,7 @@ def run_worker(
     try:
         _become_worker(ends, lifeline)
         pipe = ResultPipe(ends.results, ends.faults)
-        _use_path_of_caller()
+        use_path_of_caller()
         if not _preload(config, pipe):
             os._exit(1)
         storage = WorkerObjectStore(
