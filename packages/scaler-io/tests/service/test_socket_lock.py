@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler_io.service.socket_lock import SocketLock
+from scaler_io.service.socket_lock import SocketLock, remove_dead
 
 
 def bound(path: Path) -> socket.socket:
@@ -32,6 +32,20 @@ def test_what_a_dead_owner_left_is_replaced(tmp_path: Path) -> None:
     claim = SocketLock(str(tmp_path / "monitor"))
     assert not (tmp_path / "monitor").exists()
     claim.release()
+
+
+def test_what_dead_owners_of_other_paths_left_is_removed(tmp_path: Path) -> None:
+    for name in ("dead", "alive", "stranger"):
+        bound(tmp_path / f"{name}_1_monitor").close()
+        (tmp_path / f"{name}_1_monitor.lock").touch()
+    (tmp_path / "stranger_1_monitor").unlink()
+    (tmp_path / "stranger_1_monitor").touch()
+    alive = SocketLock(str(tmp_path / "alive_1_monitor"))
+    with bound(tmp_path / "alive_1_monitor"):
+        remove_dead(f"{tmp_path}/*_[0-9]*_monitor")
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left == {f"{name}_1_monitor{end}" for name in ("alive", "stranger") for end in ("", ".lock")}
+        alive.release()
 
 
 def test_a_path_that_lives_is_refused(tmp_path: Path) -> None:

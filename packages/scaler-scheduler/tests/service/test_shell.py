@@ -13,12 +13,14 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from scaler_protocol.addresses import Address
 from support.gates import SECONDS
 from support.processes import free_ports, taken_port
 from support.waiting import wait_until
@@ -114,6 +116,29 @@ def test_a_monitor_address_that_cannot_be_had_is_one_line_and_no_end() -> None:
             assert path.is_socket() and path.stat().st_mode & 0o777 == 0o700
             assert started.end() == (0, "")
     assert not path.exists() and not path.with_name(f"{path.name}.lock").exists()
+
+
+def test_monitor_sockets_of_schedulers_that_were_killed_are_removed_by_the_next_one() -> None:
+    with scheduler("tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1") as killed:
+        killed.read_until("monitor address tcp")
+        path = Path(killed.read_until("monitor address ipc").rpartition("ipc://")[2].strip())
+        killed.process.kill()
+        killed.process.wait()
+    assert path.is_socket()
+    with scheduler("tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1") as started:
+        started.read_until("monitor address ipc")
+        assert not path.exists() and not path.with_name(f"{path.name}.lock").exists()
+        assert started.end() == (0, "")
+
+
+def test_what_has_the_address_of_object_storage_and_is_none_is_warned_of() -> None:
+    with scheduler("tcp://127.0.0.1:0", "-osa", "tcp://127.0.0.1:1") as stranger:
+        taken = Address.parse(stranger.read_until("listen to scheduler address").split()[-1])
+        with scheduler(str(replace(taken, port=taken.port - 1))) as started:
+            line = started.read_until("does not answer as an object storage server")
+            assert "[WARNING]" in line and f"at {taken} " in line
+            assert "this is the address of the scheduler: give that of the object storage server" in line
+            assert started.end() == (0, "")
 
 
 def test_metrics_are_served_where_it_is_asked_for() -> None:

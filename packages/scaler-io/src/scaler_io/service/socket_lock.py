@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import stat
 import sys
@@ -31,10 +32,10 @@ class SocketLock:
 
     def _clear(self) -> None:
         try:
-            found = os.lstat(self.path)
+            is_own = _is_own_socket(self.path)
         except FileNotFoundError:
             return
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        if not is_own:
             raise FileExistsError(f"{self.path} exists and is not a socket of this user")
         os.unlink(self.path)
 
@@ -49,6 +50,20 @@ class SocketLock:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.path}.lock")
         os.close(self._lock)
+
+
+def remove_dead(pattern: str) -> None:
+    """Remove the sockets of this user whose path matches and whose owners have ended without releasing them."""
+    for path in glob.glob(f"{pattern}.lock"):
+        socket = path.removesuffix(".lock")
+        with contextlib.suppress(OSError):  # another process holds it, or removes it
+            if _is_own_socket(socket):
+                SocketLock(socket).release()
+
+
+def _is_own_socket(path: str) -> bool:
+    found = os.lstat(path)
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _locked(path: str) -> int:

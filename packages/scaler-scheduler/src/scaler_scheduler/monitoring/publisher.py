@@ -17,7 +17,7 @@ from itertools import count
 from scaler_io.links.hub import Hub
 from scaler_io.links.streams import HEADER
 from scaler_io.service.process import cpu_seconds, resident_bytes
-from scaler_io.service.socket_lock import SocketLock
+from scaler_io.service.socket_lock import SocketLock, remove_dead
 from scaler_io.transport.zeromq import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
@@ -30,6 +30,8 @@ from scaler_scheduler.monitoring.storage_watch import StorageWatch
 LOGGER = logging.getLogger("scaler")
 STATUS_SECONDS = 1.0
 EVENT_SECONDS = 0.1
+LOCAL_MONITORS = "/tmp/*_[0-9]*_monitor"
+"""The paths that `local_monitor` makes."""
 
 
 def local_monitor(scheduler: Address) -> Address | None:
@@ -85,6 +87,7 @@ class MonitorPublisher:
         self._timers: list[asyncio.TimerHandle] = []
         self._bind(monitor)
         if local is not None:
+            remove_dead(LOCAL_MONITORS)
             self._bind(local)
         self._loop.add_reader(self._publisher.fileno(), self._hear)
         self._loop.add_reader(self._publisher.accept_monitor.fileno(), self._publisher.accept_monitor.process_events)

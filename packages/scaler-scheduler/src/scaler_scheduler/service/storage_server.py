@@ -10,7 +10,9 @@ import subprocess
 import sys
 
 from scaler_io.interpreters import words_of
+from scaler_io.service.operator_link import OperatorLink
 from scaler_protocol.addresses import Address
+from scaler_protocol.handshake import ServiceKind
 from scaler_scheduler.service.options import SchedulerOptions
 
 LOGGER = logging.getLogger("scaler")
@@ -18,6 +20,8 @@ WAIT_SECONDS = 2.0
 """Seconds to wait for a server that another process starts."""
 START_SECONDS = 10.0
 """How long to wait for a server that was started here."""
+ANSWER_SECONDS = 10.0
+"""How long a server that another process has started may take to answer."""
 _PROBE_SECONDS = 0.1
 
 
@@ -47,11 +51,32 @@ class StorageServer:
         seconds = WAIT_SECONDS if self._process is None else START_SECONDS
         while True:
             if await _comes_up(self.address, seconds):
-                await _until_gone(self.address)
+                asking = asyncio.ensure_future(self._warn_of_strangers())
+                try:
+                    await _until_gone(self.address)
+                finally:
+                    asking.cancel()
                 seconds = WAIT_SECONDS
             else:
                 self.start()
                 seconds = START_SECONDS
+
+    async def _warn_of_strangers(self) -> None:
+        """Log a warning if what listens at the address is no object storage server."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ANSWER_SECONDS
+        with contextlib.closing(OperatorLink(self.address, "scheduler", ServiceKind.STORAGE)) as link:
+            while not link.is_up and not link.problem and loop.time() < until:
+                link.turn()
+                await asyncio.sleep(_PROBE_SECONDS)
+        if not link.is_up:
+            LOGGER.warning(
+                "Scheduler: what listens at %s does not answer as an object storage server: %s; payloads above 16 KiB "
+                "cannot be stored; end it, or name a server with --object-storage-address",
+                self.address, link.problem or f"no answer for {ANSWER_SECONDS:g} s",
+            )  # fmt: skip
 
     def is_ours(self, pid: int) -> bool:
         """Whether the process with this id is the server that was started here."""
