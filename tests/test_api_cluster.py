@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -212,6 +213,25 @@ def test_workers_see_the_path_and_the_folder_of_the_caller(cluster: LocalCluster
     with Client(address=cluster.address) as client:
         folder, path = client.submit(look).result(SECONDS)
     assert folder == os.getcwd() and set(path) >= {entry for entry in sys.path if entry}
+
+
+@pytest.mark.parametrize(
+    ("words", "who"),
+    [
+        (["scaler_cluster", "{}", "-n", "1"], "agent"),
+        (["scaler_worker_manager", "baremetal_native", "{}", "-wmi", "local"], "worker manager"),
+    ],
+    ids=["agent", "manager"],
+)
+def test_agents_and_managers_name_the_address_of_the_other_service(words: list[str], who: str) -> None:
+    with SchedulerClusterCombo(n_workers=0) as cluster:
+        host, port = cluster.get_address().rsplit(":", 1)
+        storage = f"{host}:{int(port) + 1}"
+        command = [str(PROGRAMS / words[0]), *(word.format(storage) for word in words[1:])]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=SECONDS)
+    reason = "this is the address of the object storage server: give that of the scheduler"
+    assert done.returncode == 1
+    assert f"the scheduler at {storage} refuses this {who}: {reason}" in done.stdout
 
 
 def test_the_address_of_the_other_service_is_named_as_what_it_is() -> None:

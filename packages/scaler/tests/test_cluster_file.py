@@ -37,9 +37,9 @@ def test_services_start_in_order_and_are_told_of_each_other(file: Path) -> None:
         "object storage server", "scheduler", "worker manager a", "worker manager b", "web page",
     ]  # fmt: skip
     _, scheduler, first, _, page = (service.words for service in cluster.services)
-    assert scheduler[2:4] == ("--object-storage-address", "tcp://127.0.0.1:9000")
-    assert first[2:4] == ("baremetal_native", "tcp://127.0.0.1:2345")
-    assert page[2] == "tcp://127.0.0.1:2347"
+    assert scheduler[3:5] == ("--object-storage-address", "tcp://127.0.0.1:9000")
+    assert first[3:5] == ("baremetal_native", "tcp://127.0.0.1:2345")
+    assert page[3] == "tcp://127.0.0.1:2347"
 
 
 def test_tables_of_programs_that_are_not_started_may_stand_beside_the_others(file: Path) -> None:

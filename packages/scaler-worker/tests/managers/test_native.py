@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,22 @@ def test_a_fixed_number_of_workers_is_one_agent_with_the_options_and_the_parent_
     assert (agent.logging_paths, agent.log_format) == (("-", "a.log"), "json")
     native.run(native.COMMAND.read([NOBODY, *words], {}))
     assert "--parent-pid" not in run[1]
+
+
+def test_the_cause_of_a_failure_is_the_reason_wherever_the_unit_logs(tmp_path: Path) -> None:
+    words = ["--worker-manager-id", "grid", "--preload", "os:getpidd", "-lp", str(tmp_path / "log")]
+    options = native.COMMAND.read([NOBODY, *words], {})
+    provisioner = NativeProvisioner(lambda unit: cluster_command(options, unit, os.getpid()))
+    provisioner.start(("a",), 0)
+    reasons: list[str] = []
+
+    def has_ended() -> bool:
+        reasons.extend(report.reason for report in provisioner.list_units().values() if report.reason)
+        return bool(reasons)
+
+    wait_until(has_ended)
+    cause = "AttributeError: module 'os' has no attribute 'getpidd'"
+    assert reasons == [f"exit code 1: scaler_cluster: preload os:getpidd failed: {cause}"]
 
 
 def test_units_run_until_they_are_stopped(provisioner: NativeProvisioner) -> None:

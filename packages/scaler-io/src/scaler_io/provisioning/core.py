@@ -82,6 +82,8 @@ class ManagerConfig:
     visible_seconds: float = 0.0
     """How long the provider may fail to list a unit that it has accepted."""
     heartbeat_seconds: float = 2.0
+    scheduler: str = ""
+    """The address of the scheduler, for error messages."""
     leave_units: bool = False
     """Whether units stay when the manager ends."""
 
@@ -229,7 +231,8 @@ class ManagerCore:
         self._stop_requested(StopRequested(1, f"the scheduler is lost: {event.reason}"), now)
 
     def _link_refused(self, event: LinkRefused, now: float) -> None:
-        self._log(f"the scheduler refuses this worker manager: {'; '.join(event.reasons)}", logging.ERROR)
+        where, why = self._config.scheduler, "; ".join(event.reasons)
+        self._log(f"the scheduler at {where} refuses this worker manager: {why}", logging.ERROR)
         self._is_linked, self._is_refused = False, True
         # The manager that is connected may have adopted the same ones.
         self._units = {name: unit for name, unit in self._units.items() if not unit.adopted}

@@ -104,7 +104,8 @@ class WorkerManager:
 
     def _handle_link(self, event: UplinkEvent, now: float) -> None:
         if isinstance(event, LinkRefused) and now < self._refused_until:
-            LOGGER.warning("%s: refused by the scheduler, trying again: %s", self._name, "; ".join(event.reasons))
+            why = "; ".join(event.reasons)
+            LOGGER.warning("%s: refused by the scheduler at %s, trying again: %s", self._name, self._scheduler, why)
             self._loop.call_later(RETRY_SECONDS, self._redial)
             return
         if isinstance(event, LinkUp):

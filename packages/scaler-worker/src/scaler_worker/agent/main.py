@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -95,11 +96,19 @@ async def work(
     await telling
     maintaining.cancel()
     code = await running
+    await _close(replicas, agent, config)
+    if code and not in_process:
+        # The log may go elsewhere; a worker manager reads this.
+        print(f"scaler_cluster: {agent.failure}", file=sys.stderr, flush=True)
+    return code
+
+
+async def _close(replicas: HostReplicas, agent: Agent, config: ClusterConfig) -> None:
+    """Close the replicas of this host; of one that drains, object storage gets them before."""
     if agent.is_draining:
         drained = min(agent.drain_deadline, time.monotonic() + config.drain_timeout_seconds)
         await asyncio.to_thread(replicas.hand_over, drained + HAND_OVER_SECONDS)
     await asyncio.to_thread(replicas.close)
-    return code
 
 
 def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str) -> AgentConfig:
@@ -114,6 +123,7 @@ def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str)
         config.preload or "",
         config.drain_timeout_seconds,
         config.memory_limit_per_worker,
+        str(config.address),
     )
 
 

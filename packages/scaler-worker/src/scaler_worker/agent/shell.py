@@ -40,6 +40,8 @@ class Agent:
         self, core: AgentCore, dialer: AnyDialer, forking: Forking, heartbeat: float, is_foreign: Callable[[int], bool]
     ) -> None:
         self.started = StartReport()
+        self.failure = ""
+        """Why it has ended with an exit code other than 0, in one line."""
         self._core, self._heartbeat, self._is_foreign = core, heartbeat, is_foreign
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
@@ -104,6 +106,7 @@ class Agent:
             self.started.failed("\n".join(reasons))
             for reason in reasons:
                 LOGGER.log(logging.ERROR if code else logging.INFO, "%s", reason)
+            self.failure = "; ".join(reason.partition("\n")[0] for reason in reasons) if code else ""
             self._ended.set_result(code)
             self._turns.close()
 

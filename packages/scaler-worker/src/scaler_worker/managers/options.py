@@ -84,6 +84,7 @@ class ManagerOptions(ServiceOptions):
             visible_seconds=visible_seconds,
             heartbeat_seconds=self.heartbeat_interval_seconds,
             leave_units=self.leave_units,
+            scheduler=str(self.address),
         )
 
     def unit_words(self, unit: str) -> list[str]:

@@ -84,6 +84,8 @@ class ProxyConfig:
     task_timeout_seconds: float = 0.0
     object_retention_seconds: float = 3600.0
     drain_timeout_seconds: float = 25.0
+    scheduler: str = ""
+    """The address of the scheduler, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class ProxyCore:
             DrainRequested: lambda event, now: self._drain(event.reason, now),
             LinkUp: self._link_up,
             LinkLost: lambda event, now: self._end(1, f"the scheduler is lost: {event.reason}"),
-            LinkRefused: lambda event, now: self._end(1, *event.reasons),
+            LinkRefused: self._refused,
             Shutdown: lambda message, now: self._end(0, "the scheduler shuts the cluster down"),
             SessionOpened: self._opened,
             SessionLost: self._session_lost,
@@ -366,6 +368,9 @@ class ProxyCore:
             self._leave_at = min(self._leave_at, now + HAND_OVER_SECONDS)
             if not len(self.kept) or now >= self._leave_at:
                 self._end(0, "all runs have ended")
+
+    def _refused(self, event: LinkRefused, now: float) -> None:
+        self._end(1, f"the scheduler at {self._config.scheduler} refuses this agent: {'; '.join(event.reasons)}")
 
     def _end(self, code: int, *reasons: str) -> None:
         self._is_over = True

@@ -81,6 +81,7 @@ def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
         options.task_timeout_seconds,
         options.object_retention_seconds,
         options.drain_timeout_seconds,
+        str(options.address),
     )
     uplink = Uplink(
         _hello(options, name, host),

@@ -92,6 +92,7 @@ class AgentCore:
         self._failed = FailedEffects(self.workers, self.in_flight)
         self._draining = Draining(self.workers, self.in_flight, self.functions, config.drain_timeout_seconds)
         self._retention = config.object_retention_seconds
+        self._scheduler = config.scheduler
         self._effects = self.in_flight.effects
         self._rotate_at = 0.0
         self._welcome: Welcome | None = None
@@ -296,7 +297,7 @@ class AgentCore:
         self._stop(1, f"the scheduler is lost: {event.reason}")
 
     def _link_refused(self, event: LinkRefused, now: float) -> None:
-        self._stop(1, *event.reasons)
+        self._stop(1, f"the scheduler at {self._scheduler} refuses this agent: {'; '.join(event.reasons)}")
 
     def _shut_down(self, message: Shutdown, now: float) -> None:
         self._stop(0, "the scheduler shuts the cluster down")

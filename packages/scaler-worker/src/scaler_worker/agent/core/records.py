@@ -40,6 +40,8 @@ class AgentConfig:
     """How long the agent may drain before it exits."""
     memory_limit_per_worker: int = 0
     """Bytes that the task of one worker may use; 0 is no limit."""
+    scheduler: str = ""
+    """The address of the scheduler, for error messages."""
 
 
 class FunctionKind:
