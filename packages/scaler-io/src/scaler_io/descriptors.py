@@ -102,7 +102,7 @@ class ConnectionLimiter:
         self.disconnected(descriptor)
         if descriptor >= connection_limit():
             self._log_refused()
-            _shut_down(descriptor)
+            shut_down(descriptor)
 
     def disconnected(self, descriptor: int) -> None:
         """A connection has ended."""
@@ -117,7 +117,7 @@ class ConnectionLimiter:
     def cut(self, route: bytes) -> None:
         """Close the connection of a route, if it has one."""
         if (descriptor := self.descriptors.get(route)) is not None:
-            _shut_down(descriptor)
+            shut_down(descriptor)
 
     def _log_refused(self) -> None:
         self._refused += 1
@@ -174,7 +174,7 @@ class SubscriptionLimiter(ConnectionLimiter):
         topics.add(topic)
         if len(topics) <= TOPICS:
             return
-        _shut_down(descriptor)
+        shut_down(descriptor)
         self._greedy += 1
         now = time.monotonic()
         if now >= self._greedy_logged_at + _LOG_SECONDS:
@@ -185,7 +185,7 @@ class SubscriptionLimiter(ConnectionLimiter):
             )  # fmt: skip
 
 
-def _shut_down(descriptor: int) -> None:
+def shut_down(descriptor: int) -> None:
     """Shut down a connection, so that its owner closes the descriptor; does nothing if it is no connection any more."""
     try:
         connection = socket.socket(fileno=descriptor)

@@ -192,7 +192,7 @@ class EdgeListener:
 
     def __init__(self, descriptor: int, accept_monitor: int) -> None:
         self.calls: list[str] = []
-        self.accept_monitor = EdgeAcceptMonitor(accept_monitor, self.calls)
+        self.watched = (EdgeAcceptMonitor(accept_monitor, self.calls),)
         self.arriving: list[Message] = [Hello(Role.CLIENT, b"i" * 16, 1, epoch=1), Cancel((1,)), Cancel((2,))]
         self._descriptor = descriptor
         self._sequence = 0
@@ -215,6 +215,9 @@ class EdgeListener:
 
     def cut(self, route: bytes) -> None:
         raise AssertionError("nobody is to be cut off")
+
+    def revoked(self) -> set[bytes]:
+        return set()
 
     def readable(self) -> bool:
         self.calls.append("readable")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler_io.links.effects import Stop
-from scaler_io.links.events import PeerJoined, PeerLost
+from scaler_io.links.events import PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
 from scaler_protocol.errors import NoWorkerError, ProtocolError, WorkerDiedError, describe, restore
 from scaler_protocol.handshake import Hello, Refused, Role, Welcome
@@ -20,6 +20,7 @@ from scaler_protocol.operations import Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.core import PERMITTED, SchedulerCore
 from scaler_scheduler.core.records import SessionRecord
 
 if TYPE_CHECKING:
@@ -567,3 +568,10 @@ def _dependent(task: int, need: int) -> Submit:
 
 def _kept(task: int, run: int, result: bytes) -> messages.Done:
     return messages.Done((task,), (0,), Payloads([result]), runs=(run,), profiles=NO_PROFILE, agent="w")
+
+
+def test_every_message_that_the_core_takes_is_permitted_to_some_role() -> None:
+    core = SchedulerCore(1, SchedulerConfig())
+    taken = {kind for kind in core._handlers if kind not in (PeerJoined, PeerLost, SendFailed)}
+    assert taken == frozenset[type]().union(*PERMITTED.values())
+    assert PERMITTED.keys() == {Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER}

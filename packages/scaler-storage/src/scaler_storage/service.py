@@ -23,7 +23,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.monitoring import StorageStatus
 from scaler_protocol.objects import Reference, new_object_id
-from scaler_storage.engine.engine import HEARTBEAT_SECONDS, StorageEngine
+from scaler_storage.engine.engine import HEARTBEAT_SECONDS, PERMITTED, StorageEngine
 from scaler_storage.files import FileSegments
 from scaler_storage.options import StorageOptions
 
@@ -73,7 +73,7 @@ class StorageService:
             options.client_timeout_seconds,
         )
         loop = asyncio.get_running_loop()
-        reception = ServerLoop(self._name, listener, self._hub(incarnation, engine), engine, stop)
+        reception = ServerLoop(self._name, listener, self._hub(incarnation, engine, listener), engine, stop)
         loop.add_reader(segments.fileno(), reception.turn)
         self._say_ready(listener.address)
         try:
@@ -99,14 +99,21 @@ class StorageService:
         )  # fmt: skip
         return wanted, place
 
-    def _hub(self, incarnation: int, engine: StorageEngine) -> Hub:
+    def _hub(self, incarnation: int, engine: StorageEngine, listener: Listener) -> Hub:
         client_grace = self._options.client_timeout_seconds
 
         def timeouts(hello: Hello) -> PeerTimeouts:
             # ZeroMQ's heartbeats detect dead hosts. A silent process may just be busy with a long task.
             return PeerTimeouts(client_grace if hello.role == Role.CLIENT else AGENT_GRACE_SECONDS, math.inf)
 
-        return Hub(incarnation, admit=engine.admit, timeouts=timeouts, heartbeat_seconds=HEARTBEAT_SECONDS)
+        return Hub(
+            incarnation,
+            admit=engine.admit,
+            timeouts=timeouts,
+            heartbeat_seconds=HEARTBEAT_SECONDS,
+            principal=listener.principal,
+            permitted=PERMITTED,
+        )
 
     def _say_ready(self, address: Address) -> None:
         """Write the address to the process that started this one."""

@@ -27,7 +27,7 @@ from scaler_protocol.storage import (
     PutObject,
 )
 from scaler_storage.engine import engine as core_module
-from scaler_storage.engine.engine import StorageEngine
+from scaler_storage.engine.engine import PERMITTED, StorageEngine
 from scaler_storage.engine.pool import OVERHEAD_BYTES
 from scaler_storage.engine.segments import MemorySegments
 from support.storage_engines import PART, EngineDriver, make_parts_small
@@ -41,6 +41,13 @@ NAME, OTHER = b"n" * 16, b"o" * 16
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     make_parts_small(monkeypatch)
+
+
+def test_every_message_that_the_engine_takes_is_permitted_to_some_role() -> None:
+    engine = StorageEngine(1, MemorySegments(), 1)
+    taken = {kind for kind in engine._handlers if kind not in (PeerJoined, PeerLost)}
+    assert taken == frozenset[type]().union(*PERMITTED.values())
+    assert PERMITTED.keys() == {Role.CLIENT, Role.AGENT, Role.OPERATOR}
 
 
 class SharedServer(EngineDriver):

@@ -5,10 +5,37 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from scaler_io.security.keyring import PEER_ROLES, Principal
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.ids import IDENTITY_BYTES
+from scaler_protocol.messages import Message
 
 _NAMES: Final = {ServiceKind.SCHEDULER: "scheduler", ServiceKind.STORAGE: "object storage server"}
+_ROLES: Final = {
+    Role.CLIENT: "a client",
+    Role.AGENT: "an agent",
+    Role.OPERATOR: "an operator",
+    Role.MANAGER: "a worker manager",
+}
+Permissions = Mapping[int, frozenset[type[Message]]]
+"""The types of numbered messages that a service takes from peers of each role."""
+
+
+def role_name(role: int) -> str:
+    """What a peer of this role is called."""
+    return _ROLES.get(role, f"a peer with the unknown role {role}")
+
+
+def admit_principal(hello: Hello, principal: Principal, known: Principal) -> Refused | None:
+    """Why the holder of a key may not send this Hello: its role, or an identity that is bound to the key of `known`."""
+    if principal.key != known.key:
+        return Refused(["another peer has this identity"], [RefusalCode.IDENTITY])
+    if hello.role in _ROLES and hello.role not in PEER_ROLES[principal.role]:
+        reason = (
+            f"the key {principal.name} has the role {principal.role.value}, which cannot be {role_name(hello.role)}"
+        )
+        return Refused([reason], [RefusalCode.ROLE])
+    return None
 
 
 def admit(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from scaler_io.links.admission import Permissions, admit_principal, role_name
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
 from scaler_io.links.streams import (
     ACK_MESSAGES,
@@ -21,6 +22,7 @@ from scaler_io.links.streams import (
     is_numbered,
     message_of,
 )
+from scaler_io.security.keyring import ANYONE, Principal
 from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import (
     Acknowledge,
@@ -59,6 +61,7 @@ class _Peer:
         "heartbeats",
         "hello",
         "identity",
+        "principal",
         "round_trip",
         "route",
         "stream",
@@ -68,9 +71,19 @@ class _Peer:
     )  # fmt: skip
 
     def __init__(
-        self, hello: Hello, route: bytes, timeouts: PeerTimeouts, now: float, *, confirmed: bool, in_process: bool
+        self,
+        hello: Hello,
+        route: bytes,
+        principal: Principal,
+        timeouts: PeerTimeouts,
+        now: float,
+        *,
+        confirmed: bool,
+        in_process: bool,
     ) -> None:
         self.identity, self.hello, self.route, self.timeouts = hello.identity, hello, route, timeouts
+        self.principal = principal
+        """The holder of the key that the peer has proved; as long as the peer lives, its identity is bound to it."""
         self.stream = Stream(in_process=in_process)
         self.heard_at = self.heartbeat_at = now
         self.heartbeats: deque[int] = deque(maxlen=_HEARTBEATS)
@@ -112,7 +125,10 @@ class Hub:
         admit: Callable[[Hello], Welcome | Refused],
         timeouts: Callable[[Hello], PeerTimeouts],
         heartbeat_seconds: float = 1.0,
+        principal: Callable[[bytes], Principal] = lambda route: ANYONE,
+        permitted: Permissions | None = None,
     ) -> None:
+        """`principal` tells whose key the sender of a route has proved, `permitted` what peers of a role may send."""
         self.refused_frames = 0
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
@@ -121,6 +137,8 @@ class Hub:
         self._admit = admit
         self._timeouts = timeouts
         self._heartbeat = heartbeat_seconds
+        self._principal = principal
+        self._permitted = permitted
         self._peers: dict[bytes, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
         self._out: list[tuple[bytes, Frames]] = []
@@ -166,6 +184,8 @@ class Hub:
             return self._handle_link_message(peer, message, now)
         if not is_numbered(frames[0]):
             raise ProtocolError(f"{type(message).__name__} must be numbered")
+        if self._permitted is not None and type(message) not in self._permitted[peer.hello.role]:
+            raise ProtocolError(f"{role_name(peer.hello.role)} may not send {type(message).__name__}")
         return peer.identity, message
 
     def send(self, to: bytes, message: Message) -> None:
@@ -192,6 +212,13 @@ class Hub:
         if peer is not None and peer.broken_at is None:
             peer.broken_at = now
             self._watched[peer] = None
+
+    def revoke(self, keys: Collection[bytes]) -> None:
+        """Close the connections of these keys; the next tick reports their peers as lost."""
+        for peer in self._peers.values():
+            if peer.principal.key in keys:
+                self._cuts.append(peer.route)
+                self._end_link(peer, "its key is accepted no longer")
 
     def round_trip(self, identity: bytes) -> float:
         """Seconds of the last heartbeat's round trip; 0 before the first one, and for an unknown peer."""
@@ -304,7 +331,10 @@ class Hub:
             self.refused_frames += 1
             self._ask_hello(route, in_process)
             return None
-        peer = self._peers.get(hello.identity)
+        peer, principal = self._peers.get(hello.identity), self._principal(route)
+        if refusal := admit_principal(hello, principal, peer.principal if peer is not None else principal):
+            self._answer(route, refusal, in_process)
+            return None
         if peer is not None and hello.incarnation == peer.hello.incarnation and hello.epoch <= peer.hello.epoch:
             return None  # a late Hello of an epoch that is over
         answer = self._admit(hello)
@@ -315,7 +345,7 @@ class Hub:
         if resumable is not None:
             peer = self._resume(resumable, route, hello, now)
         else:
-            peer = self._join(route, hello, now, in_process)
+            peer = self._join(route, hello, principal, now, in_process)
         resumed = resumable is not None
         self._welcome(peer, answer, resumed)
         return peer.identity, PeerJoined(hello, resumed)
@@ -353,14 +383,15 @@ class Hub:
         self._routes[route] = peer
         return peer
 
-    def _join(self, route: bytes, hello: Hello, now: float, in_process: bool) -> _Peer:
+    def _join(self, route: bytes, hello: Hello, principal: Principal, now: float, in_process: bool) -> _Peer:
         """Begin a stream with a peer, in place of an earlier one with the same identity."""
         earlier = self._peers.get(hello.identity)
         if earlier is not None:
             self._forget(earlier)
             self._cuts.append(earlier.route)
         confirmed = hello.peer_incarnation != self._incarnation
-        peer = _Peer(hello, route, self._timeouts(hello), now, confirmed=confirmed, in_process=in_process)
+        timeouts = self._timeouts(hello)
+        peer = _Peer(hello, route, principal, timeouts, now, confirmed=confirmed, in_process=in_process)
         self._peers[hello.identity] = self._routes[route] = peer
         self._heartbeats.append(peer)
         return peer
@@ -388,10 +419,14 @@ class Hub:
             if is_numbered(frames[0]):
                 peer.fault = f"malformed message: {error}"
                 self._write(peer, Refused([peer.fault], [RefusalCode.MALFORMED]))
-                self._leave_route(peer)
-                peer.broken_at, peer.confirmed = -math.inf, False
-                self._watched[peer] = None
+                self._end_link(peer, peer.fault)
             raise
+
+    def _end_link(self, peer: _Peer, fault: str) -> None:
+        """Receive nothing more of the peer; the next tick reports it as lost for this reason."""
+        self._leave_route(peer)
+        peer.fault, peer.broken_at, peer.confirmed = fault, -math.inf, False
+        self._watched[peer] = None
 
     def _ask_hello(self, route: bytes, in_process: bool) -> None:
         self._answer(route, NeedHello(), in_process)

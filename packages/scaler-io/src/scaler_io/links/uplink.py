@@ -99,6 +99,10 @@ class Uplink:
         self._retry = min(2 * self._retry, LAST_RETRY_SECONDS)
         return [LinkDown(reason)]
 
+    def refuse(self, reason: str) -> list[UplinkEvent]:
+        """End the link: the transport knows that the peer accepts no connection of ours."""
+        return self._refused(Refused([reason]), self._ticked_at)
+
     def send(self, message: Message) -> None:
         """Send now, or as soon as the link is up again; a peer that does not resume the stream never receives it."""
         frames = self._stream.write(message)

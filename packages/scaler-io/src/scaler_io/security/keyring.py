@@ -67,6 +67,10 @@ class Principal:
     name: str
 
 
+ANYONE: Final = Principal(b"", KeyRole.SERVER, "")
+"""The peer of a service that uses no keys, or of its own process: any role is allowed."""
+NOBODY: Final = Principal(b"", KeyRole.MONITOR, "")
+"""The holder of a key that is accepted no longer: no role is allowed."""
 Keyring = Mapping[bytes, Principal]
 """The accepted public keys, 32 bytes each, and their holders."""
 

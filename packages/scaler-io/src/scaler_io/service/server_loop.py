@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from scaler_io.links.effects import Effect, Log, Send, Stop, perform_each
@@ -25,6 +25,8 @@ LOGGER = logging.getLogger("scaler")
 TURN_SECONDS = 0.005
 _BATCH = 32
 _IDLE_SECONDS = 1.0
+KEYS_SECONDS = 1.0
+"""How often a service looks whether the list of keys that it accepts has changed."""
 
 
 class ServiceCore(Protocol):
@@ -95,6 +97,11 @@ class ServiceTurn:
             self._write(now)
         due = self._core.due()
         return self._tick_at if due is None else min(due, self._tick_at)
+
+    def revoke(self, keys: Collection[bytes]) -> None:
+        """Give up the peers of these keys with the next turn."""
+        self._hub.revoke(keys)
+        self._tick_at = self._now
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the edge of the listener's descriptor."""
@@ -196,15 +203,24 @@ class ServerLoop:
         self._service = ServiceTurn(name, listener, hub, core, stop)
         self._turns = TurnLoop(self._service)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(listener.accept_monitor.fileno(), listener.accept_monitor.process_events)
-        listener.accept_monitor.process_events()
+        for watched in listener.watched:
+            self._loop.add_reader(watched.fileno(), watched.process_events)
+            watched.process_events()
         self._loop.add_reader(listener.fileno(), self._turns.now)
         self._turns.now()
+        self._key_timer = self._loop.call_later(KEYS_SECONDS, self._look_at_keys)
 
     @property
     def malformed(self) -> int:
         """The number of messages that were malformed or that the core could not handle."""
         return self._service.malformed
+
+    def _look_at_keys(self) -> None:
+        """Give up the peers whose keys are accepted no longer."""
+        self._key_timer = self._loop.call_later(KEYS_SECONDS, self._look_at_keys)
+        if revoked := self._listener.revoked():
+            self._service.revoke(revoked)
+            self._turns.soon()
 
     def turn(self) -> None:
         """Take a turn now, since the core has something to do."""
@@ -213,6 +229,7 @@ class ServerLoop:
     def close(self) -> None:
         """Write the last messages and free the address."""
         self._turns.close()
-        for readable in (self._listener, self._listener.accept_monitor):
+        self._key_timer.cancel()
+        for readable in (self._listener, *self._listener.watched):
             self._loop.remove_reader(readable.fileno())
         self._service.close()

@@ -1,14 +1,137 @@
-"""CURVE: keys that sockets prove to each other, and the handler that ZeroMQ asks whether a key is accepted."""
+"""CURVE: both sides of a connection prove their keys, and the service is asked whether it accepts the peer's.
+
+ZeroMQ asks at an address within the process, which one socket per context can have (ZAP, RFC 27 of ZeroMQ). Without
+that socket it would admit every key. Services answer with the public key as the name of the user, which ZeroMQ then
+attaches to each message of the connection. Links over Unix sockets use no keys: only the user can open the file.
+"""
 
 from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Any, Final, NamedTuple
 
 import zmq
 from zmq.utils import z85
 
-from scaler_io.security.keyring import KeyPair
+from scaler_io.security.authorized import AuthorizedKeys
+from scaler_io.security.keyring import NOBODY, Credentials, KeyPair, Keyring, KeyRole, Principal
+from scaler_protocol.addresses import Address
+
+_ZAP: Final = "inproc://zeromq.zap.01"
+_OTHER_MECHANISM: Final = 0x11000002
+"""ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH of zmq.h."""
+HANDSHAKE_FAILURES: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+"""Events of a monitor that say why there is no connection."""
 
 
 def new_pair() -> KeyPair:
     """A new key pair."""
     public, secret = zmq.curve_keypair()
     return KeyPair(z85.decode(public), z85.decode(secret))
+
+
+def use_credentials(connecting: zmq.Socket[bytes], credentials: Credentials | None, address: Address) -> None:
+    """Have a socket prove these keys where it connects, and demand the service's; without credentials none."""
+    if credentials is not None and not address.path:
+        connecting.setsockopt(zmq.CURVE_SERVERKEY, credentials.server)
+        connecting.setsockopt(zmq.CURVE_PUBLICKEY, credentials.holder.key)
+        connecting.setsockopt(zmq.CURVE_SECRETKEY, credentials.secret)
+
+
+class Gate:
+    """Decides which keys may connect to one socket, the only one of its context that accepts connections."""
+
+    def __init__(self, accepting: zmq.Socket[bytes], keys: AuthorizedKeys, roles: frozenset[KeyRole]) -> None:
+        """Holders of keys with one of these `roles` may connect. Call `guard` before the socket is bound."""
+        self._accepting, self._keys, self._roles = accepting, keys, roles
+        self._seen: Keyring = keys.keyring
+        """The keyring at the last call of `revoked`."""
+        self._socket = accepting.context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.bind(_ZAP)
+        self.process_events()
+
+    def guard(self, address: Address) -> None:
+        """Demand keys of those who connect to the address that the socket is bound to next, if it is one of TCP."""
+        self._accepting.setsockopt(zmq.CURVE_SERVER, not address.path)
+        if not address.path:
+            self._accepting.setsockopt(zmq.CURVE_SECRETKEY, self._keys.own.secret)
+        self._accepting.setsockopt(zmq.ZAP_DOMAIN, b"scaler")
+        self._accepting.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on; `process_events` re-arms its edge."""
+        return int(self._socket.FD)
+
+    def process_events(self) -> None:
+        """Answer for each connection that has proved a key whether it is accepted."""
+        while self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._keys.reload()
+            sender, empty, version, number, *request = self._socket.recv_multipart(zmq.NOBLOCK)
+            user = self._user(request)
+            verdict = [b"400", b"not accepted", b""] if user is None else [b"200", b"", user]
+            self._socket.send_multipart([sender, empty, version, number, *verdict, b""], zmq.NOBLOCK)
+
+    def _user(self, request: list[bytes]) -> bytes | None:
+        """The key in a request, as text; empty for this user at a Unix socket, None for who is not accepted.
+
+        A request has domain, address, routing id, mechanism and, with CURVE, the key.
+        """
+        if request[3:4] == [b"CURVE"] and len(request) == 5:
+            holder = self._keys.keyring.get(request[4])
+            return holder.key.hex().encode() if holder is not None and holder.role in self._roles else None
+        # The kernel says who has opened a Unix socket: localhost:UID:GID:PID.
+        opener = request[1].split(b":")[1:2]
+        ours = sys.platform != "win32" and opener == [str(os.getuid()).encode()]
+        return b"" if ours and request[3:4] == [b"NULL"] else None
+
+    def key_of(self, frame: Any) -> bytes | None:
+        """The key that the sender of a frame has proved; None if it is accepted no longer, empty if there is none."""
+        try:
+            key = bytes.fromhex(frame.get("User-Id"))
+        except zmq.ZMQError:  # as from a Unix socket, where the name may also be empty
+            return b""
+        return key if not key or key in self._keys.keyring else None
+
+    def principal(self, key: bytes) -> Principal:
+        """The holder of a key that a peer has proved."""
+        return self._keys.keyring.get(key, NOBODY)
+
+    def revoked(self) -> set[bytes]:
+        """Keys accepted at the last call that are accepted no longer, or in another role."""
+        self._keys.reload()
+        before, self._seen = self._seen, self._keys.keyring
+        return {key for key, holder in before.items() if self._seen.get(key) != holder}
+
+
+class HandshakeFailure(NamedTuple):
+    """Why a handshake has failed; `final` if another attempt would fail, too."""
+
+    reason: str
+    final: bool
+
+
+def handshake_failure(event: int, value: int, credentials: Credentials | None, address: Address) -> HandshakeFailure:
+    """What an event of a monitor says about the keys of both sides; the reason is empty if it says nothing.
+
+    Most failures are not final: a service with another key looks like one that ends during the handshake.
+    """
+    if credentials is None or address.path:
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _OTHER_MECHANISM:
+            text = f"the service at {address} demands keys: give --keys or SCALER_KEYS, or keys= of a Client"
+            return HandshakeFailure(text, final=False)
+        return HandshakeFailure("", final=False)
+    holder = credentials.holder
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        text = f"the service at {address} does not accept the key {holder.name} ({holder.role.value})"
+        return HandshakeFailure(f"{text}: it is not in the service's list, or was revoked", final=True)
+    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or (
+        event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value == errno.EPIPE
+    ):
+        text = f"the service at {address} has another key than the one that the key {holder.name} was made for"
+        return HandshakeFailure(f"{text}, or uses no keys", final=False)
+    return HandshakeFailure("", final=False)

@@ -64,6 +64,10 @@ class EpochDialer(ABC, Generic[ConnectionT]):
     def _connect(self, epoch: int) -> ConnectionT:
         """Begin a connection; raises OSError if that is known to be impossible."""
 
+    def _refused(self, connection: ConnectionT) -> str:
+        """Why a connection that is gone will never be accepted; empty if another one may be."""
+        return ""
+
     @abstractmethod
     def readable(self) -> bool:
         """Whether a turn would find a message or a broken connection; also re-arms an edge-triggered descriptor."""
@@ -75,7 +79,8 @@ class EpochDialer(ABC, Generic[ConnectionT]):
             events += self._receive(connection, now)
             if not events and (reason := connection.lost()) is not None:
                 events += self._receive(connection, now, to_the_end=True)  # the peer's last messages have arrived
-                events += uplink.broken(reason, now)
+                refusal = self._refused(connection)
+                events += uplink.refuse(refusal) if refusal else uplink.broken(reason, now)
         self._may_be_readable = True
         events += uplink.tick(now)
         if uplink.state in (LinkState.DOWN, LinkState.REFUSED):

@@ -15,6 +15,8 @@ from typing import Generic, TypeVar
 
 from scaler_io.links.streams import Frames
 from scaler_io.links.uplink import Uplink
+from scaler_io.security.authorized import AuthorizedKeys
+from scaler_io.security.keyring import ANYONE, Principal
 from scaler_io.transport.endpoint import TURN_MESSAGES, EpochDialer
 from scaler_io.transport.zeromq import Dialer, Listener
 from scaler_protocol.addresses import Address
@@ -56,8 +58,8 @@ class _Inbox(Generic[Item]):
 class InProcessListener(Listener):
     """A Listener that dialers of its own process reach without the network; close them before it."""
 
-    def __init__(self, address: Address) -> None:
-        super().__init__(address)
+    def __init__(self, address: Address, keys: AuthorizedKeys | None = None) -> None:
+        super().__init__(address, keys)
         self.inbox: _Inbox[tuple[bytes, list[bytes]]] = _Inbox()
         self.connections: dict[bytes, InProcessConnection] = {}
         self._epoll = select.epoll()
@@ -83,6 +85,10 @@ class InProcessListener(Listener):
             return super().send(route, frames)
         connection.inbox.put(list(frames))
         return True
+
+    def principal(self, route: bytes) -> Principal:
+        """Who has sent what came from this route."""
+        return ANYONE if route in self.connections else super().principal(route)
 
     def cut(self, route: bytes) -> None:
         """Close a connection of another process, even if messages are on their way; ignored for our own process."""

@@ -23,6 +23,9 @@ from scaler_io.descriptors import TOPIC_BYTES, ConnectionLimiter, SubscriptionLi
 from scaler_io.links.streams import Frames, cut, join
 from scaler_io.links.uplink import Uplink
 from scaler_io.ports import path_problem
+from scaler_io.security.authorized import AuthorizedKeys
+from scaler_io.security.keyring import ANYONE, KEY_BYTES, LINK_KEYS, MONITOR_KEYS, Credentials, Principal
+from scaler_io.transport.curve import HANDSHAKE_FAILURES, Gate, HandshakeFailure, handshake_failure, use_credentials
 from scaler_io.transport.endpoint import LINGER_SECONDS, TURN_MESSAGES, EpochDialer, ListenError
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
@@ -38,19 +41,23 @@ _NOWAIT_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 _REASONS = {int(zmq.EVENT_DISCONNECTED): "connection closed", int(zmq.EVENT_CLOSED): "cannot connect"}
-_LOST = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
+_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | HANDSHAKE_FAILURES
 _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
 # With -1 ("do not reconnect") ZeroMQ drops unread messages when the peer closes.
 _NEVER_MS = 24 * 3600 * 1000
 _LONGEST_WAIT_SECONDS = 3600.0
+_MESSAGE_BYTES = 2**28
+"""Longest message that is received: the codec writes no longer ones. ZeroMQ closes the connection of a longer one."""
+_HANDSHAKE_MS = 2000
+"""How long a connection may be open without a handshake, which strangers could use to hold memory."""
+_BACKLOG = 4096
+"""Connections that wait to be accepted; with fewer, a flood of strangers keeps others out."""
+_MISMATCHES = 3
+"""Failures after which it is certain that a service has another key, and did not just end."""
 PUBLISHED_AHEAD = 64
 """Messages that may wait for a slow subscriber, on either side of a connection."""
+_TOPIC_MESSAGE_BYTES = TOPIC_BYTES + 64
+"""A topic as CURVE encrypts it; its handshake needs more than a topic alone may have."""
 _DESCRIPTORS = 16  # for a context and a socket with its monitor: without them ZeroMQ aborts the process
 
 
@@ -72,6 +79,13 @@ def _socket(context: Context, kind: int) -> zmq.Socket[bytes]:
     made.setsockopt(zmq.HEARTBEAT_IVL, _BEAT_MS)
     made.setsockopt(zmq.HEARTBEAT_TIMEOUT, _BEAT_TIMEOUT_MS)
     return made
+
+
+def _accept(accepting: zmq.Socket[bytes], longest: int) -> None:
+    """Bound what strangers can take of a socket that accepts connections."""
+    accepting.setsockopt(zmq.MAXMSGSIZE, longest)
+    accepting.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    accepting.setsockopt(zmq.BACKLOG, _BACKLOG)
 
 
 def _send(through: zmq.Socket[bytes], frames: Frames, route: bytes | None = None) -> bool:
@@ -152,15 +166,29 @@ class _AcceptMonitor:
             (self._limiter.accepted if accepted else self._limiter.disconnected)(event["value"])
 
 
-class Listener:
-    """The accepting socket of a service; raises ListenError, which names the address, if it cannot be bound."""
+Watched = _AcceptMonitor | Gate
+"""Has a descriptor, and `process_events` to call when that is readable."""
 
-    def __init__(self, address: Address) -> None:
+
+class Listener:
+    """The accepting socket of a service; raises ListenError, which names the address, if it cannot be bound.
+
+    With `keys`, peers at a TCP address prove a key, and a route is that key and ZeroMQ's routing id: what another key
+    sends comes from another route, also if it has taken the routing id of a peer that is gone.
+    """
+
+    def __init__(self, address: Address, keys: AuthorizedKeys | None = None) -> None:
         self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.ROUTER)
+        _accept(self._socket, _MESSAGE_BYTES)
         self._limiter = ConnectionLimiter(str(address))
-        self.accept_monitor = _AcceptMonitor(self._socket, self._limiter)
+        self._accept_monitor = _AcceptMonitor(self._socket, self._limiter)
         self._socket.router_mandatory = 1
+        self._gate = Gate(self._socket, keys, LINK_KEYS) if keys is not None and not address.path else None
+        if self._gate is not None:
+            self._gate.guard(address)
+        self.watched: tuple[Watched, ...] = (self._accept_monitor, *([self._gate] if self._gate else []))
+        """What to watch besides this."""
         self._was_readable = False
         self._path = address.path
         if address.path and os.path.exists(address.path) and (problem := path_problem(address.path)):
@@ -197,18 +225,43 @@ class Listener:
 
     def _read(self, through: zmq.Socket[bytes]) -> tuple[bytes, list[bytes]]:
         route, frame = _raw.recv(through, _NOWAIT), _raw.recv(through, _NOWAIT, False)
+        if self._gate is not None:
+            while not (key := self._gate.key_of(frame)):
+                self._drop(frame)
+                route, frame = _raw.recv(through, _NOWAIT), _raw.recv(through, _NOWAIT, False)
+            route = key + route
         if route not in self._limiter.descriptors and (descriptor := _descriptor(frame)) is not None:
-            self.accept_monitor.process_events()  # the event "accepted" precedes the first message
+            self._accept_monitor.process_events()  # the event "accepted" precedes the first message
             self._limiter.first_message(descriptor, route)
         return route, _parts(through, frame)
 
+    def _drop(self, frame: Any) -> None:
+        """Ignore a message of a key that is accepted no longer, and close its connection."""
+        if (descriptor := _descriptor(frame)) is not None:
+            descriptors.shut_down(descriptor)
+        _parts(self._socket, frame)
+
+    def principal(self, route: bytes) -> Principal:
+        """Who has sent what came from this route."""
+        return ANYONE if self._gate is None else self._gate.principal(route[:KEY_BYTES])
+
+    def revoked(self) -> set[bytes]:
+        """Keys that are accepted no longer since the last call; their connections are closed."""
+        keys = self._gate.revoked() if self._gate is not None else set[bytes]()
+        _cut_keys(keys, self._accept_monitor, self._limiter)
+        return keys
+
     def send(self, route: bytes, frames: Frames) -> bool:
         """Whether the message was accepted; False if the route is gone."""
+        if self._gate is not None:
+            if route not in self._limiter.descriptors:
+                return False
+            route = route[KEY_BYTES:]
         return _send(self._socket, frames, route)
 
     def cut(self, route: bytes) -> None:
         """Close a connection, even if messages are on their way; does nothing if the route is gone."""
-        self.accept_monitor.process_events()  # the kernel may have reused its descriptor
+        self._accept_monitor.process_events()  # the kernel may have reused its descriptor
         self._limiter.cut(route)
 
     def close(self) -> None:
@@ -219,16 +272,30 @@ class Listener:
                 os.unlink(self._path)
 
 
+def _cut_keys(keys: set[bytes], monitor: _AcceptMonitor, limiter: ConnectionLimiter) -> None:
+    """Close the connections of these keys, with which their routes begin."""
+    if keys:
+        monitor.process_events()  # the kernel may have reused descriptors
+        for route in [route for route in limiter.descriptors if route[:KEY_BYTES] in keys]:
+            limiter.cut(route)
+
+
 class _Connection:
     """The connection of one epoch: a socket that connects once."""
 
-    def __init__(self, context: Context, address: Address, routing_id: bytes, ipv6: bool) -> None:
+    def __init__(
+        self, context: Context, address: Address, routing_id: bytes, ipv6: bool, credentials: Credentials | None
+    ) -> None:
+        self.failure = HandshakeFailure("", final=False)
+        """What the peer's handshake said about the keys."""
+        self._address, self._credentials = address, credentials
         self._reason: str | None = None
         self._was_readable = False
         self.socket = _socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IPV6, ipv6)
         self.socket.routing_id = routing_id
         self.socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+        use_credentials(self.socket, credentials, address)
         self.monitor = self.socket.get_monitor_socket(_LOST)
         self.monitor.linger = 0
         try:
@@ -255,7 +322,9 @@ class _Connection:
         """Why the connection is gone; None if it is not."""
         if self._reason is None and _is_readable(self.monitor):
             event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
-            self._reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
+            self.failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
+            reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
+            self._reason = self.failure.reason or reason
         return self._reason
 
     def close(self, linger: float = 0.0) -> None:
@@ -268,10 +337,19 @@ class _Connection:
 class Dialer(EpochDialer[_Connection]):
     """Connects an Uplink over ZeroMQ. Not thread-safe: one thread or loop owns it."""
 
-    def __init__(self, address: Address, uplink: Uplink, context: Context | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        uplink: Uplink,
+        context: Context | None = None,
+        *,
+        credentials: Credentials | None = None,
+    ) -> None:
         """With a `context` of the caller no thread is started, and `close` does not wait for the last messages."""
         super().__init__(uplink)
-        self._address = address
+        self._address, self._credentials = address, credentials
+        self._mismatches = 0
+        """Connections that have failed because of the service's keys."""
         self._secret = b"\x01" + secrets.token_bytes(15)  # others must not be able to guess the routes of our epochs
         self._owns_context, self._context = context is None, context or _own_context()
         # ZeroMQ's own poller examines every socket at each call; polling their descriptors is enough.
@@ -281,7 +359,15 @@ class Dialer(EpochDialer[_Connection]):
     def _connect(self, epoch: int) -> _Connection:
         # A host name may have addresses of both families, and ZeroMQ tries only one: alternate between them.
         ipv6 = ":" in self._address.host or (not self._address.is_numeric and epoch % 2 == 0)
-        return _Connection(self._context, self._address, self._secret + epoch.to_bytes(4, "big"), ipv6)
+        return _Connection(
+            self._context, self._address, self._secret + epoch.to_bytes(4, "big"), ipv6, self._credentials
+        )
+
+    def _refused(self, connection: _Connection) -> str:
+        reason, final = connection.failure
+        self._mismatches += bool(reason)
+        certain = self._mismatches >= _MISMATCHES and not self.uplink.peer_incarnation
+        return reason if final or certain else ""
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the descriptor's edge."""
@@ -319,17 +405,23 @@ class Dialer(EpochDialer[_Connection]):
 class Publisher:
     """A publishing socket. Messages to a slow subscriber are dropped while PUBLISHED_AHEAD messages wait for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: AuthorizedKeys | None = None) -> None:
+        """With `keys`, subscribers at TCP addresses prove one."""
         self.context: Context = _own_context()
         self._socket = _socket(self.context, zmq.XPUB)
+        _accept(self._socket, TOPIC_BYTES if keys is None else _TOPIC_MESSAGE_BYTES)
         self._limiter = SubscriptionLimiter("monitors")
-        self.accept_monitor = _AcceptMonitor(self._socket, self._limiter)
+        self._accept_monitor = _AcceptMonitor(self._socket, self._limiter)
+        self._gate = Gate(self._socket, keys, MONITOR_KEYS) if keys is not None else None
+        self.watched: tuple[Watched, ...] = (self._accept_monitor, *([self._gate] if self._gate else []))
+        """What to watch besides this."""
         self._socket.set_hwm(PUBLISHED_AHEAD)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, TOPIC_BYTES)
         self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # reports every new subscriber, not only the first one
 
     def bind(self, address: Address) -> None:
         """Publish at a further address; raises ListenError, which names it, if that is impossible."""
+        if self._gate is not None:
+            self._gate.guard(address)
         mask = os.umask(0o077)  # only its owner may use an ipc socket
         try:
             self._socket.bind(str(address))
@@ -347,8 +439,25 @@ class Publisher:
         joined = False
         while _is_readable(self._socket):
             frame = _raw.recv(self._socket, _NOWAIT, False)
-            joined = self._limiter.subscription_changed(_descriptor(frame), frame.bytes) or joined
+            descriptor = _descriptor(frame)
+            if self._gate is None or descriptor is None or self._is_accepted(self._gate, descriptor, frame):
+                joined = self._limiter.subscription_changed(descriptor, frame.bytes) or joined
         return joined and self.has_subscribers
+
+    def _is_accepted(self, gate: Gate, descriptor: int, frame: Any) -> bool:
+        """Whether the sender's key is accepted; if not, its connection is closed."""
+        key = gate.key_of(frame)
+        if key is None:
+            descriptors.shut_down(descriptor)
+        elif key:
+            self._accept_monitor.process_events()  # the event "accepted" precedes the first message
+            self._limiter.first_message(descriptor, key + descriptor.to_bytes(4, "big"))
+        return key is not None
+
+    def close_revoked(self) -> None:
+        """Close the connections of keys that are accepted no longer."""
+        if self._gate is not None:
+            _cut_keys(self._gate.revoked(), self._accept_monitor, self._limiter)
 
     @property
     def has_subscribers(self) -> bool:
@@ -365,9 +474,12 @@ class Publisher:
 
 
 class Subscriber:
-    """A subscribing socket; it reconnects until it is closed."""
+    """A subscribing socket; it reconnects until it is closed, or refused for its key."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
+        self._address, self._credentials = address, credentials
+        self.problem = ""
+        """Why nothing will come: the keys; empty if that is not known. `receive` notices it."""
         self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.SUB)
         self._socket.set_hwm(PUBLISHED_AHEAD)
@@ -375,6 +487,8 @@ class Subscriber:
         self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         self._socket.subscribe(b"")
+        use_credentials(self._socket, credentials, address)
+        self._monitor = self._socket.get_monitor_socket(HANDSHAKE_FAILURES)
         try:
             self._socket.connect(str(address))
         except zmq.ZMQError as error:
@@ -387,7 +501,14 @@ class Subscriber:
 
     def receive(self, limit: int = TURN_MESSAGES) -> list[list[bytes]]:
         """The frames of up to `limit` messages that have arrived."""
-        return _receive(self._socket, limit, _read)
+        while _is_readable(self._monitor):
+            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
+            self.problem = failure.reason or self.problem
+        messages = _receive(self._socket, limit, _read)
+        if messages:
+            self.problem = ""
+        return messages
 
     def subscribe_again(self) -> None:
         """Subscribe again: the publisher then sends all that a new subscriber receives."""

@@ -21,9 +21,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
-from typing import Any
+from typing import Any, Final
 
-from scaler_io.links.admission import admit
+from scaler_io.links.admission import Permissions, admit
 from scaler_io.links.effects import Effect, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol import messages
@@ -52,6 +52,42 @@ from scaler_scheduler.core.worker_queries import WorkerQueries
 from scaler_scheduler.requirements import WorkerClass, runtime_of
 
 _ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER)
+
+PERMITTED: Final[Permissions] = {
+    Role.CLIENT: frozenset(
+        {
+            messages.Submit,
+            messages.Cancel,
+            messages.Release,
+            messages.Functions,
+            messages.Inputs,
+            messages.Reconcile,
+            ListWorkers,
+            messages.Shutdown,
+        }
+    ),
+    Role.AGENT: frozenset(
+        {
+            messages.Submit,
+            messages.Cancel,
+            messages.Release,
+            messages.Functions,
+            messages.Inputs,
+            messages.Reconcile,
+            messages.Done,
+            messages.Returned,
+            messages.Blocked,
+            messages.NeedFunctions,
+            messages.Output,
+            messages.AgentStatus,
+            DeleteObjects,
+            Resized,
+        }
+    ),
+    Role.OPERATOR: frozenset({messages.Cancel, Drain}),
+    Role.MANAGER: frozenset({ManagerStatus}),
+}
+"""What peers of each role may send to the scheduler; the first ones of an agent come from clients in its tasks."""
 
 
 class SchedulerCore:

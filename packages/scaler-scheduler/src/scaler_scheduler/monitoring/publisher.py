@@ -90,8 +90,9 @@ class MonitorPublisher:
             remove_dead(LOCAL_MONITORS)
             self._bind(local)
         self._loop.add_reader(self._publisher.fileno(), self._hear)
-        self._loop.add_reader(self._publisher.accept_monitor.fileno(), self._publisher.accept_monitor.process_events)
-        self._publisher.accept_monitor.process_events()
+        for watched in self._publisher.watched:
+            self._loop.add_reader(watched.fileno(), watched.process_events)
+            watched.process_events()
         self._hear()
 
     def _bind(self, address: Address) -> None:
@@ -133,6 +134,7 @@ class MonitorPublisher:
 
     def _on_status(self, timer: int) -> None:
         self._timers[timer] = self._loop.call_later(STATUS_SECONDS, self._on_status, timer)
+        self._publisher.close_revoked()
         self._publish(self._sampler.status())
         if self._watch is not None:
             self._watch.ask()
@@ -161,8 +163,8 @@ class MonitorPublisher:
     def close(self) -> None:
         """Stop publishing and free the addresses."""
         self._stop()
-        self._loop.remove_reader(self._publisher.fileno())
-        self._loop.remove_reader(self._publisher.accept_monitor.fileno())
+        for readable in (self._publisher, *self._publisher.watched):
+            self._loop.remove_reader(readable.fileno())
         self._publisher.close()
         for claim in self._claims:
             claim.release()

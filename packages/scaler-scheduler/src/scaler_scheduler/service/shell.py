@@ -17,7 +17,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.core.config import SchedulerConfig
-from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.core import PERMITTED, SchedulerCore
 from scaler_scheduler.monitoring.publisher import MonitorPublisher, StatusSampler, local_monitor
 from scaler_scheduler.service.idle import give_back_when_idle
 from scaler_scheduler.service.options import SchedulerOptions
@@ -107,7 +107,8 @@ class SchedulerService:
                 return PeerTimeouts(config.agent_grace_seconds, config.worker_timeout_seconds)
             return PeerTimeouts(config.client_timeout_seconds, config.client_timeout_seconds)
 
-        return core, Hub(incarnation, admit=core.admit, timeouts=timeouts)
+        principal = self._listener.principal
+        return core, Hub(incarnation, admit=core.admit, timeouts=timeouts, principal=principal, permitted=PERMITTED)
 
     def _say_ready(self, address: Address) -> None:
         """Write the address to the process that started this one."""

@@ -36,9 +36,9 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from scaler_io.links.admission import admit
+from scaler_io.links.admission import Permissions, admit
 from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol.errors import ProtocolError, StorageFullError
@@ -81,6 +81,26 @@ _COUNT_BITS = 40
 """Pins and versions are the incarnation and a counter of this many bits: those of an earlier server never match."""
 
 _ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR)
+
+_OBJECTS: Final = frozenset(
+    {
+        HostProof,
+        PutObject,
+        AllocateObject,
+        SealObject,
+        DeleteObjects,
+        GetObject,
+        MapObject,
+        UnpinObjects,
+        ListObjects,
+    }
+)
+PERMITTED: Final[Permissions] = {
+    Role.CLIENT: _OBJECTS,
+    Role.AGENT: _OBJECTS | {RegisterReplicaServer, RegisterReplica, DropReplicas},
+    Role.OPERATOR: frozenset({NeedStorageStatus}),
+}
+"""What peers of each role may send to object storage."""
 
 
 class StorageEngine:

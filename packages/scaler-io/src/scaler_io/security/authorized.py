@@ -1,0 +1,41 @@
+"""AuthorizedKeys: the keys that a service accepts, as its directory lists them now."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from scaler_io.security.key_files import AUTHORIZED, keyring_version, load_credentials, load_keyring
+from scaler_io.security.keyring import KeyFileError, Keyring, KeyRole
+
+LOGGER: Final = logging.getLogger("scaler")
+
+
+class AuthorizedKeys:
+    """A service's own keys, and the keyring that it accepts. Raises KeyFileError if it cannot be read at first.
+
+    `keyring` is another object after each change. A list that cannot be read is logged, and the last one stays valid.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.own = load_credentials(directory, [KeyRole.SERVER])
+        self._directory = directory
+        self._version = keyring_version(directory)
+        self.keyring: Keyring = self._load()
+
+    def _load(self) -> Keyring:
+        return {**load_keyring(self._directory), self.own.holder.key: self.own.holder}
+
+    def reload(self) -> None:
+        """Read the list again if its file has changed."""
+        version = keyring_version(self._directory)
+        if version == self._version:
+            return
+        self._version = version
+        try:
+            self.keyring = self._load()
+        except KeyFileError as error:
+            LOGGER.error("the list of keys is not read, and the former one stays valid: %s", error)
+        else:
+            LOGGER.info("%s is read again: %d keys are accepted", self._directory / AUTHORIZED, len(self.keyring))
