@@ -77,9 +77,7 @@ def test_the_commands_of_the_documents(tmp_path: Path) -> None:
 
 def test_groups_of_a_killed_scheduler_are_the_next_one_s(tmp_path: Path) -> None:
     web = free_ports(1)
-    # Until client and workers are connected again there is nothing to do, for longer than COOLDOWN perhaps.
-    words = ["--adapter-webhook-url", f"http://127.0.0.1:{web}", COOLDOWN[0], "6"]
-    with Services(tmp_path, *words) as services:
+    with Services(tmp_path, "--adapter-webhook-url", f"http://127.0.0.1:{web}", *COOLDOWN) as services:
         log = tmp_path / "adapter.log"
         adapter = Service(log, "scaler_worker.managers.adapter_server", services.address, "-p", str(web), "-mw", "2")
         services.started.append(adapter)

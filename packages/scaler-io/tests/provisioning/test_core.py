@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
-from scaler_io.provisioning.core import EARLY_SECONDS, JOIN_SECONDS, ManagerConfig, ManagerCore
+from scaler_io.provisioning.core import EARLY_SECONDS, JOIN_SECONDS, RECONNECT_SECONDS, ManagerConfig, ManagerCore
 from scaler_io.provisioning.events import (
     EndManager,
     ListUnits,
@@ -328,6 +328,18 @@ def test_units_of_an_earlier_life_are_adopted() -> None:
     provider.link()
     provider.want(4, **{"grid-0-7": UnitState.JOINED})
     assert provider.units.keys() == {"grid-0-7", "grid-0-8", "grid-a-1"}
+
+
+def test_units_of_an_earlier_life_have_time_to_connect_before_they_are_cancelled(provider: Provider) -> None:
+    provider.want(0)
+    provider.units = {"grid-0-7": UnitReport(UnitPhase.RUNNING), "grid-0-8": UnitReport(UnitPhase.RUNNING)}
+    provider.later(RECONNECT_SECONDS - 1)
+    provider.want(0)
+    assert provider.stopped == [], "their agents may be about to find the new scheduler"
+    provider.want(0, **{"grid-0-7": UnitState.JOINED})
+    provider.later(4.0)
+    provider.want(0, **{"grid-0-7": UnitState.DRAINING})
+    assert provider.stopped == [("grid-0-8", False)]
 
 
 def test_a_listing_that_fails_changes_nothing(provider: Provider) -> None:

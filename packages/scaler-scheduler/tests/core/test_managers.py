@@ -288,3 +288,18 @@ def test_a_new_scheduler_decides_nothing_before_the_others_are_back(managed: Sch
     assert told(managed) == [] and managed.take(agent, Drain) == [] and policy.seen == []
     managed.later(1.1)
     assert managed.take(agent, Drain) and told(managed)[0][0] == (0,)
+
+
+def test_an_agent_of_an_earlier_scheduler_is_not_drained_before_clients_are_back(
+    managed: SchedulerDriver, policy: Policy
+) -> None:
+    policy.wanted = (0,)
+    join(managed, pending_units=("u1",), pending_offers=(0,))
+    told(managed)
+    agent = managed.agent(workers=2, manager="grid", unit="u1", peer_incarnation=managed.incarnation + 1)
+    managed.later(4.0)
+    report(managed)
+    assert told(managed) == [] and managed.take(agent, Drain) == []
+    managed.agent(b"other", peer_incarnation=managed.incarnation + 1)
+    managed.later(1.1)
+    assert managed.take(agent, Drain), "the others do not prolong it"

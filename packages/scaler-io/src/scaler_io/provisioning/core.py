@@ -11,10 +11,11 @@ Draining and stopping units are no capacity.
 
 Failures (a start that is refused, a unit that stays silent, or that ends on its own before it has been connected for
 EARLY_SECONDS) pause starts for 1, 2, 4 … 60 s; a unit that joins later and does not fail ends the series. Units that a
-listing shows and that this manager does not know are adopted: they are those of its earlier life. Nothing is started
-before the first listing, and a manager whose first listing fails reports a pause until one succeeds, so that others are
-asked. A manager that ends reports a maximum of 0 for the same reason. One that the scheduler refuses stops the units
-that it has started itself, and ends. A unit whose agent is connected lives, whatever a listing shows.
+listing shows and that this manager does not know are adopted: they are those of its earlier life, and are not cancelled
+before their agents have had RECONNECT_SECONDS to connect. Nothing is started before the first listing, and a manager
+whose first listing fails reports a pause until one succeeds, so that others are asked. A manager that ends
+reports a maximum of 0 for the same reason. One that the scheduler refuses stops the units that it has started itself,
+and ends. A unit whose agent is connected lives, whatever a listing shows.
 
 Invariants (`check`): at most one start, one stop and one listing are under way; a unit that has joined is stopped only
 after it was drained and its time is over, when its agent has left, or when the manager ends.
@@ -60,6 +61,8 @@ EXIT_SECONDS: Final = 30.0
 """How long a unit whose agent has left, or that was stopped, may take to end before it is stopped (by force)."""
 EARLY_SECONDS: Final = 30.0
 """A unit that ends on its own within this time after it has joined has failed, as one that never joined."""
+RECONNECT_SECONDS: Final = 30.0
+"""How long units that were found may take to connect before they are cancelled."""
 STARTUPS: Final = 20
 """Start-up times that the median is taken from."""
 
@@ -121,6 +124,11 @@ class _Unit:
     @property
     def has_joined(self) -> bool:
         return self.joined_at < math.inf
+
+    def may_be_cancelled(self, now: float) -> bool:
+        """Whether it is pending; one of an earlier life may be about to connect, with runs, to a new scheduler."""
+        is_new = self.adopted and now < self.requested_at + RECONNECT_SECONDS
+        return self.state in _PENDING and self.accepted and not self.has_joined and not is_new
 
     def fails_at(self, now: float) -> bool:
         """Whether it fails if it ends now, or when its agent left."""
@@ -378,7 +386,7 @@ class ManagerCore:
             if missing > 0 and now >= self._paused_until and not self._busy.starting:
                 self._start(offer, min(missing, self._room(size), START_BATCH), now)
             elif missing < 0:
-                pending = [unit for unit in living if unit.state in _PENDING and unit.accepted and not unit.has_joined]
+                pending = [unit for unit in living if unit.may_be_cancelled(now)]
                 pending.sort(key=lambda unit: -unit.requested_at)
                 self._stop(pending[:-missing], now)
 

@@ -241,7 +241,7 @@ class SchedulerCore:
             self._operators.joined(peer, hello)
         elif hello.role == Role.MANAGER:
             if not event.resumed:
-                self._managers.joined(peer, hello, now)
+                self._managers.joined(peer, hello)
         elif not event.resumed:
             if peer in self.state.agents:
                 # The same process connects with a new session: it is alive and will report what it still runs.
@@ -258,8 +258,10 @@ class SchedulerCore:
             self._managers.agent_changed(agent, UnitState.JOINED)
             self._worker_queries.answer()
             self.state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
-        if hello.role in (Role.CLIENT, Role.AGENT) and hello.peer_incarnation not in (0, self.state.incarnation):
-            self._recovery.open(now)
+        if hello.peer_incarnation not in (0, self.state.incarnation):
+            self._managers.hold(now)
+            if hello.role in (Role.CLIENT, Role.AGENT):
+                self._recovery.open(now)
 
     def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
         if peer in self.state.agents:

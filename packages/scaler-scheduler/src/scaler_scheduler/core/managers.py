@@ -103,14 +103,16 @@ class Managers:
                 return f"worker manager {hello.name!r} is connected already, from {manager.host}: choose another id"
         return ""
 
-    def joined(self, peer: bytes, hello: Hello, now: float) -> None:
-        """A manager has connected, or has begun a new stream: it is told all of its units.
+    def hold(self, now: float) -> None:
+        """A peer was connected to an earlier scheduler; after the first one, decisions are held back.
 
-        If it was connected to an earlier scheduler, nothing is decided before clients and agents have had the time to
-        report what they still want and have: an empty queue would drain the fleet.
+        Clients and agents need the time to report what they still want and have: an empty queue would drain the fleet.
         """
-        if hello.peer_incarnation not in (0, self._state.incarnation):
+        if not self._hold_until:
             self._hold_until = now + self._state.config.recovery_seconds
+
+    def joined(self, peer: bytes, hello: Hello) -> None:
+        """A manager has connected, or has begun a new stream: it is told all of its units."""
         if self._capacity is None:
             from scaler_scheduler.core.capacity_view import CapacityView
 
