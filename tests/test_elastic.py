@@ -34,18 +34,18 @@ def units_of(manager: Service) -> list[int]:
 
 
 def test_the_fleet_follows_the_load_and_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
-    manager = fleet.add_manager(4)
+    manager = fleet.add_manager(8)
     assert units_of(manager) == []
     with Client(fleet.address) as client:
-        futures = [client.submit(step, str(tmp_path / "begun"), number, 0.25) for number in range(60)]
-        status = fleet.wait_status(lambda status: sum(status.agent_workers) == 4, "four workers")
-        assert (tuple(status.managers), tuple(status.manager_maximums)) == (("local",), (4,))
-        assert numbers(futures) == list(range(60))
+        futures = [client.submit(step, str(tmp_path / "begun"), number, 1.0) for number in range(80)]
+        status = fleet.wait_status(lambda status: sum(status.agent_workers) == 8, "eight workers")
+        assert (tuple(status.managers), tuple(status.manager_maximums)) == (("local",), (8,))
+        assert numbers(futures) == list(range(80))
         fleet.wait_status(lambda status: not sum(status.agent_workers) and not status.agents, "no workers")
         wait_until(lambda: not units_of(manager), "no units")
         assert client.submit(step, str(tmp_path / "again"), 61, 0.0).result(SECONDS)[0] == 61
     begun = (tmp_path / "begun").read_text("utf-8").splitlines()
-    assert len(begun) == 60, "a drained unit runs no task twice"
+    assert len(begun) == 80, "a drained unit runs no task twice"
 
 
 def test_units_that_die_are_replaced_and_their_tasks_repeated(fleet: Fleet, tmp_path: Path) -> None:
