@@ -68,7 +68,7 @@ def test_a_combo_takes_an_address_and_every_old_name(tmp_path: Path) -> None:
         combo.shutdown()
         combo.shutdown()
     assert refused(address)
-    assert "starting 1 workers" in log.read_text("utf-8")
+    assert "starting 1 worker," in log.read_text("utf-8")
 
 
 def test_a_combo_whose_port_is_0_has_three_in_a_row(tmp_path: Path) -> None:

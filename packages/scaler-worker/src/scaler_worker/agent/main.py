@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 import logging
 import os
-import platform
 import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-
-import cloudpickle
 
 from scaler_io import descriptors
 from scaler_io.links.uplink import Uplink
@@ -24,8 +21,8 @@ from scaler_io.service.process import become_subreaper, ending
 from scaler_io.transport.in_process import InProcessDialer, InProcessListener
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
-from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.ids import new_identity, new_incarnation
+from scaler_protocol.handshake import Hello
+from scaler_protocol.plurals import counted
 from scaler_worker.agent.core.core import AgentCore
 from scaler_worker.agent.core.records import AgentConfig
 from scaler_worker.agent.host import end_children
@@ -34,9 +31,9 @@ from scaler_worker.agent.resize_channel import ResizeChannel
 from scaler_worker.agent.shell import Agent
 from scaler_worker.config import HAND_OVER_SECONDS, ClusterConfig
 from scaler_worker.forking.template_link import Forking
+from scaler_worker.hello import agent_hello
 
 LOGGER: Final = logging.getLogger("scaler")
-SOFTWARE: Final = "scaler 3.0.0"
 
 
 def run_cluster(config: ClusterConfig, forking: Forking) -> int:
@@ -66,8 +63,8 @@ async def work(
     called once: with an empty string when the first worker is ready, or with the reason why the agent ended before.
     """
     LOGGER.info(
-        "ClusterProcess: starting %d workers, heartbeat_interval_seconds=%g, object_retention_seconds=%g",
-        config.num_of_workers,
+        "ClusterProcess: starting %s, heartbeat_interval_seconds=%g, object_retention_seconds=%g",
+        counted(config.num_of_workers, "worker"),
         config.heartbeat_interval_seconds,
         config.object_retention_seconds,
     )
@@ -168,21 +165,12 @@ async def _maintain(replicas: HostReplicas, connected: asyncio.Event) -> None:
 
 
 def _hello(config: ClusterConfig, name: str, host: str) -> Hello:
-    capabilities = sorted(config.per_worker_capabilities.items())
-    return Hello(
-        role=Role.AGENT,
-        identity=new_identity(),
-        incarnation=new_incarnation(),
+    return agent_hello(
         name=name,
         host=host,
-        pid=os.getpid(),
-        software=SOFTWARE,
-        python=platform.python_version(),
-        cloudpickle=cloudpickle.__version__,
         workers=config.num_of_workers,
         queue_size=config.per_worker_task_queue_size,
-        capability_names=[capability for capability, _ in capabilities],
-        capability_values=[value for _, value in capabilities],
+        capabilities=config.per_worker_capabilities,
         manager=config.worker_manager_id,
         unit=config.unit_id,
     )

@@ -6,21 +6,17 @@ import asyncio
 import contextlib
 import logging
 import os
-import platform
 import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Final
-
-import cloudpickle
 
 from scaler_client import task_context
 from scaler_io.links.uplink import Uplink
 from scaler_io.service import event_loops
 from scaler_io.service.process import ending
 from scaler_io.transport.zeromq import Dialer
-from scaler_protocol.handshake import Hello, Role
-from scaler_protocol.ids import new_identity, new_incarnation
+from scaler_worker.hello import agent_hello
 from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.symphony.codec import CallCodec, ProxyRuntime
 from scaler_worker.symphony.proxy_agent import ProxyAgent
@@ -31,7 +27,6 @@ from scaler_worker.worker.object_store import WorkerObjectStore
 from scaler_worker.worker.process import collect_garbage, use_path_of_caller
 
 LOGGER: Final = logging.getLogger("scaler")
-SOFTWARE: Final = "scaler 3.0.0"
 
 
 def run_proxy(options: SymphonyOptions, label: str = "") -> int:
@@ -84,7 +79,13 @@ def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
         str(options.address),
     )
     uplink = Uplink(
-        _hello(options, name, host),
+        agent_hello(
+            name=name,
+            host=host,
+            workers=options.base_concurrency,
+            queue_size=options.per_worker_task_queue_size,
+            capabilities=options.per_worker_capabilities,
+        ),
         asyncio.get_running_loop().time(),
         timeout_seconds=options.death_timeout_seconds,
     )
@@ -113,22 +114,3 @@ async def _collect(agent: ProxyAgent, options: SymphonyOptions) -> None:
         while True:
             await asyncio.sleep(options.garbage_collect_interval_seconds)
             agent.maintain(partial(collect_garbage, options.trim_memory_threshold_bytes))
-
-
-def _hello(options: SymphonyOptions, name: str, host: str) -> Hello:
-    capabilities = sorted(options.per_worker_capabilities.items())
-    return Hello(
-        role=Role.AGENT,
-        identity=new_identity(),
-        incarnation=new_incarnation(),
-        name=name,
-        host=host,
-        pid=os.getpid(),
-        software=SOFTWARE,
-        python=platform.python_version(),
-        cloudpickle=cloudpickle.__version__,
-        workers=options.base_concurrency,
-        queue_size=options.per_worker_task_queue_size,
-        capability_names=[capability for capability, _ in capabilities],
-        capability_values=[value for _, value in capabilities],
-    )

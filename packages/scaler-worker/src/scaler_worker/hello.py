@@ -1,0 +1,45 @@
+"""The Hello of an agent, of either kind."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import Final
+
+import cloudpickle
+
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.ids import new_identity, new_incarnation
+
+SOFTWARE: Final = "scaler 3.0.0"
+
+
+def agent_hello(
+    *,
+    name: str,
+    host: str,
+    workers: int,
+    queue_size: int,
+    capabilities: Mapping[str, int],
+    manager: str = "",
+    unit: str = "",
+) -> Hello:
+    """The Hello of a new agent in this process; `queue_size` is in tasks per worker."""
+    return Hello(
+        role=Role.AGENT,
+        identity=new_identity(),
+        incarnation=new_incarnation(),
+        name=name,
+        host=host,
+        pid=os.getpid(),
+        software=SOFTWARE,
+        python=platform.python_version(),
+        cloudpickle=cloudpickle.__version__,
+        workers=workers,
+        queue_size=queue_size,
+        capability_names=sorted(capabilities),
+        capability_values=[capabilities[capability] for capability in sorted(capabilities)],
+        manager=manager,
+        unit=unit,
+    )
