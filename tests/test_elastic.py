@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler_ui.model.managers import manager_rows
+from scaler_protocol.manager_rows import manager_rows
 from support.fault_tasks import step
 from support.faults import Service
 from support.fleets import Fleet, numbers

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scaler import Client
 from scaler_protocol.addresses import Address
+from scaler_protocol.units import size
 from scaler_ui.listening import Listening
-from scaler_ui.model.units import size
 from support.browsers import NAMELESS, PAGES, UNREADABLE, opened, read, served, shown, wait_connected, wait_shown
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at

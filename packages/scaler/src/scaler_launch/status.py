@@ -12,10 +12,10 @@ from typing import Any, Final
 from scaler_io.service.cli import Command
 from scaler_io.service.options import Option, positive_seconds, whole_number
 from scaler_protocol.addresses import Address
+from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_ui.listening import Listening, NoStatusError
-from scaler_ui.model.managers import manager_rows
 from scaler_ui.model.model import MonitorModel
 
 _ADDRESS: Final = Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 
+from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
-from scaler_ui.model.managers import manager_rows
+from scaler_protocol.units import duration, size
+from scaler_protocol.waiting import WaitReasons, lacks
 from scaler_ui.model.model import GroupInfo, MonitorModel
-from scaler_ui.model.reasons import lacking, lacks
 from scaler_ui.model.text_view import clock
-from scaler_ui.model.units import duration, size
 from scaler_ui.model.views import PageRequest, Row, TablePage, page_of
 
 
@@ -173,15 +173,16 @@ def demand(model: MonitorModel, request: PageRequest) -> TablePage:
         group = model.groups.get(number, GroupInfo())
         waiting[GroupInfo("", 0, group.priority, group.needs, group.runtime)] += count
     rows: list[Row] = []
+    reasons = WaitReasons(status)
     for group, count in waiting.items():
         able = sum(
             workers
             for capabilities, runtime, workers in zip(
                 status.agent_capabilities, status.agent_runtimes, status.agent_workers, strict=True
             )
-            if not lacks(group, capabilities, runtime)
+            if not lacks(group.needs, group.runtime, capabilities, runtime)
         )
-        lack = lacking(group, status)
+        lack = reasons.lacking(group.needs, group.runtime)
         why = f"no worker offers {', '.join(lack)}" if lack else "others go first" if able else "no worker is connected"
         needs = ", ".join(filter(None, (group.needs, group.runtime))) or "nothing special"
         row = {"needs": needs, "priority": group.priority, "waiting": count, "workers": able, "why": why}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from scaler_protocol.capabilities import missing, parse_capabilities
 from scaler_protocol.monitoring import MonitorStatus, TaskStep
 from scaler_protocol.plurals import counted
-from scaler_ui.model.managers import manager_rows
+from scaler_protocol.units import duration, size
+from scaler_protocol.waiting import WaitReasons
 from scaler_ui.model.model import GroupInfo, MonitorModel
-from scaler_ui.model.units import duration, size
 
 
 def why(model: MonitorModel, task: int) -> list[str]:
@@ -18,7 +17,8 @@ def why(model: MonitorModel, task: int) -> list[str]:
         return [f"task {task:x} is not known: it ended before this monitor connected, or was never submitted", *said]
     step = model.tasks.value("step", row)
     if step == TaskStep.WAITING:
-        return [*_why_waiting(model, status, row), *said]
+        group = model.group_of(row)
+        return [*WaitReasons(status).why_waiting(group.needs, group.runtime, _behind(model, row, group)), *said]
     if step == TaskStep.HELD:
         lacks = "its inputs or the body of its function are missing"
         alone = "it is a suspect after the loss of a host, and waits for a host that runs no other suspect"
@@ -26,48 +26,6 @@ def why(model: MonitorModel, task: int) -> list[str]:
     if step == TaskStep.ASSIGNED:
         return [*_where_assigned(model, status, row), *said]
     return [_how_ended(model, row), *said]
-
-
-def _why_waiting(model: MonitorModel, status: MonitorStatus, row: int) -> list[str]:
-    group = model.group_of(row)
-    if not sum(status.agent_workers):
-        return ["it waits: no worker is connected", *_who_may_start(group, status)]
-    lacks = lacking(group, status)
-    if lacks:
-        return [f"it waits: no worker offers {', '.join(lacks)}", *_who_may_start(group, status)]
-    behind = _behind(model, row, group)
-    number = sum(status.agent_workers)
-    places = f"{counted(number, 'worker')} {'has' if number == 1 else 'have'} {counted(status.assigned, 'task')}"
-    if not behind:
-        return [f"it is next: {places}"]
-    return [f"it waits behind {counted(count, 'task')} of priority {priority}; {places}" for priority, count in behind]
-
-
-def _who_may_start(group: GroupInfo, status: MonitorStatus) -> list[str]:
-    """What each worker manager does about tasks of a group, or what its workers would lack for them."""
-    said = []
-    offers = list(zip(status.offer_managers, status.offer_capabilities, status.offer_runtimes, strict=True))
-    for manager in manager_rows(status):
-        # An offer without a runtime may have any: its manager does not know what the image of a machine holds.
-        gaps = [
-            lacks(group, offered, runtime or group.runtime) for id, offered, runtime in offers if id == manager.manager
-        ]
-        least = min(gaps, key=len, default=[])
-        lacks_text = f"worker manager {manager.manager} starts no workers with {', '.join(least)}"
-        said.append(lacks_text if least else manager.standing)
-    return said
-
-
-def lacking(group: GroupInfo, status: MonitorStatus) -> list[str]:
-    """What the best matching worker lacks for tasks of a group; empty if a worker can run them."""
-    offers = set(zip(status.agent_capabilities, status.agent_runtimes, strict=True))
-    return min((lacks(group, *offer) for offer in offers), key=len, default=[])
-
-
-def lacks(group: GroupInfo, capabilities: str, runtime: str) -> list[str]:
-    """What workers with these capabilities and this runtime lack for tasks of a group."""
-    found = missing(sorted(parse_capabilities(group.needs).items()), parse_capabilities(capabilities))
-    return [*found, group.runtime] if group.runtime and group.runtime != runtime else found
 
 
 def _behind(model: MonitorModel, row: int, group: GroupInfo) -> list[tuple[int, int]]:

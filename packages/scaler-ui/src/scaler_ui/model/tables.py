@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus
-from scaler_ui.model.managers import manager_rows
 from scaler_ui.model.model import STALE_SECONDS, MonitorModel
 
 EVENTS_SHOWN = 20

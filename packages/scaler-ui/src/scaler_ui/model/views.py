@@ -11,11 +11,11 @@ from typing import Any
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
+from scaler_protocol.units import duration, size
 from scaler_ui.model.model import MonitorModel, mean_latency
 from scaler_ui.model.tables import worker_rows
 from scaler_ui.model.task_table import ENDINGS, STATES, TaskRow
 from scaler_ui.model.text_view import clock
-from scaler_ui.model.units import duration, size
 
 Row = dict[str, Any]
 BARS = 500

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaler_ui.model.units import duration, size
+from scaler_protocol.units import duration, size
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
-from scaler_ui.model.units import duration
+from scaler_protocol.units import duration
 
 
 @dataclass(frozen=True, slots=True)
