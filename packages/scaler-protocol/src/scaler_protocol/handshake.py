@@ -12,6 +12,10 @@ INLINE_LIMIT = 16 * 1024
 SESSION_CREDIT = 32 * 1024 * 1024
 """Bytes of unfinished calls that a session may have in the memory of the scheduler."""
 
+MANAGER_VARIABLE = "SCALER_WORKER_MANAGER_ID"
+UNIT_VARIABLE = "SCALER_UNIT_ID"
+"""Environment variables from which an agent knows its worker manager and its unit, which it names in its Hello."""
+
 
 class Role:
     """Roles of peers."""

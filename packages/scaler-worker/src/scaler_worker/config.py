@@ -19,6 +19,7 @@ from scaler_io.service.options import (
 )
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
+from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.limits import QUEUE_SIZE, WORKER_NAME
 
 WORKERS_LIMIT: Final = 4096
@@ -179,13 +180,13 @@ COMMAND: Final = Command(
             ("--worker-manager-id", "-wmi"),
             "the worker manager that started this; given by it",
             default="",
-            environment="SCALER_WORKER_MANAGER_ID",
+            environment=MANAGER_VARIABLE,
         ),
         Option(
             ("--unit-id",),
             "the name that the worker manager knows this by; given by it",
             default="",
-            environment="SCALER_UNIT_ID",
+            environment=UNIT_VARIABLE,
         ),
         Option(
             ("--drain-timeout-seconds", "-drt"),

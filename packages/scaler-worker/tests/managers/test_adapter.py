@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scaler_worker.config import COMMAND as CLUSTER
+from scaler_worker.config import ClusterConfig
 from scaler_worker.managers import adapter as adapters
 from scaler_worker.managers.adapter import AdapterOptions, WorkerAdapter
 from scaler_worker.managers.adapter_server import command
@@ -71,16 +72,22 @@ def test_a_group_is_the_unit_that_the_request_names(adapter: WorkerAdapter) -> N
     status, answer = start(adapter, environment=ENVIRONMENT)
     assert (status, answer["worker_group_id"]) == (200, "grid-1")
     assert start(adapter, environment=ENVIRONMENT)[0] == 400, "another request for the same unit"
-    unit = CLUSTER.read(adapter._command("grid-1")[3:], {})
+    unit = unit_of(adapter, "grid-1")
     assert (unit.worker_manager_id, unit.unit_id, unit.worker_names) == ("grid", "grid-1", ("grid-1-0", "grid-1-1"))
     info = adapter.answer({"action": "get_worker_adapter_info"}).body
     assert (info["max_worker_groups"], info["workers_per_group"], info["base_capabilities"]) == (2, 2, {})
     assert info["worker_groups"] == [{"worker_group_id": "grid-1", "worker_manager_id": "grid"}]
 
 
+def unit_of(adapter: WorkerAdapter, group: str) -> ClusterConfig:
+    """The command line of a group's agent."""
+    words = adapter._command(group)
+    return CLUSTER.read(words[words.index("scaler_worker") + 1 :], {})
+
+
 def test_a_group_of_nobody_is_as_one_started_by_hand(adapter: WorkerAdapter) -> None:
     _, answer = start(adapter)
-    unit = CLUSTER.read(adapter._command(answer["worker_group_id"])[3:], {})
+    unit = unit_of(adapter, answer["worker_group_id"])
     assert (unit.worker_manager_id, unit.unit_id) == ("", "")
 
 

@@ -16,13 +16,12 @@ from scaler_worker.managers.slurm import (
     ArrayTask,
     SlurmOptions,
     SlurmProvisioner,
-    UnitRange,
     batch_script,
     phase_of,
-    ranges,
     read_queue,
     sbatch_words,
 )
+from scaler_worker.managers.unit_ranges import UnitRange
 from support.slurm import SlurmCluster, slurm_cluster
 from support.waiting import wait_until
 
@@ -114,18 +113,6 @@ def test_a_long_time_limit_is_a_whole_number_of_seconds(limit: str, seconds: int
 def test_a_setup_that_fails_starts_no_agent() -> None:
     done = run_script(options("--worker-command", SHOW, "--setup", "false"), 0)
     assert (done.returncode, done.stdout) == (1, "")
-
-
-def test_units_are_few_array_jobs() -> None:
-    names = [f"grid-a-{number}" for number in (1, 2, 3, 4, 7)]
-    assert list(ranges(names, 3)) == [
-        UnitRange("grid-a", 1, 3),
-        UnitRange("grid-a", 4, 1),
-        UnitRange("grid-a", 7, 1),
-    ]
-    assert UnitRange("grid-a", 1, 3).units == ("grid-a-1", "grid-a-2", "grid-a-3")
-    with pytest.raises(ProvisionerError, match="unit x has no number"):
-        list(ranges(["x"], 3))
 
 
 QUEUE = """\

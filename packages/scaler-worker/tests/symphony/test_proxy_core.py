@@ -30,7 +30,7 @@ from scaler_protocol.messages import (
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
-from scaler_worker.agent.core.draining import HAND_OVER_SECONDS
+from scaler_worker.agent.core.draining import RELEASE_SECONDS
 from scaler_worker.agent.core.events import EndAgent, SendToScheduler
 from scaler_worker.agent.core.snapshot import HostStats
 from scaler_worker.symphony.events import (
@@ -249,8 +249,8 @@ def test_a_drain_ends_at_its_deadline_and_without_releases() -> None:
     (run,) = proxy.run()
     proxy.end(run)
     proxy.hear(Drain(0, 0))
-    assert proxy.ended is None and proxy.core.due() == HAND_OVER_SECONDS
-    proxy.pass_time(HAND_OVER_SECONDS)
+    assert proxy.ended is None and proxy.core.due() == RELEASE_SECONDS
+    proxy.pass_time(RELEASE_SECONDS)
     assert proxy.ended is not None
 
 

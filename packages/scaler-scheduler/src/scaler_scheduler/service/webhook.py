@@ -29,6 +29,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.capacity import WEBHOOK_KIND
 from scaler_protocol.errors import CapabilityError
+from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.ids import new_incarnation
 from scaler_protocol.limits import WORKERS
 from scaler_protocol.ranges import Whole
@@ -223,7 +224,7 @@ class WebhookProvisioner(Provisioner):
                     return
 
     def _start(self, unit: str) -> None:
-        environment = {"SCALER_WORKER_MANAGER_ID": self._manager, "SCALER_UNIT_ID": unit}
+        environment = {MANAGER_VARIABLE: self._manager, UNIT_VARIABLE: unit}
         with self._lock:
             self._unanswered.add(unit)
         try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from scaler_io.provisioning.provisioner import Provisioner, UnitPhase
+from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.ids import new_incarnation
 from scaler_worker.managers.native import NativeProvisioner, cluster_command
 from scaler_worker.managers.options import ManagerOptions, manager_id
@@ -177,12 +178,12 @@ def _mapping(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _identity(environment: Mapping[str, Any]) -> Sequence[str]:
     """Worker manager and unit of a request; both empty if it names none. Other variables are ignored."""
-    manager, unit = environment.get("SCALER_WORKER_MANAGER_ID"), environment.get("SCALER_UNIT_ID")
+    manager, unit = environment.get(MANAGER_VARIABLE), environment.get(UNIT_VARIABLE)
     if not manager and not unit:
         return "", ""
     if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
-        raise AdapterError(400, f"SCALER_UNIT_ID {unit!r} is not up to 128 letters, digits, dots and dashes")
+        raise AdapterError(400, f"{UNIT_VARIABLE} {unit!r} is not up to 128 letters, digits, dots and dashes")
     try:
         return manager_id(str(manager)), unit
     except ValueError as error:
-        raise AdapterError(400, f"SCALER_WORKER_MANAGER_ID: {error}") from error
+        raise AdapterError(400, f"{MANAGER_VARIABLE}: {error}") from error

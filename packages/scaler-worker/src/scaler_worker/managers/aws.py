@@ -11,6 +11,7 @@ from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import ProvisionerError
 from scaler_io.service.daemon_threads import call_each
 from scaler_io.service.options import Option, whole_number
+from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_worker.managers.options import MOST_WORKERS, ManagerOptions
 
 T = TypeVar("T")
@@ -20,8 +21,6 @@ THREADS: Final = 8
 """Calls under way at the same time."""
 VISIBLE_SECONDS: Final = 60.0
 """How long a unit may be missing in listings after its start: they are eventually consistent."""
-MANAGER_VARIABLE: Final = "SCALER_WORKER_MANAGER_ID"
-UNIT_VARIABLE: Final = "SCALER_UNIT_ID"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

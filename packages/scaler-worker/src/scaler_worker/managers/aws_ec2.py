@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import REQUIRED, Option, Refusal, UsageError, comma_list
-from scaler_worker.managers.aws import MANAGER_VARIABLE, UNIT_VARIABLE, AwsOptions, aws_options, digest, for_each, pages
-from scaler_worker.managers.options import manager_command
+from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
+from scaler_worker.managers.aws import AwsOptions, aws_options, digest, for_each, pages
+from scaler_worker.managers.options import manager_command, pairs
 from scaler_worker.managers.running import run_manager
+from scaler_worker.managers.unit_ranges import UnitRange, ranges
 
 POLL_SECONDS: Final = 5.0
 USER_DATA_LIMIT: Final = 16 * 1024
@@ -23,7 +25,6 @@ _IMAGE_PARAMETER: Final = "/aws/service/ami-amazon-linux-latest/al2023-ami-kerne
 _FLEET_TAG: Final = "scaler:fleet"
 _STEM_TAG: Final = "scaler:unit-stem"
 _FIRST_TAG: Final = "scaler:unit-first"
-_NUMBERED: Final = re.compile(r"(.*-)(\d+)")
 _SCALER: Final = re.compile(r"\bscaler\b")
 
 
@@ -53,7 +54,7 @@ class Ec2Options(AwsOptions):
         if self.requirements_txt and not self.python_version:
             raise UsageError("--requirements-txt needs --python-version: the Python to install them for")
 
-    def user_data(self, stem: str, first: int) -> str:
+    def user_data(self, units: UnitRange) -> str:
         """What instances run at their start, as root; raises ProvisionerError if EC2 would refuse its size.
 
         Instances of one call have the same text: each tells by its launch index which unit it is.
@@ -61,7 +62,7 @@ class Ec2Options(AwsOptions):
         text = _USER_DATA.format(
             install=self._installation(),
             manager=f"{MANAGER_VARIABLE}={shlex.quote(self.worker_manager_id)}",
-            unit=f"{UNIT_VARIABLE}={shlex.quote(stem)}$(({first} + index))",
+            unit=f"{UNIT_VARIABLE}={shlex.quote(units.base)}-$(({units.first} + index))",
             command=shlex.join(["scaler_cluster", *self.unit_words("")]),
         )
         if len(base64.b64encode(text.encode())) > USER_DATA_LIMIT:
@@ -108,17 +109,6 @@ def requirements(text: str) -> str:
         raise ValueError(f"{text}: {error.strerror or error}") from error
 
 
-def tags(text: str) -> dict[str, str]:
-    """Tags like `team=research,stage=test`; raises ValueError."""
-    found = {}
-    for word in comma_list(text):
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise ValueError(f"{word!r} is not a tag: write name=value")
-        found[name] = value
-    return found
-
-
 COMMAND: Final = manager_command(
     "orb_aws_ec2",
     "Start workers on instances of EC2 as the scheduler wants them.",
@@ -146,7 +136,7 @@ COMMAND: Final = manager_command(
             comma_list,
             default=(),
         ),
-        Option(("--instance-tags",), "further tags of the instances, like team=research", tags, default={}),
+        Option(("--instance-tags",), "further tags of the instances, like team=research", pairs, default={}),
     ),
     (
         Refusal(("--debug-dump-path",), "EC2 shows the start script and the console log of an instance; leave it out"),
@@ -173,9 +163,9 @@ class Ec2Provisioner(Provisioner):
         if self._image is None:
             self._image = self._ssm.get_parameter(Name=_IMAGE_PARAMETER)["Parameter"]["Value"]
         accepted: list[str] = []
-        for stem, first, count in runs_of(units):
+        for each in ranges(units):
             try:
-                accepted += self._run(stem, first, count)
+                accepted += self._run(each)
             except Exception as error:
                 raise ProvisionerError(str(error), accepted) from error
         return accepted
@@ -211,14 +201,14 @@ class Ec2Provisioner(Provisioner):
     def close(self) -> None:
         """Nothing is held."""
 
-    def _run(self, stem: str, first: int, count: int) -> list[str]:
+    def _run(self, units: UnitRange) -> list[str]:
         options = self._options
         instance_tags = {
             "Name": f"scaler {options.worker_manager_id}",
             **options.instance_tags,
             _FLEET_TAG: options.fleet,
-            _STEM_TAG: stem,
-            _FIRST_TAG: str(first),
+            _STEM_TAG: f"{units.base}-",
+            _FIRST_TAG: str(units.first),
         }
         wishes = {
             "KeyName": options.key_name,
@@ -229,9 +219,9 @@ class Ec2Provisioner(Provisioner):
             ImageId=self._image,
             InstanceType=options.instance_type,
             MinCount=1,
-            MaxCount=count,
-            ClientToken=digest(f"{options.fleet}/{stem}{first}"),
-            UserData=options.user_data(stem, first),
+            MaxCount=units.size,
+            ClientToken=digest(f"{options.fleet}/{units.units[0]}"),
+            UserData=options.user_data(units),
             # The default is to stop: what has shut down would be paid for, unseen.
             InstanceInitiatedShutdownBehavior="terminate",
             TagSpecifications=[
@@ -242,25 +232,10 @@ class Ec2Provisioner(Provisioner):
             ],
             **{name: value for name, value in wishes.items() if value},
         )
-        started = {f"{stem}{first + each['AmiLaunchIndex']}": each["InstanceId"] for each in answer["Instances"]}
+        started = {units.units[each["AmiLaunchIndex"]]: each["InstanceId"] for each in answer["Instances"]}
         with self._lock:
             self._ids.update(started)
         return list(started)
-
-
-def runs_of(units: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Units whose names end in a number, as runs: what stands before the number, the first number, how many follow."""
-    runs: list[tuple[str, int, int]] = []
-    for unit in units:
-        found = _NUMBERED.fullmatch(unit)
-        if found is None:
-            raise ValueError(f"unit {unit!r} has no number")
-        stem, number = found[1], int(found[2])
-        if runs and runs[-1][0] == stem and sum(runs[-1][1:]) == number:
-            runs[-1] = (stem, runs[-1][1], runs[-1][2] + 1)
-        else:
-            runs.append((stem, number, 1))
-    return runs
 
 
 def _instances(page: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitReport
 from scaler_io.service.options import Option, UsageError, comma_list, positive_seconds
-from scaler_worker.managers.options import ManagerOptions, manager_command
+from scaler_worker.managers.options import ManagerOptions, manager_command, pair, pairs
 from scaler_worker.managers.pods import (
     MANAGER_LABEL,
     NAME_LENGTH,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("scaler")
 _QUANTITY: Final = re.compile(r"\d+(\.\d+)?(m|[kMGTP]|[KMGTP]i)?")
-_PAIR: Final = re.compile(r"(?P<name>[^=\s]+)=(?P<value>.*)", re.DOTALL)
 
 
 def quantity(text: str) -> str:
@@ -42,19 +41,6 @@ def quantity(text: str) -> str:
     if not _QUANTITY.fullmatch(text):
         raise ValueError(f"{text!r} is not an amount: write 2 or 500m for CPUs, 512Mi or 4Gi for memory")
     return text
-
-
-def pair(text: str) -> tuple[str, str]:
-    """Parse name=value; raises ValueError."""
-    found = _PAIR.fullmatch(text)
-    if not found:
-        raise ValueError(f"{text!r} is not name=value")
-    return found["name"], found["value"]
-
-
-def pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """Parse name=value pairs separated by commas; raises ValueError."""
-    return tuple(pair(item) for item in comma_list(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +54,7 @@ class KubernetesOptions(ManagerOptions):
     cpu: str
     memory: str
     image_pull_secrets: tuple[str, ...]
-    node_selector: tuple[tuple[str, str], ...]
+    node_selector: dict[str, str]
     env: tuple[tuple[str, str], ...]
     kubeconfig: Path | None
     context: str
@@ -101,7 +87,7 @@ class KubernetesOptions(ManagerOptions):
             cpu=self.cpu,
             memory=self.memory,
             image_pull_secrets=self.image_pull_secrets,
-            node_selector=dict(self.node_selector),
+            node_selector=self.node_selector,
             environment=dict(self.env),
         )
 
@@ -129,7 +115,7 @@ COMMAND: Final = manager_command(
             comma_list,
             default=(),
         ),
-        Option(("--node-selector",), "labels of nodes for pods, like disk=ssd,zone=a", pairs, default=()),
+        Option(("--node-selector",), "labels of nodes for pods, like disk=ssd,zone=a", pairs, default={}),
         Option(("--env",), "a variable of pods, NAME=VALUE", pair, default=(), repeated=True, metavar="NAME=VALUE"),
         Option(
             ("--kubeconfig",),

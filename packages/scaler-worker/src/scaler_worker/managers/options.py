@@ -15,7 +15,7 @@ from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import OfferSpec
 from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
 from scaler_io.service.cli import Command
-from scaler_io.service.options import REFUSED, Option, Refusal, UsageError, whole_number
+from scaler_io.service.options import REFUSED, Option, Refusal, UsageError, comma_list, whole_number
 from scaler_protocol.addresses import Address
 from scaler_protocol.ids import new_incarnation
 from scaler_worker.config import COMMAND as CLUSTER_COMMAND
@@ -33,6 +33,19 @@ def manager_id(text: str) -> str:
     if not _ID.fullmatch(text):
         raise ValueError(f"{text!r} is not an id: up to 64 letters, digits, dots, dashes and underscores")
     return text
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Parse name=value; raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"{text!r} is not name=value")
+    return name, value
+
+
+def pairs(text: str) -> dict[str, str]:
+    """Parse name=value pairs separated by commas; raises ValueError."""
+    return dict(map(pair, comma_list(text)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from scaler_io.provisioning.provisioner import UnitPhase, UnitReport
 from scaler_io.service.options import UsageError, one_line
+from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 
 Pod = dict[str, Any]
 """A pod, or a part of one, as in JSON."""
@@ -29,8 +30,6 @@ EXIT_SECONDS: Final = 15
 """Between the deadline of draining and SIGKILL: handing objects over may take 8 s of them."""
 MESSAGE_LENGTH: Final = 500
 
-_UNIT_ENVIRONMENT: Final = "SCALER_UNIT_ID"
-_MANAGER_ENVIRONMENT: Final = "SCALER_WORKER_MANAGER_ID"
 _USUAL_WAITS: Final = frozenset(("", "ContainerCreating", "PodInitializing"))
 _RECLAIMED: Final = frozenset(("NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"))
 """Reasons of failed pods whose node is gone or was needed for others."""
@@ -97,7 +96,7 @@ def pod_for(template: Pod, unit: str) -> Pod:
     pod["metadata"]["name"] = pod_name(unit)
     pod["metadata"]["annotations"][UNIT_ANNOTATION] = unit
     container = next(each for each in pod["spec"]["containers"] if each["name"] == CONTAINER)
-    container["env"].append({"name": _UNIT_ENVIRONMENT, "value": unit})
+    container["env"].append({"name": UNIT_VARIABLE, "value": unit})
     return pod
 
 
@@ -162,7 +161,7 @@ def _set_container(container: Pod, settings: PodSettings) -> None:
     container["args"] = list(settings.words)
     # The last lines of the log tell why it has failed.
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    environment = {**settings.environment, _MANAGER_ENVIRONMENT: settings.manager}
+    environment = {**settings.environment, MANAGER_VARIABLE: settings.manager}
     given = [entry for entry in container.get("env") or () if entry.get("name") not in environment]
     container["env"] = [*given, *({"name": name, "value": value} for name, value in environment.items())]
     for name, amount in (("cpu", settings.cpu), ("memory", settings.memory)):

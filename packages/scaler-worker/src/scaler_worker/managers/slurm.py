@@ -12,13 +12,14 @@ import re
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import Option, UsageError, one_line, positive_seconds, whole_number
+from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_worker.config import HAND_OVER_SECONDS
 from scaler_worker.managers.options import ManagerOptions, manager_command
 from scaler_worker.managers.programs import (
@@ -32,13 +33,13 @@ from scaler_worker.managers.programs import (
     worker_line,
 )
 from scaler_worker.managers.running import run_manager
+from scaler_worker.managers.unit_ranges import UnitRange, ranges
 
 LOGGER: Final = logging.getLogger("scaler")
 MARGIN_SECONDS: Final = 10
 """A unit has drained so long before Slurm ends its job: to hand objects over, and for clocks that differ."""
 LAST_LINES: Final = 5
 _TIME: Final = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
-_UNIT: Final = re.compile(r"(?P<base>.+)-(?P<number>\d+)")
 _COMMENT: Final = re.compile(r"scaler (?P<base>\S+)-(?P<first>\d+) for (?P<scheduler>\S+)")
 _WAITING: Final = frozenset(
     ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
@@ -145,37 +146,6 @@ COMMAND: Final = manager_command(
 )
 
 
-class UnitRange(NamedTuple):
-    """Units with consecutive numbers: those of one array job."""
-
-    base: str
-    first: int
-    size: int
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Their names; the position is the index of the array task."""
-        return tuple(f"{self.base}-{number}" for number in range(self.first, self.first + self.size))
-
-
-def ranges(units: Sequence[str], largest: int) -> Iterator[UnitRange]:
-    """Units as few array jobs of at most `largest` tasks; raises ProvisionerError for a name without a number."""
-    current: UnitRange | None = None
-    for unit in units:
-        found = _UNIT.fullmatch(unit)
-        if not found:
-            raise ProvisionerError(f"unit {unit} has no number")
-        base, number = found["base"], int(found["number"])
-        if current and current.base == base and current.first + current.size == number and current.size < largest:
-            current = current._replace(size=current.size + 1)
-            continue
-        if current:
-            yield current
-        current = UnitRange(base, number, 1)
-    if current:
-        yield current
-
-
 class ArrayTask(NamedTuple):
     """A unit as squeue shows it."""
 
@@ -264,8 +234,8 @@ def batch_script(options: SlurmOptions, units: UnitRange) -> str:
         (
             "#!/bin/bash",
             "set -e",
-            f"export SCALER_WORKER_MANAGER_ID={shlex.quote(options.worker_manager_id)}",
-            f'export SCALER_UNIT_ID={shlex.quote(units.base)}-"$(({units.first} + SLURM_ARRAY_TASK_ID))"',
+            f"export {MANAGER_VARIABLE}={shlex.quote(options.worker_manager_id)}",
+            f'export {UNIT_VARIABLE}={shlex.quote(units.base)}-"$(({units.first} + SLURM_ARRAY_TASK_ID))"',
             options.setup,
             agent,
             "",

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.daemon_threads import call_each
 from scaler_io.service.options import Option, UsageError, comma_list, one_line, positive_seconds, whole_number
+from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_worker.managers.options import MOST_WORKERS, ManagerOptions, manager_command
 from scaler_worker.managers.programs import (
     SETUP,
@@ -160,13 +161,13 @@ def start_script(options: SshOptions, host: str, units: Iterable[str]) -> str:
         f"mkdir -p {folder}",
         f"find {folder} -name '*.log' -mtime +7 -exec rm -f {{}} +",
         _ALIVE,
-        f"export SCALER_WORKER_MANAGER_ID={shlex.quote(options.worker_manager_id)}",
+        f"export {MANAGER_VARIABLE}={shlex.quote(options.worker_manager_id)}",
     ]
     for unit in units:
         path = f"{folder}/{shlex.quote(unit)}"
         lines += [
             f"if [ ! -e {path}.pid ]; then",
-            f"export SCALER_UNIT_ID={shlex.quote(unit)}",
+            f"export {UNIT_VARIABLE}={shlex.quote(unit)}",
             "(",
             options.setup,
             worker_line(options, options.worker_command, "setsid"),

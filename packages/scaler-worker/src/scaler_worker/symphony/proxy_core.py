@@ -48,7 +48,7 @@ from scaler_protocol.messages import (
 )
 from scaler_protocol.operations import Drain, Resized
 from scaler_protocol.profiles import NO_PROFILE
-from scaler_worker.agent.core.draining import HAND_OVER_SECONDS
+from scaler_worker.agent.core.draining import RELEASE_SECONDS
 from scaler_worker.agent.core.events import DrainRequested, EndAgent, SendToScheduler
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
@@ -365,7 +365,7 @@ class ProxyCore:
         if now >= self._drain_by:
             self._end(0, "runs have not ended in time; they run elsewhere")
         elif not self.running:
-            self._leave_at = min(self._leave_at, now + HAND_OVER_SECONDS)
+            self._leave_at = min(self._leave_at, now + RELEASE_SECONDS)
             if not len(self.kept) or now >= self._leave_at:
                 self._end(0, "all runs have ended")
 

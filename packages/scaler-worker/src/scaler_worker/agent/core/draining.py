@@ -4,7 +4,7 @@ An agent that was resized to no workers stays: it returns all runs, and may be r
 
 Runs behind the current one of a drained worker are requeued. An agent whose last worker is drained returns all waiting
 runs, and any that still arrive, to the scheduler. When its runs have ended it waits until their owners have released
-the outcomes that only it keeps, HAND_OVER_SECONDS at most (for an owner that is away the scheduler has them, too), and
+the outcomes that only it keeps, RELEASE_SECONDS at most (for an owner that is away the scheduler has them, too), and
 exits. An agent that drains as a whole exits after its drain timeout even if runs have not ended: the scheduler repeats
 them.
 """
@@ -25,7 +25,8 @@ from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.records import WorkerRecord, run_ids
 from scaler_worker.agent.core.workers import Workers
 
-HAND_OVER_SECONDS: Final = 2.0
+RELEASE_SECONDS: Final = 2.0
+"""How long owners may take to release the last outcomes."""
 
 
 class Draining:
@@ -114,7 +115,7 @@ class Draining:
         if now >= self.deadline:
             self._give_up()
         elif not self._workers.by_number:
-            self._leave_at = min(self._leave_at, now + HAND_OVER_SECONDS)
+            self._leave_at = min(self._leave_at, now + RELEASE_SECONDS)
             if not len(self._in_flight.kept) or now >= self._leave_at:
                 self._end("all workers were drained")
 
