@@ -34,14 +34,19 @@ class WorkerClass:
     runtime: Runtime
 
 
-def is_met_by_offer(requirement: Requirement, worker_class: WorkerClass) -> bool:
-    """Whether the workers of an offer can run tasks of a requirement, as far as is known before they join.
+def unmet_by_offer(requirement: Requirement, worker_class: WorkerClass) -> list[str]:
+    """What workers of an offer lack, as text, as far as is known before they join; empty if they can run the task.
 
     An offer without a runtime is assumed to have the right one: a manager may not know what a machine image holds.
     """
     if worker_class.runtime is None:
         requirement = Requirement(requirement.capabilities, None)
-    return not requirement.unmet_by(worker_class)
+    return requirement.unmet_by(worker_class)
+
+
+def is_met_by_offer(requirement: Requirement, worker_class: WorkerClass) -> bool:
+    """Whether the workers of an offer can run tasks of a requirement, as far as is known before they join."""
+    return not unmet_by_offer(requirement, worker_class)
 
 
 def runtime_of(hello: Hello) -> Runtime:

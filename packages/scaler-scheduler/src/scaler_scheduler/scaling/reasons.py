@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scaler_protocol.plurals import counted
-from scaler_scheduler.requirements import Requirement, describe_runtime, is_met_by_offer
+from scaler_scheduler.requirements import Requirement, is_met_by_offer, unmet_by_offer
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
 from scaler_scheduler.scaling.fleet import ManagerBudget
 
@@ -30,16 +30,8 @@ def notes(snapshot: CapacitySnapshot, budget: ManagerBudget, workers: int, surpl
             name = "this manager" if other is manager else f"manager {other.id}"
             yield f"{name} is passed over after an error: {other.failure or 'its provider failed'}"
     for demand in snapshot.demands:
-        if demand.tasks and not _is_offered(demand.requirement, snapshot):
-            yield f"nobody offers {describe(demand.requirement)}, for {counted(demand.tasks, 'task')}"
-
-
-def describe(requirement: Requirement) -> str:
-    """A requirement as text: its capabilities and its runtime."""
-    parts = [name if value < 0 else f"{name}={value}" for name, value in requirement.capabilities]
-    if requirement.runtime is not None or not parts:
-        parts.append(describe_runtime(requirement.runtime))
-    return ", ".join(parts)
+        if demand.tasks and (lacks := _lacks(demand.requirement, snapshot)):
+            yield f"nobody offers {', '.join(lacks)}, for {counted(demand.tasks, 'task')}"
 
 
 def can_run(manager: Manager, requirement: Requirement) -> bool:
@@ -47,6 +39,9 @@ def can_run(manager: Manager, requirement: Requirement) -> bool:
     return any(is_met_by_offer(requirement, offer.worker_class) for offer in manager.offers)
 
 
-def _is_offered(requirement: Requirement, snapshot: CapacitySnapshot) -> bool:
-    unmanaged = any(not requirement.unmet_by(worker_class) for worker_class, _ in snapshot.unmanaged)
-    return unmanaged or any(can_run(manager, requirement) for manager in snapshot.managers)
+def _lacks(requirement: Requirement, snapshot: CapacitySnapshot) -> list[str]:
+    """What the workers and offers that come nearest to a requirement lack, as text; empty if some meet it."""
+    lacks = [requirement.unmet_by(worker_class) for worker_class, _ in snapshot.unmanaged]
+    offers = (offer for manager in snapshot.managers for offer in manager.offers)
+    lacks += (unmet_by_offer(requirement, offer.worker_class) for offer in offers)
+    return min(lacks, key=len, default=[])

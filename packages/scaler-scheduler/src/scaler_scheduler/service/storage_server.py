@@ -51,20 +51,20 @@ class StorageServer:
         seconds = WAIT_SECONDS if self._process is None else START_SECONDS
         while True:
             if await _comes_up(self.address, seconds):
-                asking = asyncio.ensure_future(self._warn_of_strangers())
+                is_ours = self._process is not None and self._process.poll() is None
+                asking = None if is_ours else asyncio.ensure_future(self._warn_of_strangers())
                 try:
                     await _until_gone(self.address)
                 finally:
-                    asking.cancel()
-                seconds = WAIT_SECONDS
+                    if asking is not None:
+                        asking.cancel()
+                seconds = 0.0 if is_ours else WAIT_SECONDS
             else:
                 self.start()
                 seconds = START_SECONDS
 
     async def _warn_of_strangers(self) -> None:
         """Log a warning if what listens at the address is no object storage server."""
-        if self._process is not None and self._process.poll() is None:
-            return
         loop = asyncio.get_running_loop()
         until = loop.time() + ANSWER_SECONDS
         with contextlib.closing(OperatorLink(self.address, "scheduler", ServiceKind.STORAGE)) as link:
