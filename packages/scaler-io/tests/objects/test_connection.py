@@ -153,7 +153,7 @@ def test_opening_soon_does_not_wait(connect: Connect, server: StorageProcess) ->
 @pytest.mark.soak
 def test_an_object_of_more_than_2_gib(server: StorageProcess, connect: Connect) -> None:
     connection = connect(server.address)
-    block = pattern(256 * MIB)
+    block = pattern(32 * MIB) * 8
     reference = connection.put([*[block] * 8, b"end"])
     content = connection.get(reference)
     assert len(content) == reference.size == 2**31 + 3

@@ -18,6 +18,7 @@ from scaler_scheduler.core.dependencies import Dependencies
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
+    GIVEN_UP_RUNS,
     GONE,
     HELD,
     WAITING,
@@ -311,7 +312,7 @@ class Completion:
             if record.state != ASSIGNED:  # it is among its own children, as a wrong peer may claim
                 continue
             extra = record.more()
-            extra.given_up.append((record.run, agent.peer))
+            extra.given_up = (*extra.given_up[1 - GIVEN_UP_RUNS :], (record.run, agent.peer))
             self._state.event_log.lost_runs += record.run in blamed.running
             if record.run in on_workers:
                 extra.earlier_runs += 1

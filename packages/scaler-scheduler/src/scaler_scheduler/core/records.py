@@ -218,8 +218,9 @@ class TaskExtra:
     """When its agent first reported the run of a suspect as being on a worker."""
     charged: int = 0
     """The run that was counted as lost with its agent; discounted if the agent comes back with it."""
-    given_up: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=GIVEN_UP_RUNS))
-    """Runs lost with their agents, with the agents' identities; an agent may come back with its run."""
+    given_up: tuple[tuple[int, bytes], ...] = ()
+    """The last GIVEN_UP_RUNS runs lost with their agents, with the agents' identities; an agent may come back with its
+    run. No deque: an empty one takes 600 bytes, and each node of a graph has this record."""
     raised_runs: int = 0
     earlier_runs: int = 0
     """Runs that were on a worker before the task was queued again, whether they are charged to it or not."""
