@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from scaler_io.security.key_files import KEYS_VARIABLE, key_directory
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 from scaler_protocol.limits import SECONDS
@@ -84,6 +87,17 @@ def check_serializer(value: object) -> None:
     for method in ("serialize", "deserialize"):
         if not callable(getattr(value, method, None)):
             raise TypeError(f"serializer is {shown(value)}, which has no method {method}")
+
+
+def key_directory_of(keys: Any, insecure: Any) -> Path | None:
+    """Where a client's keys are; None if it uses none. Raises ValueError, TypeError."""
+    flag("insecure", insecure)
+    if keys is not None and not isinstance(keys, str | os.PathLike):
+        raise TypeError(f"keys is {shown(keys)}, not the path of a directory")
+    if insecure and keys is not None:
+        raise ValueError(f"keys={shown(keys)} and insecure=True contradict each other: leave one out")
+    given = os.environ.get(KEYS_VARIABLE) if keys is None else os.fspath(keys)
+    return key_directory(given) if given and not insecure else None
 
 
 def check_client(

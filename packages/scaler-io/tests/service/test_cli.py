@@ -202,8 +202,7 @@ def test_refused_variable_names_itself(capsys: pytest.CaptureFixture[str]) -> No
         ("oven-seconds = 1\noven_seconds = 1", "FILE [bakery] oven_seconds: given twice"),
         (
             "tls_cert = 'x'",
-            "FILE [bakery] tls_cert: there is no TLS here; "
-            "listen on loopback, or in a network you trust with --insecure",
+            "FILE [bakery] tls_cert: there is no TLS here; connections are encrypted with --keys",
         ),
     ],
 )

@@ -25,7 +25,8 @@ class Hanging:
 async def main():
     offers = (OfferSpec("", "3.11.7", "3.1.2", 1),)
     config = ManagerConfig(id="test", kind="test", maximum=1, offers=offers, prefix="test", leave_units=True)
-    manager = WorkerManager(config, Address.parse("ipc:///nowhere/at/all"), Hanging(), timeout_seconds=60)
+    address = Address.parse("ipc:///nowhere/at/all")
+    manager = WorkerManager(config, address, Hanging(), timeout_seconds=60, credentials=None)
     running = asyncio.ensure_future(manager.run())
     while not asked.is_set():
         await asyncio.sleep(0.01)

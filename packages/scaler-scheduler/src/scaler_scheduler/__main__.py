@@ -24,7 +24,7 @@ def _main() -> None:
     from scaler_scheduler.service.storage_server import StorageServer
 
     options.begin_log()
-    listener = Listener(options.address)
+    listener = Listener(options.address, options.authorized())
     serve("Scheduler", options, SchedulerService(options, listener, StorageServer(options, listener.address)).serving)
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.objects.connection import ObjectConnection
+from scaler_io.security.authorized import AuthorizedKeys
+from scaler_io.security.keyring import Credentials
 from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
 from scaler_io.service.runtime_dirs import ServerDirectory
 from scaler_io.service.server_loop import ServerLoop
@@ -45,7 +47,7 @@ class StorageService:
     @contextlib.contextmanager
     def serving(self, stop: Callable[[], None]) -> Iterator[None]:
         """Serve on the running loop while this context is open; `stop` is called if the server must end."""
-        listener = _listen(self._options.address)
+        listener = _listen(self._options.address, self._options.authorized())
         LOGGER.info("%s: listen to object storage address %s", self._name, listener.address)
         with contextlib.ExitStack() as stack:
             limit, parent = self._memory()
@@ -130,19 +132,21 @@ def _summary(status: StorageStatus) -> str:
     )
 
 
-def _listen(address: Address) -> Listener:
+def _listen(address: Address, keys: AuthorizedKeys | None) -> Listener:
     """Open the listener; raises ListenError, which names the Scaler service that has the address, if any."""
     try:
-        return Listener(address)
+        return Listener(address, keys)
     except ListenError:
-        if owner := _owner(address):
+        if owner := _owner(address, keys.own if keys is not None else None):
             raise ListenError(f"cannot listen to {address}: {owner}") from None
         raise
 
 
-def _owner(address: Address) -> str:
+def _owner(address: Address, credentials: Credentials | None) -> str:
     """The reason to give if a Scaler service answers at the address, else ""."""
-    probe = ObjectConnection(address, session=0, role=Role.AGENT, timeout_seconds=_PROBE_SECONDS)
+    probe = ObjectConnection(
+        address, session=0, role=Role.AGENT, timeout_seconds=_PROBE_SECONDS, credentials=credentials
+    )
     try:
         probe.get(Reference(new_object_id(), 0))
     except ObjectNotFoundError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from scaler_io.security.keyring import Credentials
 from scaler_io.transport.zeromq import Subscriber
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError, ScalerError
@@ -32,12 +33,18 @@ def advice(address: Address) -> str:
 class Listening:
     """One connection to a monitor address; it reconnects by itself. Not thread-safe."""
 
-    def __init__(self, address: Address, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        address: Address,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.address = address
         self.model = MonitorModel()
         self.started = clock()
         self._clock = clock
-        self._subscriber = Subscriber(address)
+        self._subscriber = Subscriber(address, credentials)
         self._feed = Feed(self._subscriber)
 
     def look(self) -> None:
@@ -51,6 +58,16 @@ class Listening:
         return self._clock()
 
     @property
+    def refusal(self) -> str:
+        """Why the keys keep statuses from coming; empty if they do not."""
+        return self._subscriber.problem
+
+    @property
+    def problem(self) -> str:
+        """Why no status comes: the keys, or perhaps the address; empty if one has come, or may come soon."""
+        return self.refusal or (advice(self.address) if self.silent else "")
+
+    @property
     def silent(self) -> bool:
         """Whether no status has come within PATIENCE_SECONDS."""
         return self.model.status is None and self.now > self.started + PATIENCE_SECONDS
@@ -59,8 +76,8 @@ class Listening:
         """Listen until the condition holds; raises NoStatusError after `seconds`, or if no status arrives."""
         until = self.now + seconds
         while not condition(self.model):
-            if self.now >= until:
-                raise NoStatusError(advice(self.address))
+            if self.refusal or self.now >= until:
+                raise NoStatusError(self.refusal or advice(self.address))
             self.step()
 
     def step(self) -> None:

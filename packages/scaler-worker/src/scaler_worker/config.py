@@ -42,6 +42,8 @@ class WorkerConfig:
     """Bytes allowed in that directory; 0 disables sharing."""
     descriptor_limit: int = 0
     """Open files allowed per worker, as set when the agent was started; 0: the template's limit."""
+    keys: str = ""
+    """The directory of the cluster's keys; empty if connections use none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

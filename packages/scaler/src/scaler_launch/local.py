@@ -98,7 +98,7 @@ async def _serve(
         end_children(storage.is_ours)  # which ends with this process
 
     stop = ending(options.parent_pid, at_once=end_at_once if workers is not None else None)
-    listener = InProcessListener(options.address)
+    listener = InProcessListener(options.address, options.authorized())
     ready_fd = options.ready_fd
     waits = workers is not None and workers[0].preload is not None
     if waits:

@@ -7,10 +7,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
+from pathlib import Path
 from typing import Any, Final
 
+from scaler_io.security.key_files import given_credentials
+from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
-from scaler_io.service.options import Option, positive_seconds, whole_number
+from scaler_io.service.options import KEYS, Option, positive_seconds, whole_number
 from scaler_protocol.addresses import Address
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
@@ -28,6 +31,7 @@ class StatusOptions:
     address: Address
     json: bool
     timeout_seconds: float
+    keys: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class WaitOptions:
     address: Address
     workers: int
     timeout_seconds: float
+    keys: Path | None = None
 
 
 STATUS: Final = Command(
@@ -46,6 +51,7 @@ STATUS: Final = Command(
     config=StatusOptions,
     options=(
         _ADDRESS,
+        KEYS,
         Option(("--json",), "print JSON", default=False, flag=True),
         Option(("--timeout-seconds", "-t"), "how long to wait for an answer", positive_seconds, default=5.0),
     ),
@@ -58,6 +64,7 @@ WAIT: Final = Command(
     config=WaitOptions,
     options=(
         _ADDRESS,
+        KEYS,
         Option(("--workers", "-n"), "how many", whole_number(0)),
         Option(("--timeout-seconds", "-t"), "how long to wait at most", positive_seconds, default=300.0),
     ),
@@ -68,7 +75,7 @@ WAIT: Final = Command(
 def show(words: Sequence[str]) -> int:
     """Print the status; returns the exit code. Raises NoStatusError if no scheduler answers."""
     options = STATUS.read(words)
-    with _listening(options.address) as listening:
+    with _listening(options.address, options.keys) as listening:
         # The second status follows the tasks that have not ended.
         listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
     shown = summary(listening.model)
@@ -79,7 +86,7 @@ def show(words: Sequence[str]) -> int:
 def wait(words: Sequence[str]) -> int:
     """Wait for workers; returns 0, or 1 after the time limit. Raises NoStatusError if no scheduler answers."""
     options = WAIT.read(words)
-    with _listening(options.address) as listening:
+    with _listening(options.address, options.keys) as listening:
         listening.wait_for(lambda model: model.status is not None, min(options.timeout_seconds, 30.0))
         status = listening.model.status
         assert status is not None
@@ -96,15 +103,15 @@ def wait(words: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _listening(scheduler: Address) -> Iterator[Listening]:
+def _listening(scheduler: Address, keys: Path | None) -> Iterator[Listening]:
     """A subscription to a scheduler's monitor, which is two ports above unless it was moved."""
     monitor = scheduler.beside(2)
-    listening = Listening(monitor)
+    listening = Listening(monitor, credentials=given_credentials(keys, SUBSCRIBER_KEYS))
     try:
         yield listening
     except NoStatusError:
         text = f"no scheduler answers at {scheduler}: its monitor would be at {monitor}; is it running there?"
-        raise NoStatusError(text) from None
+        raise NoStatusError(listening.refusal or text) from None
     finally:
         listening.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -18,7 +19,7 @@ from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.objects.handles import StoredPayload, pending_puts
 from scaler_client.objects.rebuild import weak_source
-from scaler_client.parameters import can_prefetch, check, check_client, flag, items, keywords, rows
+from scaler_client.parameters import can_prefetch, check, check_client, flag, items, key_directory_of, keywords, rows
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_client.runtime.lifetimes import ClientLife
 from scaler_client.task_context import current_task, forwarding_to, runtime
@@ -61,9 +62,14 @@ class Client:
         stream_output: whether to print here what tasks print; `"prefixed"` puts task, worker and host before each line.
         object_storage_address: the object storage server, if not the one that the scheduler names.
         security_config: None only, for older programs.
+        keys: the directory of the cluster's keys, if its services demand them; `SCALER_KEYS` by default. The connection
+            is then encrypted, and both sides prove a key. Inside tasks the workers' keys are taken.
+        insecure: use no keys, although `SCALER_KEYS` is set.
 
     Raises:
         AddressError, ValueError, TypeError: a parameter is invalid; the message names it.
+        ValueError: the keys cannot be read, or others can read them.
+        HandshakeRefusedError: the scheduler does not accept the key, or has another one than the key was made for.
         SchedulerLostError: the scheduler does not answer within `timeout_seconds`.
 
     >>> with Client(address=address) as client:
@@ -81,9 +87,12 @@ class Client:
         stream_output: bool | str = False,
         object_storage_address: str | None = None,
         security_config: None = None,
+        keys: str | os.PathLike[str] | None = None,
+        insecure: bool = False,
     ) -> None:
         if security_config is not None:
-            raise ValueError("security_config is no longer taken: keys are found in the user's runtime directory")
+            raise ValueError("security_config is no longer taken: name the directory of the cluster's keys with keys=")
+        directory = key_directory_of(keys, insecure)
         check_client(address, timeout_seconds, serializer, stream_output, object_storage_address)
         # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
         from scaler_client.runtime import connection
@@ -96,12 +105,13 @@ class Client:
             "serializer": serializer,
             "stream_output": stream_output,
             "object_storage_address": object_storage_address,
+            "insecure": insecure,
         }
         self._timeout_seconds = timeout_seconds
         self._identity = new_identity()
         self._closed = False
         self._io, self._inside = connection.connect(
-            runtime(), address, self._identity, float(timeout_seconds), object_storage_address or ""
+            runtime(), address, self._identity, float(timeout_seconds), object_storage_address or "", directory
         )
         try:
             self._prepare(serializer, stream_output)

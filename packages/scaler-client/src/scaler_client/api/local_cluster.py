@@ -21,6 +21,7 @@ from scaler_client.api.resize_link import ResizeLink
 from scaler_client.parameters import check
 from scaler_io.interpreters import WORKER_PATH, words_of
 from scaler_io.ports import free_port, is_free
+from scaler_io.security.key_files import KEYS_VARIABLE, key_directory
 from scaler_protocol.limits import SECONDS
 
 if TYPE_CHECKING:
@@ -317,7 +318,10 @@ def _interrupts_blocked() -> Iterator[None]:
 def _worker_environment() -> dict[str, str]:
     directory = os.getcwd()
     path = os.pathsep.join(os.path.join(directory, entry) for entry in sys.path)
-    return {WORKER_PATH: path, "SCALER_WORKER_DIRECTORY": directory}
+    environment = {WORKER_PATH: path, "SCALER_WORKER_DIRECTORY": directory}
+    if keys := os.environ.get(KEYS_VARIABLE):  # services run in another directory
+        environment[KEYS_VARIABLE] = str(key_directory(keys))
+    return environment
 
 
 def _read_ready(descriptor: int, preload: str | None) -> tuple[str, str]:

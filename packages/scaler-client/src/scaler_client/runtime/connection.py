@@ -7,6 +7,7 @@ import platform
 import socket
 import threading
 import time
+from pathlib import Path
 
 import cloudpickle
 
@@ -16,6 +17,8 @@ from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import TaskRuntime, Transport, is_fork
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects.connection import ObjectConnection
+from scaler_io.security.key_files import given_credentials
+from scaler_io.security.keyring import CLIENT_KEYS, Credentials
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientForkedError
@@ -26,7 +29,14 @@ CONNECT_GRACE_SECONDS = 5.0
 """Added to the timeout, so that the connecting thread reports the error first."""
 
 
-def dial(address: str, identity: bytes, name: str, timeout_seconds: float, storage_address: str = "") -> IoThread:
+def dial(
+    address: str,
+    identity: bytes,
+    name: str,
+    timeout_seconds: float,
+    storage_address: str = "",
+    credentials: Credentials | None = None,
+) -> IoThread:
     """A running IoThread that connects to a scheduler; raises AddressError.
 
     Object storage is at `storage_address` if given, else where the scheduler says.
@@ -49,12 +59,18 @@ def dial(address: str, identity: bytes, name: str, timeout_seconds: float, stora
     )
 
     def transport() -> Transport:
-        return Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds))
+        return Dialer(parsed, Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds), credentials=credentials)
 
     def connect(at: Address) -> ObjectConnection:
         patience = min(timeout_seconds, PATIENCE_SECONDS)
         return ObjectConnection(
-            at, session=session, key=key, timeout_seconds=patience, name=name, renewed=lambda: thread.restore_objects()
+            at,
+            session=session,
+            key=key,
+            timeout_seconds=patience,
+            name=name,
+            renewed=lambda: thread.restore_objects(),
+            credentials=credentials,
         )
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
@@ -87,12 +103,17 @@ def nested(runtime: TaskRuntime) -> IoThread:
 
 
 def connect(
-    inside: TaskRuntime | None, address: str | None, identity: bytes, timeout_seconds: float, storage_address: str
+    inside: TaskRuntime | None,
+    address: str | None,
+    identity: bytes,
+    timeout_seconds: float,
+    storage_address: str,
+    keys: Path | None,
 ) -> tuple[IoThread, TaskRuntime | None]:
     """The thread for a client, connected, and `inside` where it is the one that the tasks of this process share.
 
-    Raises ValueError or ClientForkedError where an address is needed, AddressError, HandshakeRefusedError,
-    SchedulerLostError.
+    Raises ValueError or ClientForkedError where an address is needed, AddressError, KeyFileError,
+    HandshakeRefusedError, SchedulerLostError.
     """
     if address is None:
         if inside is not None:
@@ -103,7 +124,8 @@ def connect(
                 " pass the address of the scheduler to Client"
             )
         raise ValueError("No scheduler address provided, and not running inside a worker context")
-    io = dial(address, identity, f"Client|{identity.hex()}", timeout_seconds, storage_address)
+    credentials = given_credentials(keys, CLIENT_KEYS)
+    io = dial(address, identity, f"Client|{identity.hex()}", timeout_seconds, storage_address, credentials)
     try:
         io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)
     except BaseException:

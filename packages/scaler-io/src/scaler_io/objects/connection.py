@@ -29,6 +29,7 @@ from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.objects.replicas import Replica, new_version
 from scaler_io.objects.segments import Copying, copies
 from scaler_io.objects.storage_link import StorageLink
+from scaler_io.security.keyring import Credentials
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError
 from scaler_protocol.handshake import Role
@@ -50,6 +51,7 @@ class ObjectConnection(StorageLink):
         renewed: Callable[[], object] | None = None,
         cache: HostCache | None = None,
         replica_server: ReplicaServer | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """As StorageLink. On another host than the server's, objects that are put stay in `cache`, shared by the
         processes of this host, until the server asks `replica_server` for them.
@@ -65,6 +67,7 @@ class ObjectConnection(StorageLink):
             name=name,
             renewed=renewed,
             replica_server=replica_server,
+            credentials=credentials,
         )
 
     def forked(self) -> None:

@@ -20,6 +20,7 @@ from scaler_io.objects.multiplexer import Multiplexer
 from scaler_io.objects.operations import Operation
 from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.objects.segments import read_token
+from scaler_io.security.keyring import Credentials
 from scaler_io.thread_event import never_wait_here
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
@@ -42,6 +43,7 @@ class ConnectionThread:
         welcomed: Callable[[int], object],
         replica_server: ReplicaServer | None,
         first: Operation,
+        credentials: Credentials | None,
     ) -> None:
         """`welcomed` is called on the thread with the incarnation of each server that has no state for us.
 
@@ -49,7 +51,7 @@ class ConnectionThread:
         """
         self._address = address
         self._uplink = Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)
-        self._dialer = Dialer(address, self._uplink)
+        self._dialer = Dialer(address, self._uplink, credentials=credentials)
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)

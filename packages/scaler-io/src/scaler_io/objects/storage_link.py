@@ -15,6 +15,7 @@ from scaler_io.objects.connection_thread import ConnectionThread
 from scaler_io.objects.mmaps import Mappings
 from scaler_io.objects.operations import Operation
 from scaler_io.objects.replica_server import ReplicaServer
+from scaler_io.security.keyring import Credentials
 from scaler_io.thread_event import check_may_wait
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, StorageLostError
@@ -45,6 +46,7 @@ class StorageLink:
         name: str = "",
         renewed: Callable[[], object] | None = None,
         replica_server: ReplicaServer | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """`key` proves to the server that the session is ours; only this process and its forks have it.
 
@@ -60,6 +62,7 @@ class StorageLink:
         self._key, self._role, self._name = key, role, name
         self._timeout = timeout_seconds
         self._renewed = renewed
+        self._credentials = credentials
         self._replica_server = replica_server
         self._closed = False
         self._thread: ConnectionThread | None = None
@@ -122,7 +125,13 @@ class StorageLink:
                 raise ClientQuitError(f"the connection to object storage server {self.address} is closed")
             if self._thread is None or not self._thread.start(operation):
                 self._thread = ConnectionThread(
-                    self.address, self._hello(), self._timeout, self._welcomed, self._replica_server, operation
+                    self.address,
+                    self._hello(),
+                    self._timeout,
+                    self._welcomed,
+                    self._replica_server,
+                    operation,
+                    self._credentials,
                 )
 
     def start_if_open(self, operation: Operation) -> None:

@@ -16,11 +16,6 @@ from typing import Any, Final
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import Role
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 KEY_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HEX: Final = re.compile(f"[0-9a-f]{{{2 * KEY_BYTES}}}")
@@ -56,6 +51,13 @@ LINK_KEYS: Final = frozenset({KeyRole.SERVER, KeyRole.WORKER, KeyRole.CLIENT, Ke
 """Roles of keys that may connect to the scheduler and to object storage."""
 MONITOR_KEYS: Final = frozenset({KeyRole.SERVER, KeyRole.OPERATOR, KeyRole.MONITOR})
 """Roles of keys that may subscribe to the scheduler's status and events."""
+
+
+WORKER_KEYS: Final = (KeyRole.WORKER, KeyRole.SERVER)
+CLIENT_KEYS: Final = (KeyRole.CLIENT, *WORKER_KEYS)
+OPERATOR_KEYS: Final = (KeyRole.OPERATOR, KeyRole.SERVER)
+SUBSCRIBER_KEYS: Final = (KeyRole.MONITOR, *OPERATOR_KEYS)
+"""The keys with which agents and managers, clients, operators and monitors connect: the first that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,10 @@ def read_keyring(text: str) -> dict[bytes, Principal]:
 
 
 def _toml(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):  # imported late: most clients use no keys
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:

@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from scaler_io import descriptors
+from scaler_io.security.authorized import AuthorizedKeys
+from scaler_io.security.key_files import KEYS_VARIABLE, given_credentials
+from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.service import event_loops, logs
-from scaler_io.service.options import PARENT_PID, READY_FD, STORAGE_OPTIONS, Option
+from scaler_io.service.options import KEYS, PARENT_PID, READY_FD, STORAGE_OPTIONS, Option
 from scaler_io.service.process import ending
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 
-SERVICE_OPTIONS: Final = (event_loops.EVENT_LOOP, *logs.LOGGING_OPTIONS, PARENT_PID)
+SERVICE_OPTIONS: Final = (KEYS, event_loops.EVENT_LOOP, *logs.LOGGING_OPTIONS, PARENT_PID)
 """The fields of ServiceOptions."""
 SERVER_OPTIONS: Final = (
     *STORAGE_OPTIONS,
-    Option(("--insecure",), "listen where other hosts can reach it", default=False, flag=True),
+    Option(("--insecure",), "listen without keys where other hosts can reach it", default=False, flag=True),
     *SERVICE_OPTIONS,
     READY_FD,
 )
 """The fields of ServerOptions whose meaning does not depend on the server."""
 
 
+_UNSET: Final = f"unset {KEYS_VARIABLE}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """How a service logs, which event loop it runs, and with which parent process it ends."""
+    """Its keys, how a service logs, which event loop it runs, and with which parent process it ends."""
 
+    keys: Path | None = None
     event_loop: str
     logging_paths: tuple[str, ...]
     logging_level: str
     log_format: str
     logging_config_file: str | None
     parent_pid: int | None
+
+    def credentials(self, roles: Sequence[KeyRole]) -> Credentials | None:
+        """The first of these keys that --keys holds; None without --keys. Raises KeyFileError."""
+        return given_credentials(self.keys, roles)
 
     def begin_log(self) -> None:
         """Set up logging and log where the logs go; raises ValueError, which names the path that cannot be written."""
@@ -65,7 +76,13 @@ class ServerOptions(ServiceOptions):
         for name, directory in (("segment", self.segment_directory), ("spill", self.spill_directory)):
             if directory is not None:
                 _require_writable(f"--{name}-directory", directory)
-        refuse_exposed(self.address, self.insecure)
+        if self.keys is not None and self.insecure:
+            raise ValueError(f"--keys {self.keys} and --insecure contradict each other: leave one out, or {_UNSET}")
+        refuse_exposed(self.address, self.insecure or self.keys is not None)
+
+    def authorized(self) -> AuthorizedKeys | None:
+        """The keys that the server accepts; None without --keys. Raises KeyFileError."""
+        return AuthorizedKeys(self.keys) if self.keys is not None else None
 
 
 def _require_writable(option: str, directory: Path) -> None:
@@ -83,7 +100,7 @@ def refuse_exposed(address: Address, insecure: bool) -> None:
     if not insecure and not address.is_local:
         raise AddressError(
             f"{address} can be reached from other hosts, and whoever reaches it can run code: "
-            "listen on 127.0.0.1, or add --insecure in a network you trust"
+            "listen on 127.0.0.1, demand keys with --keys, or add --insecure in a network you trust"
         )
 
 

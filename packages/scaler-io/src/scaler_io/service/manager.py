@@ -27,6 +27,7 @@ from scaler_io.provisioning.events import (
     UnitsStopped,
 )
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError
+from scaler_io.security.keyring import Credentials
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
@@ -43,12 +44,18 @@ class WorkerManager:
     """Runs a ManagerCore for one scheduler and one provisioner. Construct it inside the running loop."""
 
     def __init__(
-        self, config: ManagerConfig, scheduler: Address, provisioner: Provisioner, *, timeout_seconds: float
+        self,
+        config: ManagerConfig,
+        scheduler: Address,
+        provisioner: Provisioner,
+        *,
+        timeout_seconds: float,
+        credentials: Credentials | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config, self._scheduler, self._provisioner = config, scheduler, provisioner
         self._name = f"worker manager {config.id}"
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds, self._credentials = timeout_seconds, credentials
         self._hello = Hello(
             Role.MANAGER,
             new_identity(),
@@ -127,7 +134,7 @@ class WorkerManager:
 
     def _dial(self) -> Dialer:
         uplink = Uplink(self._hello, self._loop.time(), timeout_seconds=self._timeout_seconds)
-        return Dialer(self._scheduler, uplink)
+        return Dialer(self._scheduler, uplink, credentials=self._credentials)
 
     def _redial(self) -> None:
         self._unwatch()

@@ -8,6 +8,7 @@ import time
 
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_io.links.uplink import Uplink
+from scaler_io.security.keyring import Credentials
 from scaler_io.transport.zeromq import Context, Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Goodbye, Hello, Role
@@ -20,7 +21,15 @@ TIMEOUT_SECONDS = 10.0
 class OperatorLink:
     """Connects and reconnects as long as `turn` is called often. It never blocks; one loop owns it."""
 
-    def __init__(self, address: Address, name: str, service: int, context: Context | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        service: int,
+        context: Context | None = None,
+        *,
+        credentials: Credentials | None = None,
+    ) -> None:
         hello = Hello(
             Role.OPERATOR,
             new_identity(),
@@ -35,7 +44,8 @@ class OperatorLink:
         """How often the service has welcomed this operator as a new one: it has lost all earlier messages."""
         self.problem = ""
         """Why there is no link; empty if that is not known."""
-        self._dialer = Dialer(address, Uplink(hello, time.monotonic(), timeout_seconds=TIMEOUT_SECONDS), context)
+        uplink = Uplink(hello, time.monotonic(), timeout_seconds=TIMEOUT_SECONDS)
+        self._dialer = Dialer(address, uplink, context, credentials=credentials)
         self._unsent: list[Message] = []
 
     def send(self, message: Message) -> None:

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from scaler_io.security.key_files import KEYS_VARIABLE, key_directory
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 from scaler_protocol.limits import SECONDS
@@ -220,6 +221,15 @@ STORAGE_OPTIONS: Final = (
 )
 """How much an object storage server may keep, and where: options of the server and of programs that start one."""
 
+KEYS: Final = Option(
+    ("--keys",),
+    "the directory of the cluster's keys, which `scaler keys init` makes: links are encrypted, both sides prove a key",
+    key_directory,
+    default=None,
+    environment=KEYS_VARIABLE,
+    metavar="DIRECTORY",
+)
+
 PARENT_PID: Final = Option(
     ("--parent-pid",),
     "end with this process; given by the process that starts a local cluster",
@@ -251,7 +261,7 @@ REFUSED: Final = (
     ),
     Refusal(
         ("--tls-cert", "-tc", "--tls-key", "-tk"),
-        "there is no TLS here; listen on loopback, or in a network you trust with --insecure",
+        "there is no TLS here; connections are encrypted with --keys",
     ),
     Refusal(
         ("--log-hub-address", "-la"),

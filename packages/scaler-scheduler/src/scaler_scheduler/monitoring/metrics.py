@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from scaler_io.security.keyring import Credentials
 from scaler_io.service.metrics import MetricsPage
 from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import StorageStatus
@@ -19,13 +20,15 @@ LOOK_SECONDS = 0.1
 class Metrics:
     """A page for Prometheus, updated every second; raises AddressError if the address cannot be bound."""
 
-    def __init__(self, sampler: StatusSampler, storage: Address, address: Address) -> None:
+    def __init__(
+        self, sampler: StatusSampler, storage: Address, address: Address, credentials: Credentials | None = None
+    ) -> None:
         self._sampler = sampler
         self._loop = asyncio.get_running_loop()
         self._status = sampler.status()
         self._storage: StorageStatus | None = None
         self._page = MetricsPage(address, lambda: (self._status, self._storage))
-        self._watch = StorageWatch(storage)
+        self._watch = StorageWatch(storage, credentials=credentials)
         self._timers = [
             self._loop.call_later(STATUS_SECONDS, self._refresh, 0),
             self._loop.call_later(LOOK_SECONDS, self._look, 1),

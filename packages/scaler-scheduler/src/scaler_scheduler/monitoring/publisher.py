@@ -16,6 +16,7 @@ from itertools import count
 
 from scaler_io.links.hub import Hub
 from scaler_io.links.streams import HEADER
+from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.service.process import cpu_seconds, resident_bytes
 from scaler_io.service.socket_lock import SocketLock, remove_dead
 from scaler_io.transport.zeromq import Publisher
@@ -74,14 +75,21 @@ class MonitorPublisher:
     """Publishes on the running loop until it is closed. An address that cannot be bound is logged as a warning."""
 
     def __init__(
-        self, core: SchedulerCore, sampler: StatusSampler, storage: Address, monitor: Address, local: Address | None
+        self,
+        core: SchedulerCore,
+        sampler: StatusSampler,
+        storage: Address,
+        monitor: Address,
+        local: Address | None,
+        keys: AuthorizedKeys | None = None,
     ) -> None:
         self._core = core
         self._storage = storage
         self._watch: StorageWatch | None = None
         self._sampler = sampler
         self._loop = asyncio.get_running_loop()
-        self._publisher = Publisher()
+        self._publisher = Publisher(keys)
+        self._credentials = keys.own if keys is not None else None
         self._claims: list[SocketLock] = []
         self._numbers = count(1)
         self._timers: list[asyncio.TimerHandle] = []
@@ -119,7 +127,7 @@ class MonitorPublisher:
         self._core.start_events(time.monotonic())
         self._publish_events()
         self._stop()
-        self._watch = StorageWatch(self._storage, self._publisher.context)
+        self._watch = StorageWatch(self._storage, self._publisher.context, self._credentials)
         self._timers = [
             self._loop.call_later(EVENT_SECONDS, self._on_events, 0),
             self._loop.call_later(STATUS_SECONDS, self._on_status, 1),

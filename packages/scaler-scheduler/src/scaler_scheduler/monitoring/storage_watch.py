@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaler_io.security.keyring import Credentials
 from scaler_io.service.operator_link import OperatorLink
 from scaler_io.transport.zeromq import Context
 from scaler_protocol.addresses import Address
@@ -12,8 +13,10 @@ from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 class StorageWatch:
     """Requests the status on `ask`; `turn` returns it when it has arrived. Never blocks; for one event loop."""
 
-    def __init__(self, address: Address, context: Context | None = None) -> None:
-        self._link = OperatorLink(address, "scheduler", ServiceKind.STORAGE, context)
+    def __init__(
+        self, address: Address, context: Context | None = None, credentials: Credentials | None = None
+    ) -> None:
+        self._link = OperatorLink(address, "scheduler", ServiceKind.STORAGE, context, credentials=credentials)
         self._asked = False
         self._joins = 0
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.service.server_loop import ServerLoop
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -38,6 +39,10 @@ class SchedulerService:
         self._listener = listener
         self._storage = storage
 
+    @property
+    def _credentials(self) -> Credentials | None:
+        return self._options.credentials([KeyRole.SERVER])
+
     @contextlib.contextmanager
     def serving(self, stop: Callable[[], None]) -> Iterator[None]:
         """Serve on the running loop within this context; `stop` is called when a client shuts the scheduler down."""
@@ -49,7 +54,8 @@ class SchedulerService:
         core, hub = self._engine(storage, monitor)
         sampler = StatusSampler(core, hub, listener.address)
         metrics = self._metrics(sampler, storage)
-        publication = MonitorPublisher(core, sampler, storage, monitor, local_monitor(listener.address))
+        local = local_monitor(listener.address)
+        publication = MonitorPublisher(core, sampler, storage, monitor, local, self._options.authorized())
         reception = ServerLoop("Scheduler", listener, hub, core, stop)
         self._say_ready(listener.address)
         keeping = [
@@ -76,7 +82,7 @@ class SchedulerService:
             return None
         from scaler_scheduler.monitoring.metrics import Metrics
 
-        return Metrics(sampler, storage, self._options.metrics_address)
+        return Metrics(sampler, storage, self._options.metrics_address, self._credentials)
 
     def _webhooks(self, address: Address) -> Webhooks | None:
         if not self._options.adapter_webhook_urls:
@@ -84,7 +90,8 @@ class SchedulerService:
         from scaler_scheduler.service.webhook import Webhooks
 
         reachable = replace(address, host="127.0.0.1") if address.host in ("0.0.0.0", "::") else address
-        return Webhooks(self._options.adapter_webhook_urls, self._options.adapter_webhook_token, reachable)
+        token = self._options.adapter_webhook_token
+        return Webhooks(self._options.adapter_webhook_urls, token, reachable, self._credentials)
 
     def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options

@@ -96,6 +96,7 @@ class StorageServer:
 def _arguments(options: SchedulerOptions) -> list[str]:
     """Command-line options that the server gets from the scheduler's."""
     values = {
+        "keys": options.keys,
         "client-timeout-seconds": options.client_timeout_seconds,
         "object-retention-seconds": options.object_retention_seconds,
         "memory-limit": options.memory_limit,

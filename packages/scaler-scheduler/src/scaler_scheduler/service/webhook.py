@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import OfferSpec, Provisioner, ProvisionerError, UnitPhase, UnitReport
+from scaler_io.security.keyring import Credentials
 from scaler_io.service.daemon_threads import call_aside, call_each
 from scaler_io.service.manager import WorkerManager
 from scaler_protocol.addresses import Address
@@ -253,8 +254,10 @@ def _belongs(group: object, manager: str) -> bool:
 class Webhooks:
     """The worker managers of all adapters, on the running loop until they are closed."""
 
-    def __init__(self, urls: Sequence[str], token: str | None, scheduler: Address) -> None:
-        self._scheduler = scheduler
+    def __init__(
+        self, urls: Sequence[str], token: str | None, scheduler: Address, credentials: Credentials | None = None
+    ) -> None:
+        self._scheduler, self._credentials = scheduler, credentials
         self._provisioners: list[WebhookProvisioner] = []
         self._tasks = [asyncio.ensure_future(self._follow(AdapterClient(url, token))) for url in dict.fromkeys(urls)]
 
@@ -283,7 +286,14 @@ class Webhooks:
             prefix=f"{id}-{new_incarnation():06x}",
             poll_seconds=POLL_SECONDS,
         )
-        code = await WorkerManager(config, self._scheduler, provisioner, timeout_seconds=TIMEOUT_SECONDS).run()
+        manager = WorkerManager(
+            config,
+            self._scheduler,
+            provisioner,
+            timeout_seconds=TIMEOUT_SECONDS,
+            credentials=self._credentials,
+        )
+        code = await manager.run()
         LOGGER.error("Scheduler: worker manager %s has ended with code %d", id, code)
 
     async def _meet(self, adapter: AdapterClient) -> AdapterInfo:

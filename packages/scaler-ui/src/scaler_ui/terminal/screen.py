@@ -13,7 +13,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
-from scaler_ui.listening import Listening, advice
+from scaler_ui.listening import Listening
 from scaler_ui.model import text_view
 from scaler_ui.model.reasons import why
 from scaler_ui.model.tables import fields, task_of_run
@@ -199,7 +199,7 @@ class TopApp(App[None]):
 
     def _note(self, shown: dict[str, object]) -> str:
         if not shown:
-            return advice(self._listening.address) if self._listening.silent else "connecting"
+            return self._listening.problem or "connecting"
         return f"stale: nothing was heard for {shown['quiet']:.0f} s" if shown["stale"] else ""
 
     def _write_body(self, rows: list[dict[str, Any]], lines: list[str], side: list[str]) -> None:

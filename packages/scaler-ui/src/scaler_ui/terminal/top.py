@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
+from scaler_io.security.key_files import given_credentials
+from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
-from scaler_io.service.options import Option, positive_seconds
+from scaler_io.service.options import KEYS, Option, positive_seconds
 from scaler_protocol.addresses import Address
 from scaler_ui import programs
 from scaler_ui.listening import Listening
@@ -27,6 +30,7 @@ class TopOptions:
     once: bool
     json: bool
     timeout_seconds: float
+    keys: Path | None = None
 
 
 COMMAND = Command(
@@ -45,6 +49,7 @@ COMMAND = Command(
         Option(
             ("--timeout-seconds", "-t"), "with --once: how long to wait for a status", positive_seconds, default=5.0
         ),
+        KEYS,
     ),
     example="scaler_top tcp://127.0.0.1:2347",
 )
@@ -72,7 +77,7 @@ def _main() -> None:
     options = COMMAND.read()
     if options.json and not options.once:
         COMMAND.refuse("--json needs --once: it prints one screen")
-    listening = Listening(options.address)
+    listening = Listening(options.address, credentials=given_credentials(options.keys, SUBSCRIBER_KEYS))
     try:
         if options.once:
             once(listening, options)

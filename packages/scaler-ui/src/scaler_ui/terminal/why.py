@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
+from scaler_io.security.key_files import given_credentials
+from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
-from scaler_io.service.options import Option, positive_seconds
+from scaler_io.service.options import KEYS, Option, positive_seconds
 from scaler_protocol.addresses import Address
 from scaler_ui import programs
 from scaler_ui.listening import Listening
@@ -31,6 +34,7 @@ class WhyOptions:
     address: Address
     task: int
     timeout_seconds: float
+    keys: Path | None = None
 
 
 COMMAND = Command(
@@ -46,6 +50,7 @@ COMMAND = Command(
         ),
         Option(("task",), "the id of a task, hexadecimal, as a future shows it", task_id),
         Option(("--timeout-seconds", "-t"), "how long to wait for a status", positive_seconds, default=5.0),
+        KEYS,
     ),
     example="scaler_why tcp://127.0.0.1:2347 3f9a6c0e00000001",
 )
@@ -58,7 +63,7 @@ def main() -> int:
 
 def _main() -> None:
     options = COMMAND.read()
-    listening = Listening(options.address)
+    listening = Listening(options.address, credentials=given_credentials(options.keys, SUBSCRIBER_KEYS))
     try:
         # After the status that follows the snapshot, all tasks that have not ended are known.
         listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)

@@ -7,9 +7,12 @@ import secrets
 import socket
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
+from scaler_io.security.key_files import given_credentials
+from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
-from scaler_io.service.options import PARENT_PID, Option, Refusal, whole_number
+from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, whole_number
 from scaler_io.service.process import die_with_parent
 from scaler_protocol.addresses import Address
 from scaler_ui import programs
@@ -28,6 +31,7 @@ class WebOptions:
     token: str | None
     name: tuple[str, ...]
     parent_pid: int | None
+    keys: Path | None = None
 
 
 COMMAND = Command(
@@ -57,6 +61,7 @@ COMMAND = Command(
             repeated=True,
         ),
         PARENT_PID,
+        KEYS,
     ),
     refusals=(
         Refusal(("--gui-address",), "say --host and --port"),
@@ -85,7 +90,7 @@ def _main() -> None:
         die_with_parent(options.parent_pid)
     token = token_for(options)
     _check_free(options)
-    listening = Listening(options.address)
+    listening = Listening(options.address, credentials=given_credentials(options.keys, SUBSCRIBER_KEYS))
     serve(listening, options, token)
 
 
@@ -129,7 +134,7 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     app.timer(LOOK_SECONDS, listening.look)
     app.on_shutdown(listening.close)
     # Without a token the pages are read-only, because every process of this host can reach them.
-    actions = OperatorActions(listening.model, options.address) if token is not None else None
+    actions = OperatorActions(listening.model, options.address, keys=options.keys) if token is not None else None
     if actions is not None:
         app.timer(LOOK_SECONDS, actions.turn)
         app.on_shutdown(actions.close)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from scaler_io.security.key_files import given_credentials
+from scaler_io.security.keyring import OPERATOR_KEYS, KeyFileError
 from scaler_io.service.operator_link import OperatorLink
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import ServiceKind
@@ -25,7 +28,16 @@ def scheduler_address(monitor: Address, told: str) -> Address:
 class OperatorActions:
     """Sends operator messages to the scheduler. One event loop owns it and calls `turn` regularly."""
 
-    def __init__(self, model: MonitorModel, monitor: Address, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        model: MonitorModel,
+        monitor: Address,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        keys: Path | None = None,
+    ) -> None:
+        """`keys` is the directory with the operator's key."""
+        self._keys = keys
         self.trouble = ""
         """Why the last action failed; empty if it did not."""
         self._model = model
@@ -46,7 +58,12 @@ class OperatorActions:
         self.trouble, self._sent_at = "", self._clock()
         if self._link is None and self._model.status is not None:
             address = scheduler_address(self._monitor, self._model.status.address)
-            self._link = OperatorLink(address, "scaler_ui", ServiceKind.SCHEDULER)
+            try:
+                credentials = given_credentials(self._keys, OPERATOR_KEYS)
+            except KeyFileError as error:
+                self.trouble = f"this page cannot give orders: {error}"
+                return
+            self._link = OperatorLink(address, "scaler_ui", ServiceKind.SCHEDULER, credentials=credentials)
         if self._link is None:
             self.trouble = "no scheduler is known yet"
             return

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from nicegui import ui
 
-from scaler_ui.listening import Listening, advice
+from scaler_ui.listening import Listening
 from scaler_ui.model import cluster_views, views
 from scaler_ui.web.charts import LinesOverTime, Timeline
 from scaler_ui.web.dialogs import Dialogs
@@ -174,7 +174,7 @@ class Pages:
         """The text about the connection, and whether the content is old."""
         status, now = self._model.status, self._listening.now
         if status is None:
-            return (advice(self._listening.address) if self._listening.silent else "connecting"), True
+            return self._listening.problem or "connecting", True
         if self._model.is_stale(now):
             return f"stale: nothing was heard for {now - self._model.heard:.0f} s", True
         return status.address, False

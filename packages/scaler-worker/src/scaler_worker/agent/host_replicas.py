@@ -11,6 +11,7 @@ from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import UNUSED_SECONDS, HostCache
 from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.objects.replicas import Replica, Replicas
+from scaler_io.security.keyring import Credentials
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import Role
@@ -27,8 +28,10 @@ class HostReplicas:
     has no replicas: there the connection is closed again.
     """
 
-    def __init__(self, cache: HostCache, address: Callable[[], str], name: str) -> None:
-        self._cache, self._address, self._name = cache, address, name
+    def __init__(
+        self, cache: HostCache, address: Callable[[], str], name: str, credentials: Credentials | None = None
+    ) -> None:
+        self._cache, self._address, self._name, self._credentials = cache, address, name, credentials
         self._named = ""
         self._connected: tuple[ObjectConnection, ReplicaServer] | None = None
         self._lock = threading.Lock()
@@ -67,6 +70,7 @@ class HostReplicas:
                     timeout_seconds=PATIENCE_SECONDS,
                     name=self._name,
                     replica_server=replica_server,
+                    credentials=self._credentials,
                 )
                 self._connected = connection, replica_server
             return self._connected

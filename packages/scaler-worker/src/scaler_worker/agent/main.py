@@ -16,9 +16,10 @@ from typing import Final
 from scaler_io import descriptors
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects.host_cache import UNUSED_SECONDS, HostCache
+from scaler_io.security.keyring import WORKER_KEYS, Credentials
 from scaler_io.service import event_loops
 from scaler_io.service.process import become_subreaper, ending
-from scaler_io.transport.in_process import InProcessDialer, InProcessListener
+from scaler_io.transport.in_process import AnyDialer, InProcessDialer, InProcessListener
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello
@@ -76,13 +77,11 @@ async def work(
     in_process = isinstance(scheduler, InProcessListener)
     hello = _hello(config, name, host)
     uplink = Uplink(hello, loop.time(), timeout_seconds=config.death_timeout_seconds, in_process=in_process)
-    dialer = (
-        InProcessDialer(scheduler, uplink) if isinstance(scheduler, InProcessListener) else Dialer(scheduler, uplink)
-    )
-    agent = Agent(core, dialer, forking, config.heartbeat_interval_seconds, is_foreign)
+    credentials = config.credentials(WORKER_KEYS)
+    agent = Agent(core, _dialer(scheduler, uplink, credentials), forking, config.heartbeat_interval_seconds, is_foreign)
     running = loop.create_task(agent.run())
     running.add_done_callback(lambda ended: stop.set())
-    replicas = _host_replicas(forking, name)
+    replicas = _host_replicas(forking, name, credentials)
     maintaining = loop.create_task(_maintain(replicas, agent.connected))
     telling = loop.create_task(_tell_started(agent, tell_started))
     _take_sizes(agent, config.resize_fd, running)
@@ -98,6 +97,12 @@ async def work(
         # The log may go elsewhere; a worker manager reads this.
         print(f"scaler_cluster: {agent.failure}", file=sys.stderr, flush=True)
     return code
+
+
+def _dialer(scheduler: Address | InProcessListener, uplink: Uplink, credentials: Credentials | None) -> AnyDialer:
+    if isinstance(scheduler, InProcessListener):
+        return InProcessDialer(scheduler, uplink)
+    return Dialer(scheduler, uplink, credentials=credentials)
 
 
 async def _close(replicas: HostReplicas, agent: Agent, config: ClusterConfig) -> None:
@@ -124,10 +129,10 @@ def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str)
     )
 
 
-def _host_replicas(forking: Forking, name: str) -> HostReplicas:
+def _host_replicas(forking: Forking, name: str, credentials: Credentials | None) -> HostReplicas:
     cache, storage = forking.config.object_cache, forking.config.object_storage_address
     host_cache = HostCache(Path(cache), forking.config.object_cache_limit)
-    return HostReplicas(host_cache, lambda: storage or forking.shared.storage, name)
+    return HostReplicas(host_cache, lambda: storage or forking.shared.storage, name, credentials)
 
 
 async def _drain(agent: Agent, config: ClusterConfig, requested: asyncio.Event) -> None:

@@ -132,6 +132,7 @@ class Forking:
                 str(cache.path),
                 min(limit, free_bytes(directory)),
                 descriptors.limit(),
+                str(config.keys or ""),
             )
             lifeline = os.pipe()
             shared = SharedState.create(WORKERS_LIMIT + BLOCKED_AND_SPARE)

@@ -118,6 +118,7 @@ class ManagerOptions(ServiceOptions):
             ("--object-storage-address", self.object_storage_address, None),
             ("--per-worker-capabilities", capabilities_text(self.per_worker_capabilities), ""),
             ("--preload", self.preload, None),
+            ("--keys", self.keys, None),
         ]
         defaults = {option.destination: option.default for option in CLUSTER_COMMAND.options}
         for name in _SAME_AS_CLUSTER:

@@ -13,6 +13,7 @@ from typing import Final
 
 from scaler_client import task_context
 from scaler_io.links.uplink import Uplink
+from scaler_io.security.keyring import WORKER_KEYS
 from scaler_io.service import event_loops
 from scaler_io.service.process import ending
 from scaler_io.transport.zeromq import Dialer
@@ -64,7 +65,7 @@ def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
     )
     shared = SharedState.create(0)
     own = str(options.object_storage_address or "")
-    store = WorkerObjectStore(lambda: own or shared.storage, shared.secret, name)
+    store = WorkerObjectStore(lambda: own or shared.storage, shared.secret, name, keys=options.keys)
     runtime = ProxyRuntime(store, lambda: shared.scheduler)
     reached_at = options.worker_scheduler_address
     task_context.install_forwarding(runtime, lambda given: str(reached_at or given or options.address))
@@ -96,7 +97,7 @@ def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
     return ProxyAgent(
         ProxyCore(config),
         CallCodec(runtime, store),
-        Dialer(options.address, uplink),
+        Dialer(options.address, uplink, credentials=options.credentials(WORKER_KEYS)),
         shared,
         open_session,
         options.heartbeat_interval_seconds,

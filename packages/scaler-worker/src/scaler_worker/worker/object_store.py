@@ -6,6 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from scaler_client.objects.store import PATIENCE_SECONDS, StorageDoor
@@ -14,6 +15,8 @@ from scaler_io.objects.async_puts import AsyncPuts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import HostCache
 from scaler_io.objects.operations import PutEnded
+from scaler_io.security.key_files import given_credentials
+from scaler_io.security.keyring import WORKER_KEYS
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.handshake import Role
@@ -52,6 +55,7 @@ class WorkerObjectStore:
         name: str,
         limit: int = CACHE_BYTES,
         cache: HostCache | None = None,
+        keys: Path | None = None,
     ) -> None:
         self.session, self._key = new_session(), new_identity()
         self._secret, self._pid = secret, os.getpid()
@@ -59,6 +63,7 @@ class WorkerObjectStore:
         self._name = name
         self._limit = limit
         self._cache = cache
+        self._keys = keys
         self._kept: OrderedDict[bytes, _CachedObject] = OrderedDict()
         self._size = 0
         self._async_puts = AsyncPuts(UNCONFIRMED_BYTES)
@@ -72,6 +77,7 @@ class WorkerObjectStore:
             timeout_seconds=PATIENCE_SECONDS,
             name=self._name,
             cache=self._cache,
+            credentials=given_credentials(self._keys, WORKER_KEYS),
         )
 
     @property

@@ -24,6 +24,7 @@ from scaler_client.payloads.user_exceptions import formatted, headline
 from scaler_client.task_context import CurrentTask
 from scaler_io.interpreters import WORKER_PATH
 from scaler_io.objects.host_cache import HostCache
+from scaler_io.security.key_files import KEYS_VARIABLE
 from scaler_protocol.buffers import Buffer
 from scaler_worker.config import WorkerConfig
 from scaler_worker.ipc.frames import DATAGRAM_LIMIT, DESCRIPTORS_LOST, PRELOAD_FAILED, REPLY
@@ -139,6 +140,16 @@ def use_path_of_caller() -> None:
         os.chdir(directory)
 
 
+def _object_store(config: WorkerConfig, shared: SharedState, name: str) -> WorkerObjectStore:
+    """The connection to object storage; clients in tasks, and in processes that tasks start, use the same keys."""
+    keys = Path(config.keys) if config.keys else None
+    if keys is not None:
+        os.environ[KEYS_VARIABLE] = config.keys
+    return WorkerObjectStore(
+        lambda: config.object_storage_address or shared.storage, shared.secret, name, cache=_cache(config), keys=keys
+    )
+
+
 def run_worker(
     ends: WorkerDescriptors, lifeline: int, shared: SharedState, number: int, name: str, config: WorkerConfig
 ) -> NoReturn:
@@ -150,9 +161,7 @@ def run_worker(
         use_path_of_caller()
         if not _preload(config, pipe):
             os._exit(1)
-        storage = WorkerObjectStore(
-            lambda: config.object_storage_address or shared.storage, shared.secret, name, cache=_cache(config)
-        )
+        storage = _object_store(config, shared, name)
         leftovers = Leftovers()
         replies, damage = OrderedReplies(pipe.write), Damage(ends.faults, leftovers.undo)
         runner = Runner(

@@ -1,0 +1,181 @@
+"""A cluster whose services demand keys, with real processes: who works, who is refused and told why, who is put out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import Client
+from scaler_io.security.key_files import add_key, make_keys, revoke_key
+from scaler_io.security.keyring import KeyFileError, KeyRole
+from scaler_io.transport.curve import new_pair
+from scaler_protocol.errors import HandshakeRefusedError, ScalerError
+from support.faults import Service, Services
+from support.key_tasks import grow, key_directory_here, submit_within
+from support.processes import command_line
+from support.waiting import wait_until
+
+SIZE = 3_000_000
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys")
+
+
+@pytest.fixture(scope="module")
+def keys(folder: Path) -> Path:
+    directory = folder / "keys"
+    make_keys(directory, new_pair)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path, keys: Path) -> Iterator[Services]:
+    """A scheduler, its storage and an agent with two workers."""
+    with Services(folder, "--keys", str(keys)) as services:
+        services.add_agent(2, "--keys", str(keys))
+        yield services
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env={**os.environ, **environment},
+    )
+
+
+def only(keys: Path, folder: Path, *roles: str) -> Path:
+    """A directory with the keys of these roles only."""
+    folder.mkdir(mode=0o700)
+    for role in roles:
+        (folder / f"{role}.key").write_bytes((keys / f"{role}.key").read_bytes())
+        (folder / f"{role}.key").chmod(0o600)
+    return folder
+
+
+def test_calls_results_and_nested_tasks_travel_with_keys(cluster: Services, keys: Path) -> None:
+    with Client(address=cluster.address, keys=keys) as client:
+        assert client.submit(pow, 2, 10).result() == 1024
+        assert len(client.submit(grow, SIZE).result()) == SIZE
+        assert client.submit(len, bytes(SIZE)).result() == SIZE
+        assert client.submit(submit_within, cluster.address, SIZE).result() == SIZE
+        assert client.submit(key_directory_here).result() == str(keys)
+
+
+def test_the_directory_may_come_from_the_environment(
+    cluster: Services, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALER_KEYS", str(keys))
+    with Client(address=cluster.address) as client:
+        assert client.submit(pow, 2, 5).result() == 32
+
+
+def test_a_client_needs_only_its_own_key(cluster: Services, keys: Path, tmp_path: Path) -> None:
+    with Client(address=cluster.address, keys=only(keys, tmp_path / "mine", "client")) as client:
+        assert len(client.submit(grow, SIZE).result()) == SIZE
+
+
+def test_a_client_without_keys_is_told_that_they_are_demanded(cluster: Services) -> None:
+    with pytest.raises(HandshakeRefusedError, match=r"demands keys: give --keys or SCALER_KEYS, or keys= of a Client"):
+        Client(address=cluster.address, timeout_seconds=SECONDS)
+
+
+def test_a_key_of_another_cluster_is_refused_with_the_reason(cluster: Services, tmp_path: Path) -> None:
+    make_keys(tmp_path / "other", new_pair)
+    with pytest.raises(HandshakeRefusedError, match="has another key than the one that the key client was made for"):
+        Client(address=cluster.address, keys=tmp_path / "other", timeout_seconds=SECONDS)
+
+
+def test_wrong_parameters_are_named(cluster: Services, keys: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="contradict each other"):
+        Client(address=cluster.address, keys=keys, insecure=True)
+    with pytest.raises(TypeError, match="keys is 5"):
+        Client(address=cluster.address, keys=5)  # type: ignore[arg-type]
+    with pytest.raises(KeyFileError, match="No such file"):
+        Client(address=cluster.address, keys=tmp_path / "nowhere")
+    with pytest.raises(KeyFileError, match=r"has no client\.key or worker\.key or server\.key"):
+        Client(address=cluster.address, keys=only(keys, tmp_path / "monitors", "monitor"))
+
+
+def test_a_client_whose_key_is_revoked_is_put_out_and_told_so(cluster: Services, keys: Path) -> None:
+    handed = add_key(keys, "ada", KeyRole.CLIENT, new_pair)
+    with Client(address=cluster.address, keys=keys) as other, Client(address=cluster.address, keys=handed) as ada:
+        assert ada.submit(pow, 2, 3).result() == 8
+        future = ada.submit(time.sleep, SECONDS)
+        revoke_key(keys, "ada")
+        with pytest.raises(ScalerError, match="does not accept the key ada"):
+            future.result(timeout=SECONDS)
+        assert other.submit(pow, 2, 4).result() == 16
+
+
+def test_monitors_see_a_cluster_with_a_monitors_key_only(cluster: Services, keys: Path, tmp_path: Path) -> None:
+    monitor = only(keys, tmp_path / "wall", "monitor")
+    shown = run("scaler_launch", "status", cluster.address, SCALER_KEYS=str(monitor))
+    assert "scheduler" in shown.stdout, shown.stderr
+    top = f"tcp://127.0.0.1:{cluster.port + 2}"
+    assert "task_manager" in run("scaler_ui.terminal.top", top, "--once", "--keys", str(monitor)).stdout
+    refused = run("scaler_launch", "status", cluster.address, "-t", str(SECONDS))
+    assert refused.returncode == 1
+    assert "demands keys" in refused.stderr
+    client = only(keys, tmp_path / "mine", "client")
+    assert (
+        "has no monitor.key or operator.key or server.key"
+        in run("scaler_ui.terminal.top", top, "--once", "--keys", str(client)).stderr
+    )
+
+
+def test_no_process_has_a_secret_on_its_command_line(cluster: Services, keys: Path) -> None:
+    lines = " ".join(command_line(pid) for service in cluster.started for pid in service.family())
+    assert str(keys) in lines
+    for path in keys.glob("*.key"):
+        secret = next(line for line in path.read_text().splitlines() if line.startswith("secret")).split('"')[1]
+        assert secret not in lines
+
+
+def test_a_manager_and_its_units_use_the_workers_key(folder: Path, keys: Path, tmp_path: Path) -> None:
+    own = tmp_path / "services"
+    own.mkdir()
+    words = ("--keys", str(keys), "--policy-content", "allocate=even_load; scaling=static:1")
+    with Services(own, *words) as services:
+        workers = only(keys, tmp_path / "workers", "worker")
+        manager = Service(
+            own / "manager.log", "scaler_worker.managers.main", "baremetal_native", services.address, "-wmi", "local",
+            "-mtc", "1", "--keys", str(workers),
+        )  # fmt: skip
+        services.started.append(manager)
+        with Client(address=services.address, keys=keys) as client:
+            wait_until(lambda: client.submit(pow, 3, 3).result(SECONDS) == 27, "a unit")
+
+
+def test_an_agent_with_a_clients_key_ends_with_the_reason(cluster: Services, keys: Path, tmp_path: Path) -> None:
+    handed = only(keys, tmp_path / "mine", "client")
+    ended = run("scaler_worker", cluster.address, "-n", "1", "--keys", str(handed))
+    assert ended.returncode == 2
+    assert "has no worker.key or server.key" in ended.stderr
+    ended = run("scaler_worker", cluster.address, "-n", "1")
+    assert ended.returncode == 1
+    assert "demands keys" in ended.stdout + ended.stderr
+
+
+def test_an_address_of_other_hosts_needs_keys_or_insecure(keys: Path) -> None:
+    refused = run("scaler_scheduler", "tcp://0.0.0.0:0")
+    assert refused.returncode == 2
+    assert "demand keys with --keys, or add --insecure" in refused.stderr
+    refused = run("scaler_scheduler", "tcp://0.0.0.0:0", "--insecure", "--keys", str(keys))
+    assert refused.returncode == 2
+    assert "contradict each other" in refused.stderr
+    refused = run("scaler_scheduler", "tcp://127.0.0.1:0", "--keys", str(keys / "nowhere"))
+    assert refused.returncode == 2
+    assert "nowhere: No such file" in refused.stderr
