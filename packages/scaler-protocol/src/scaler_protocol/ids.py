@@ -5,6 +5,9 @@ from __future__ import annotations
 import secrets
 from hashlib import blake2b
 
+from scaler_protocol.buffers import Buffer
+from scaler_protocol.ranges import shown
+
 IDENTITY_BYTES = 16
 SESSION_BITS = 32
 INCARNATION_BITS = 24
@@ -48,7 +51,7 @@ def first_run(incarnation: int) -> int:
     return incarnation << COUNTER_BITS
 
 
-def function_id(body: bytes, *, stored: bool = False) -> bytes:
+def function_id(body: Buffer, *, stored: bool = False) -> bytes:
     """The BLAKE2b-128 of a function's body, so that equal functions are sent and kept once.
 
     `stored`: the body is a reference. The hash begins with a byte for the kind (body, reference or name), so that ids
@@ -62,3 +65,14 @@ def function_id(body: bytes, *, stored: bool = False) -> bytes:
 def named_function_id(name: str) -> bytes:
     """The id of a function that the worker imports by name."""
     return blake2b(b"\1" + name.encode(), digest_size=16).digest()
+
+
+def function_fault(function: bytes, name: str, body: Buffer, *, stored: bool) -> str:
+    """The error text for a function id that is not the hash of what it stands for; "" if it is.
+
+    `stored`: the body is a reference. A function without a body is imported by its name.
+    """
+    if function == (function_id(body, stored=stored) if body else named_function_id(name)):
+        return ""
+    source = ("reference" if stored else "body") if body else "name"
+    return f"{function.hex()} is not the BLAKE2b-128 of the {source} of {shown(name)}"

@@ -206,3 +206,34 @@ def test_the_session_of_a_task_on_another_agent_is_not_the_senders(driver: Sched
     agent = driver.agent()
     with pytest.raises(ProtocolError):
         driver.feed(agent, messages.Reconcile(wanted=(PARENT,)))
+
+
+def test_an_agent_ends_no_run_that_it_was_not_given(driver: SchedulerDriver) -> None:
+    client, agent, liar = driver.client(b"c"), driver.agent(b"a"), driver.agent(b"liar", peer_incarnation=OLDER)
+    (task,) = driver.submit(client)
+    found = {peer: driver.runs(peer) for peer in (agent, liar)}
+    owner = next(peer for peer, runs in found.items() if runs)
+    other = liar if owner is agent else agent
+    run = found[owner][task]
+    for claimed in (run, 55):  # the run of another agent, and one of an earlier scheduler
+        driver.done(other, {task: claimed}, result=b"forged")
+        driver.feed(other, messages.Reconcile(running=(task,), runs=(claimed,)))
+    assert not driver.outcomes(client)
+    driver.done(owner, {task: run}, result=b"true")
+    assert driver.outcomes(client) == {task: (Status.VALUE, b"true")}
+
+
+def test_a_returning_agent_ends_no_task_that_was_submitted_after_the_restart(driver: SchedulerDriver) -> None:
+    client, liar = driver.client(b"c", peer_incarnation=OLDER), driver.agent(b"liar", peer_incarnation=OLDER)
+    older = (ord("c") << 32) + 1
+    driver.feed(client, messages.Reconcile(wanted=(older,)))
+    driver.feed(liar, messages.Reconcile())
+    close_window(driver)
+    driver.feed(client, submit(older), submit(older + 1))
+    runs = driver.runs(liar)
+    driver.feed(liar, PeerLost("gone"))
+    driver.agent(b"liar", peer_incarnation=OLDER)
+    for task in (older, older + 1):
+        driver.done(liar, {task: 55}, result=b"claimed")
+    assert driver.outcomes(client) == {older: (Status.VALUE, b"claimed")}
+    assert runs

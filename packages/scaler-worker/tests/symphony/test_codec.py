@@ -11,6 +11,7 @@ import pytest
 
 from scaler_client.payloads import pickles
 from scaler_protocol.errors import restore
+from scaler_protocol.ids import function_id, named_function_id
 from scaler_protocol.messages import Encoding, Group, Status
 from scaler_protocol.profiles import profile_at
 from scaler_worker.agent.core.records import Entry, FunctionKind, TaskGroup
@@ -32,7 +33,8 @@ def entry(call: bytes, flag: int = PLAIN, attempt: int = 1) -> Entry:
 
 
 def definition(function: Any, encoding: int = Encoding.PICKLE) -> Definition:
-    return Definition(1, b"f", "test:f", cloudpickle.dumps(function), encoding, 0, b"", b"")
+    body = cloudpickle.dumps(function)
+    return Definition(1, function_id(body), "test:f", body, encoding, 0, b"", b"")
 
 
 def executed(made: Entry, defined: Definition) -> CallEnded:
@@ -52,7 +54,7 @@ def test_a_call_and_its_profile() -> None:
 
 
 def test_json() -> None:
-    named = Definition(1, b"f", "operator:add", b"", Encoding.JSON, 0, b"", b"")
+    named = Definition(1, named_function_id("operator:add"), "operator:add", b"", Encoding.JSON, 0, b"", b"")
     ended = executed(entry(b"[2, 3]"), named)
     assert (ended.status, json.loads(ended.payload)) == (Status.VALUE, 5)
     ended = executed(entry(b'[2, "x"]'), named)
@@ -73,8 +75,14 @@ def test_a_call_that_cannot_be_loaded(call: bytes) -> None:
     assert "the arguments could not be loaded" in str(restore(ended.payload))
 
 
+def test_a_function_that_is_not_the_one_of_its_id() -> None:
+    forged = Definition(1, named_function_id("math:sqrt"), "os:getpid", b"", Encoding.JSON, 0, b"", b"")
+    ended = codec().encode(entry(b"[]"), forged)
+    assert isinstance(ended, CallEnded) and "is not the BLAKE2b-128 of the name of" in str(restore(ended.payload))
+
+
 def test_a_function_that_cannot_be_loaded() -> None:
-    broken = Definition(1, b"f", "test:f", b"no pickle", Encoding.PICKLE, 0, b"", b"")
+    broken = Definition(1, function_id(b"no pickle"), "test:f", b"no pickle", Encoding.PICKLE, 0, b"", b"")
     ended = codec().encode(entry(pickle.dumps(((), {}))), broken)
     assert isinstance(ended, CallEnded) and "test:f could not be loaded" in str(restore(ended.payload))
 

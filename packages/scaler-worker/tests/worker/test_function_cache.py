@@ -10,6 +10,7 @@ import time
 import cloudpickle
 import pytest
 
+from scaler_protocol.ids import function_id
 from scaler_worker.ipc.frames import FUNCTIONS_LIMIT, Definition, pack_definition, pack_tasks
 from scaler_worker.worker.coroutines import run_coroutine
 from scaler_worker.worker.function_cache import BYTES_LIMIT, FunctionCache
@@ -92,7 +93,7 @@ def memory_after_distinct_functions(count: int) -> tuple[int, int]:
     before = 0
     for number in range(1, count + 1):
         own = body.replace(mark, (number + 1000).to_bytes(4, "little"))
-        core.take(pack_definition(Definition(number, number.to_bytes(16, "little"), "f", own, 0, 0)))
+        core.take(pack_definition(Definition(number, function_id(own), "f", own, 0, 0)))
         core.take(pack_tasks(number, [number], [number], [number], [call], [1], [0]))
         if number == count // 5:
             before = resident()

@@ -10,6 +10,7 @@ import pytest
 
 from scaler_client.payloads.pickles import dump
 from scaler_protocol.errors import ObjectNotFoundError, ScalerError
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Functions, Group
 from scaler_protocol.objects import SHARED_BYTES, Reference
 from scaler_protocol.payloads import Payloads
@@ -138,8 +139,9 @@ def test_a_definition_says_which_bodies_are_references(body: bool, serializer: b
 
 def test_the_agent_passes_references_to_functions_on() -> None:
     table = FunctionTable(0.0)
-    table.learn(Functions([b"f", b"s"], ["m:f", "m:S"], Payloads([b"reference", b"class"]), [0]))
-    kind = FunctionKind(1, Group(b"f", serializer=b"s"))
+    function, serializer = function_id(b"reference", stored=True), function_id(b"class")
+    table.learn(Functions([function, serializer], ["m:f", "m:S"], Payloads([b"reference", b"class"]), [0]))
+    kind = FunctionKind(1, Group(function, serializer=serializer))
     assert not table.missing(kind)
     definition: Any = table.definition(kind)
     assert (definition.body, definition.body_stored) == (b"reference", True)

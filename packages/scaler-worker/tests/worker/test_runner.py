@@ -29,6 +29,7 @@ from scaler_protocol.errors import (
     restore,
 )
 from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.ids import function_id, named_function_id
 from scaler_protocol.messages import Encoding, Status
 from scaler_protocol.outputs import StreamOutput
 from scaler_protocol.profiles import PROFILE
@@ -133,7 +134,9 @@ class Bench:
 
     def define(self, handle: int, function: Any, encoding: int = Encoding.PICKLE, stream_output: int = 0) -> None:
         body = cloudpickle.dumps(function)
-        self.core.take(frames.pack_definition(Definition(handle, b"f" * 16, "f", body, encoding, stream_output)))
+        self.core.take(
+            frames.pack_definition(Definition(handle, function_id(body), "f", body, encoding, stream_output))
+        )
 
     def run(self, sequence: int, *calls: tuple[int, int, bytes], flag: int = 0) -> None:
         runs, handles, payloads = zip(*calls, strict=True)
@@ -185,7 +188,7 @@ def test_what_is_revoked_is_returned() -> None:
     def revoke() -> None:
         bench.word[REVOKED] = 1
 
-    bench.core.take(frames.pack_definition(Definition(1, b"f" * 16, "f", pickle.dumps(len), 0, False)))
+    bench.define(1, len)
     bench.core._functions.invokers[2] = lambda call: (revoke(), (Status.VALUE, b""))[1]  # type: ignore[func-returns-value]
     bench.run(1, (10, 1, call([])), (11, 2, b""), (12, 1, call([])), (13, 1, call([])))
     bench.run(2, (14, 1, call([])))
@@ -333,14 +336,35 @@ def test_functions_are_fetched_when_they_are_first_run() -> None:
     store = Store()
     bench = Bench(store)
     reference = store.put(cloudpickle.dumps(lambda x: x + 1))
-    bench.core.take(frames.pack_definition(Definition(1, b"f", "f", reference, 0, False, body_stored=True)))
+    bench.core.take(
+        frames.pack_definition(
+            Definition(1, function_id(reference, stored=True), "f", reference, 0, False, body_stored=True)
+        )
+    )
     for run in (10, 11):
         bench.run(run, (run, 1, call(1)))
         assert pickle.loads(bench.written[-1].payloads[0]) == 2
-    lost = Definition(2, b"g", "g", b"nowhere", 0, False, body_stored=True)
+    lost = Definition(2, function_id(b"nowhere", stored=True), "g", b"nowhere", 0, False, body_stored=True)
     bench.core.take(frames.pack_definition(lost))
     bench.run(12, (12, 2, call(1)))
     assert isinstance(restore(bench.written[-1].payloads[0]), ObjectNotFoundError)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        Definition(1, function_id(b"another"), "f", cloudpickle.dumps(print), 0, 0),
+        Definition(1, named_function_id("math:sqrt"), "os:getpid", b"", Encoding.JSON, 0),
+        Definition(1, function_id(cloudpickle.dumps(len)), "f", cloudpickle.dumps(len), 2, 0, b"s" * 16, b"class"),
+        Definition(1, function_id(b"reference"), "f", b"reference", 0, 0, body_stored=True),
+    ],
+)
+def test_a_function_that_is_not_the_one_of_its_id_is_not_run(forged: Definition) -> None:
+    bench = Bench(Store())
+    bench.core.take(frames.pack_definition(forged))
+    bench.run(10, (10, 1, call(1)))
+    error = restore(bench.written[-1].payloads[0])
+    assert isinstance(error, DeserializeError) and "is not the BLAKE2b-128 of the" in str(error)
 
 
 def test_an_argument_that_is_not_there_is_named() -> None:

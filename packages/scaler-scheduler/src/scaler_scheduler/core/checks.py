@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from scaler_protocol.errors import MalformedMessageError, ProtocolError
-from scaler_protocol.ids import function_id, named_function_id, session_of
+from scaler_protocol.ids import function_fault, session_of
 from scaler_protocol.messages import Done, Functions, Inputs, Status, Submit
 from scaler_protocol.objects import Reference
 
@@ -47,10 +47,7 @@ def check_functions(event: Submit | Functions) -> None:
     """
     where, stored = type(event).__name__, set(event.bodies_stored)
     for position, (function, name, body) in enumerate(zip(event.functions, event.names, event.bodies, strict=True)):
-        known = function_id(body, stored=position in stored) if body else named_function_id(name)
-        if known != function:
-            source = ("reference" if position in stored else "body") if body else "name"
-            fault = f"{function.hex()} is not the BLAKE2b-128 of the {source} of {name!r}"
+        if fault := function_fault(function, name, body, stored=position in stored):
             raise ProtocolError(f"{where}.functions: {fault}")
     check_stored(f"{where}.bodies_stored", event.bodies_stored, event.bodies)
 

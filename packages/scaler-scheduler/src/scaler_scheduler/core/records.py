@@ -56,6 +56,8 @@ class SessionRecord:
     host: str = ""
     resuming: bool = False
     """Kept although it has no tasks: after a restart, agents may still report some."""
+    last_wanted: int = 0
+    """The greatest task that its client has asked for in Reconcile: later ones are unknown to earlier schedulers."""
     served: int = 0
     """Tasks of this root session dispatched so far: the session served least goes first."""
     waiting: int = 0

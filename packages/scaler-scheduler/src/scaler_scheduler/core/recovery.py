@@ -76,7 +76,10 @@ class Recovery:
         session.resuming = True
         self._resuming.append(session)
         for task in event.wanted:
-            if task in session.tasks or session_of(task) != session.number:
+            if session_of(task) != session.number:
+                continue
+            session.last_wanted = max(session.last_wanted, task)
+            if task in session.tasks:
                 continue
             if found := self._running.pop(task, None):
                 self._adopt(session, task, *found)
@@ -144,10 +147,13 @@ class Recovery:
         return agent.returning and not self._state.is_own(run)
 
     def was_given(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
-        """Whether this agent may have had this run; for runs of this incarnation that is recorded."""
+        """Whether this agent may have had this run; for runs of this incarnation that is recorded.
+
+        An earlier incarnation has given runs only of tasks that existed when their client came back.
+        """
         if self._state.is_own(run):
             return record.extra is not None and (run, agent.peer) in record.extra.given_up
-        return agent.returning
+        return agent.returning and record.id <= record.group.session.last_wanted
 
     def keeps(self, agent: AgentRecord, task: int, run: int, status: int) -> bool:
         """A run has ended whose task no client has asked for yet: whether its agent must keep the outcome."""

@@ -35,7 +35,15 @@ from scaler_worker.symphony import host_call
 from scaler_worker.symphony.events import CallEnded
 from scaler_worker.symphony.host_call import Answer
 from scaler_worker.symphony.remote_call import read_answer, task_input
-from scaler_worker.worker.invoke import LoadedFunction, failed, load_function, not_loaded, raised, returned
+from scaler_worker.worker.invoke import (
+    LoadedFunction,
+    check_definition,
+    failed,
+    load_function,
+    not_loaded,
+    raised,
+    returned,
+)
 from scaler_worker.worker.object_store import WorkerObjectStore
 
 FUNCTIONS_LIMIT: Final = 256
@@ -136,6 +144,7 @@ class CallCodec:
     def _load(self, definition: Definition) -> LoadedFunction:
         loaded = self._functions.pop(definition.handle, None)
         if loaded is None:
+            check_definition(definition)
             if definition.body_stored:
                 definition = replace(definition, body=self._store.get(bytes(definition.body)))
             if definition.serializer_stored:

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
-from scaler_protocol.errors import ScalerError, TaskTimeoutError, WorkerDiedError, describe
+from scaler_protocol.errors import ProtocolError, ScalerError, TaskTimeoutError, WorkerDiedError, describe
 from scaler_protocol.messages import (
     AgentStatus,
     Functions,
@@ -122,7 +122,7 @@ class ProxyCore:
             Recall: self._recall,
             Release: lambda message, now: self.kept.release(message.tasks),
             Resend: self._resend,
-            Functions: self._learn,
+            Functions: self._functions_came,
             Drain: lambda message, now: self._drain("the scheduler asks for it", now),
             DrainRequested: lambda event, now: self._drain(event.reason, now),
             LinkUp: self._link_up,
@@ -208,8 +208,8 @@ class ProxyCore:
     # --- runs -------------------------------------------------------------------------------------------------------
 
     def _run(self, message: Run, now: float) -> None:
-        self._learn(message, now)
         try:
+            self._learn(message, now)
             entries = self.functions.entries(message)
         except Exception as error:  # a fault in these tasks must not affect others
             payload = describe(ScalerError(f"the agent could not queue the task: {type(error).__name__}: {error}"))
@@ -225,6 +225,13 @@ class ProxyCore:
         if message.functions:
             self.functions.learn(message)
             self.waiting.extend(self.functions.unpark(message.functions))
+
+    def _functions_came(self, message: Functions, now: float) -> None:
+        try:
+            self._learn(message, now)
+        except ProtocolError as error:  # runs that wait for a function that is not the one they name
+            for entry in self.functions.give_up(message.functions):
+                self._fail(entry[0], entry[1], Status.FAILED, describe(error))
 
     def _withdraw(self, message: Withdraw, now: float) -> None:
         runs = set(message.runs)

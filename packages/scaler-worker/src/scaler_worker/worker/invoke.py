@@ -29,6 +29,7 @@ from scaler_protocol.errors import (
     TaskExitedError,
     describe,
 )
+from scaler_protocol.ids import function_fault
 from scaler_protocol.messages import Encoding, Status
 from scaler_protocol.serializer import checked_callable, checked_serialize
 from scaler_worker.ipc.frames import Definition
@@ -56,6 +57,16 @@ class LoadedFunction(NamedTuple):
     load_call: LoadCall
     dump: Callable[[Any], Payload]
     classes: Classes
+
+
+def check_definition(definition: Definition) -> None:
+    """Raises DeserializeError for a function id that is not the hash of the body, name or reference it came with."""
+    fault = function_fault(definition.function, definition.name, definition.body, stored=definition.body_stored)
+    if not fault and definition.serializer_body:
+        body, stored = definition.serializer_body, definition.serializer_stored
+        fault = function_fault(definition.serializer, "", body, stored=stored)
+    if fault:
+        raise DeserializeError(f"the function {definition.name} could not be loaded: {fault}")
 
 
 def load_function(definition: Definition) -> LoadedFunction:

@@ -50,7 +50,7 @@ from scaler_worker.ipc.frames import (
 )
 from scaler_worker.ipc.inputs import split_inputs
 from scaler_worker.worker.function_cache import FunctionCache
-from scaler_worker.worker.invoke import Await, Invoker, failed, load_invoker
+from scaler_worker.worker.invoke import Await, Invoker, check_definition, failed, load_invoker
 from scaler_worker.worker.output_prefixes import PrefixedLines
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ class Runner:
 
         def load_and_run(call: Buffer) -> tuple[int, Payload]:
             try:
+                check_definition(definition)
                 whole = self._with_bodies(definition)
                 invoker = load_invoker(whole, self._finish)
             except ScalerError as error:

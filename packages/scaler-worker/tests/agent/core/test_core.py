@@ -16,6 +16,7 @@ from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkLost, LinkUp
 from scaler_protocol.errors import NestingLimitError, restore
 from scaler_protocol.handshake import Welcome
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import (
     Blocked,
     Cancel,
@@ -54,7 +55,8 @@ from scaler_worker.ipc.frames import (
 )
 
 SESSION = 7 << 32
-BODY = "f", b"body"
+F, G, H = map(function_id, (b"f", b"g", b"h"))
+BODIES = {F: b"f", G: b"g", H: b"h"}
 
 
 class ModelWorker:
@@ -197,8 +199,8 @@ class Host:
     def run(self, count: int, with_body: bool = True, **group: Any) -> range:
         runs = range(self.next, self.next + count)
         self.next += count
-        function = group.pop("function", b"f")
-        body = ([function], [BODY[0]], Payloads([BODY[1]])) if with_body else ([], [], Payloads([]))
+        function = group.pop("function", F)
+        body = ([function], ["f"], Payloads([BODIES[function]])) if with_body else ([], [], Payloads([]))
         message = Run(
             runs.start,
             [Group(function, **group)],
@@ -643,7 +645,7 @@ def test_another_scheduler_is_told_who_is_blocked_and_asked_for_functions() -> N
     (number,) = [number for number, worker in host.workers.items() if worker.unread]
     host.workers[number].begin()
     host.handle(number, Blocked((parent,), (True,)))
-    host.run(1, with_body=False, function=b"g")
+    host.run(1, with_body=False, function=G)
     host.sent.clear()
     host.handle(SCHEDULER, LinkUp(Welcome(2), True))
     assert not host.sent, "the scheduler knows"
@@ -651,7 +653,29 @@ def test_another_scheduler_is_told_who_is_blocked_and_asked_for_functions() -> N
     resume, blocked, need = host.sent
     assert isinstance(resume, Reconcile) and parent in resume.runs
     assert blocked == Blocked([parent], [True])
-    assert isinstance(need, NeedFunctions) and need.functions == (b"g",)
+    assert isinstance(need, NeedFunctions) and need.functions == (G,)
+
+
+def test_runs_of_a_function_that_is_replaced_fail_alone() -> None:
+    host = Host(2)
+    host.ready_all()
+    replaced, honest = host.run(1, with_body=False), host.run(1, with_body=False, function=G)
+    host.handle(SCHEDULER, Functions([F], ["f"], Payloads([b"another"])))
+    assert host.status == {replaced[0]: Status.FAILED}
+    host.handle(SCHEDULER, Functions([G], ["f"], Payloads([BODIES[G]])))
+    host.drain()
+    assert host.status[honest[0]] == Status.VALUE
+
+
+def test_runs_that_bring_another_function_fail() -> None:
+    host = Host(1)
+    host.ready_all()
+    forged = Run(
+        900, [Group(F)], [SESSION + 1], Payloads([b"call"]), functions=[F], names=["f"], bodies=Payloads([b"x"])
+    )
+    host.handle(SCHEDULER, forged)
+    assert host.status == {900: Status.FAILED}
+    assert not host.core.functions.parked_entries()
 
 
 def test_orphans_are_given_up() -> None:
@@ -699,7 +723,7 @@ def test_an_agent_whose_last_worker_is_drained_gives_back_what_waits_and_ends() 
     host = Host(1)
     host.ready_all()
     first = host.run(1)
-    rest = host.run(10, function=b"g", with_body=False)
+    rest = host.run(10, function=G, with_body=False)
     more = host.run(3)
     host.workers[0].begin()
     host.handle(SCHEDULER, Drain(1, 1000))
@@ -851,8 +875,8 @@ def test_an_effect_that_fails_ends_no_more_than_its_run(kind: type) -> None:
     host = Host(2)
     host.ready_all()
     host.failing.add(kind)
-    runs = [*host.run(40, timeout_seconds=5.0), *host.run(3, function=b"g")]
-    [parent] = host.run(1, function=b"h")
+    runs = [*host.run(40, timeout_seconds=5.0), *host.run(3, function=G)]
+    [parent] = host.run(1, function=H)
     host.workers[0].begin()
     host.handle(SCHEDULER, Withdraw(runs[:2]))
     host.handle(0, Submit([Group(b"g")], [9 << 32], Payloads([b""]), parent=parent))
@@ -877,7 +901,7 @@ class AgentMachine(RuleBasedStateMachine):
         self.session = 100
         if warm:  # once they are known to be short, tasks go in chunks
             self.host.ready_all()
-            for function in (b"f", b"g", b"h"):
+            for function in (F, G, H):
                 self.host.run(1, function=function)
             self.host.drain()
 
@@ -887,7 +911,7 @@ class AgentMachine(RuleBasedStateMachine):
 
     @rule(
         count=st.integers(1, 12),
-        function=st.sampled_from([b"f", b"g", b"h"]),
+        function=st.sampled_from([F, G, H]),
         with_body=st.booleans(),
         priority=st.integers(0, 1),
         timeout=st.sampled_from([0.0, 0.0, 0.02]),
@@ -899,8 +923,8 @@ class AgentMachine(RuleBasedStateMachine):
     def answer_functions(self) -> None:
         for message in [m for m in self.host.sent if isinstance(m, NeedFunctions)]:
             self.host.sent.remove(message)
-            names = [BODY[0]] * len(message.functions)
-            bodies = Payloads([BODY[1]] * len(message.functions))
+            names = ["f"] * len(message.functions)
+            bodies = Payloads([BODIES[function] for function in message.functions])
             self.host.handle(SCHEDULER, Functions(message.functions, names, bodies))
 
     @rule(data=st.data())
@@ -1022,8 +1046,7 @@ class AgentMachine(RuleBasedStateMachine):
         host = self.host
         host.failing.clear()
         for _ in range(3):
-            functions = [b"f", b"g", b"h"]
-            host.handle(SCHEDULER, Functions(functions, ["f"] * 3, Payloads([b"body"] * 3)))
+            host.handle(SCHEDULER, Functions(list(BODIES), ["f"] * 3, Payloads(list(BODIES.values()))))
             for number, worker in list(host.workers.items()):
                 if worker.alive and worker.word != NO_RUN:
                     host.handle(number, Blocked((worker.word,), (False,)))

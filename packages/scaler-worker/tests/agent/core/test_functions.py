@@ -6,6 +6,8 @@ import gc
 
 import pytest
 
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.ids import function_id, named_function_id
 from scaler_protocol.limits import KEPT_FUNCTIONS
 from scaler_protocol.messages import Functions, Group
 from scaler_protocol.payloads import Payloads
@@ -16,8 +18,16 @@ from scaler_worker.agent.core.records import Entry, FunctionKind, WorkerRecord
 from scaler_worker.ipc.frames import FUNCTIONS_LIMIT
 
 
+def body(number: int) -> bytes:
+    return b"body %d" % number
+
+
 def identity(number: int) -> bytes:
-    return number.to_bytes(16, "little")
+    return function_id(body(number))
+
+
+def bring(*numbers: int) -> Functions:
+    return Functions(list(map(identity, numbers)), ["f"] * len(numbers), Payloads(list(map(body, numbers))))
 
 
 def alive(kind: type) -> int:
@@ -31,10 +41,10 @@ def test_tables_are_flat_over_any_number_of_distinct_functions() -> None:
     [group] = table.groups([often])
     for number in range(4 * functions.FUNCTIONS_LIMIT):
         function = identity(number)
-        table.learn(Functions((function,), ("f",), Payloads((b"body",))))
+        table.learn(bring(number))
         [new, again] = table.groups([Group(function), often])
         assert again is group, "what is used often is not forgotten"
-        assert table.definition(new.kind).body == b"body"
+        assert table.definition(new.kind).body == body(number)
         worker.learn(new.kind)
     assert len(worker.defined) == FUNCTIONS_LIMIT
     assert len(table) == functions.FUNCTIONS_LIMIT == 2 * KEPT_FUNCTIONS
@@ -46,22 +56,22 @@ def test_tables_are_flat_over_any_number_of_distinct_functions() -> None:
 def test_what_one_message_brings_is_never_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "FUNCTIONS_LIMIT", 10)
     monkeypatch.setattr(functions, "BODIES_LIMIT", 10)
-    table, brought = FunctionTable(0.0), [identity(number) for number in range(25)]
-    groups = table.groups([Group(function) for function in brought])
-    table.learn(Functions(brought, ["f"] * 25, Payloads([b"body"] * 25)))
-    assert [table.definition(group.kind).body for group in groups] == [b"body"] * 25
-    table.learn(Functions([identity(99)], ["f"], Payloads([b"b"])))
+    table, brought = FunctionTable(0.0), range(25)
+    groups = table.groups([Group(identity(number)) for number in brought])
+    table.learn(bring(*brought))
+    assert [table.definition(group.kind).body for group in groups] == [body(number) for number in brought]
+    table.learn(bring(99))
     assert len(table) < 10, "they stay only as long as nothing else comes"
 
 
 def test_a_serializer_that_is_used_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "FUNCTIONS_LIMIT", 10)
     table, serializer = FunctionTable(0.0), identity(1000)
-    table.learn(Functions([serializer], ["s"], Payloads([b"serializer"])))
+    table.learn(bring(1000))
     for number in range(100):
-        table.learn(Functions([identity(number)], ["f"], Payloads([b"body"])))
+        table.learn(bring(number))
         [group] = table.groups([Group(identity(number), serializer=serializer)])
-        assert table.definition(group.kind).serializer_body == b"serializer"
+        assert table.definition(group.kind).serializer_body == body(1000)
 
 
 class CountingTable(FunctionTable):
@@ -82,12 +92,33 @@ def test_runs_that_wait_for_functions_are_found_without_looking_at_all_of_them()
     assert set(table.missing_functions()) == {serializer, *map(identity, range(count))}
     assert table.remove({7}) == [entries[7]] and identity(7) not in table.missing_functions()
     found: list[Entry] = []
-    for function in (serializer, *map(identity, range(count))):
-        table.learn(Functions([function], ["f"], Payloads([b"body"])))
-        found += table.unpark([function])
+    for number in (1000, *range(count)):
+        table.learn(bring(number))
+        found += table.unpark([identity(number)])
     assert found == [entry for entry in entries if entry[0] != 7]
     assert not table.parked_entries() and not list(table.missing_functions())
     assert table.looked <= 2 * count
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "body", "stored"),
+    [
+        (function_id(b"mine"), "f", b"another", False),
+        (named_function_id("math:sqrt"), "os:getpid", b"", False),
+        (named_function_id("math:sqrt"), "math:sqrt", b"os:getpid", False),
+        (function_id(bytes(24)), "f", bytes(24), True),
+        (function_id(bytes(24), stored=True), "f", bytes(24), False),
+    ],
+)
+def test_a_function_that_is_not_the_one_of_its_id_is_not_learned(
+    function: bytes, name: str, body: bytes, stored: bool
+) -> None:
+    table = FunctionTable(0.0)
+    (group,) = table.groups([Group(function)])
+    message = Functions([identity(1), function], ["f", name], Payloads([b"body 1", body]), [1] if stored else ())
+    with pytest.raises(ProtocolError, match=r"Functions\.functions: .* is not the BLAKE2b-128 of the"):
+        table.learn(message)
+    assert not len(table) and table.missing(group.kind) == [function]
 
 
 def test_generations_keep_what_was_used_lately() -> None:

@@ -10,6 +10,7 @@ import pytest
 from scaler_io.links.events import LinkUp
 from scaler_protocol.errors import MemoryLimitError, restore
 from scaler_protocol.handshake import Welcome
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import Done, Group, Run, Status
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import NO_PROFILE
@@ -23,6 +24,9 @@ from scaler_worker.ipc.frames import RunsEnded, WorkerReady
 LIMIT = 1 << 30
 
 
+FUNCTION = function_id(b"body")
+
+
 class Host:
     """A core with two ready workers, and one run for each of them unless told otherwise."""
 
@@ -33,8 +37,8 @@ class Host:
         self.feed(SCHEDULER, LinkUp(Welcome(1), False))
         for worker in range(2):
             self.feed(worker, WorkerReady(1000 + worker))
-        functions = {"functions": (b"f",), "names": ("f",), "bodies": Payloads([b"body"])}
-        message = Run(1, (Group(b"f"),), list(range(11, 11 + runs)), Payloads([b"call"] * runs), **functions)  # type: ignore[arg-type]
+        functions = {"functions": (FUNCTION,), "names": ("f",), "bodies": Payloads([b"body"])}
+        message = Run(1, (Group(FUNCTION),), list(range(11, 11 + runs)), Payloads([b"call"] * runs), **functions)  # type: ignore[arg-type]
         self.feed(SCHEDULER, message)
         self.worker_of = {effect.entries[0][0]: effect.worker for effect in self.take(events.SendTasks)}
 

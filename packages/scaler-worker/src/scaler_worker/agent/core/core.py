@@ -34,7 +34,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
-from scaler_protocol.errors import ScalerError, describe
+from scaler_protocol.errors import ProtocolError, ScalerError, describe
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import (
     AgentStatus,
@@ -110,7 +110,7 @@ class AgentCore:
             Drain: self._draining.drain,
             events.DrainRequested: self._draining.drain_all,
             events.ResizeRequested: self._draining.resize,
-            Functions: self._learn,
+            Functions: self._functions_came,
             Done: nesting.relay_by_task,
             Ended: nesting.relay_by_task,
             Output: nesting.relay_by_task,
@@ -269,6 +269,13 @@ class AgentCore:
         if message.functions:
             self.functions.learn(message)
             self.in_flight.waiting.requeue(self.functions.unpark(message.functions))
+
+    def _functions_came(self, message: Functions, now: float) -> None:
+        try:
+            self._learn(message, now)
+        except ProtocolError as error:  # runs that wait for a function that is not the one they name
+            for entry in self.functions.give_up(message.functions):
+                self.in_flight.fail(entry[0], entry[1], Status.FAILED, describe(error))
 
     def _link_up(self, event: LinkUp, now: float) -> None:
         first, self._welcome = self._welcome is None, event.welcome

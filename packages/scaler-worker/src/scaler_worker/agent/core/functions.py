@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
 from scaler_protocol import limits
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.ids import function_fault
 from scaler_protocol.messages import Functions, Group, Run
 from scaler_worker.agent.core.generations import Generations
 from scaler_worker.agent.core.records import Entry, FunctionKind, TaskGroup
@@ -77,13 +79,21 @@ class FunctionTable:
         )
 
     def learn(self, message: Run | Functions) -> None:
-        """Add the bodies of a message to the cache."""
+        """Add the bodies of a message to the cache.
+
+        Raises ProtocolError, without any change, for a function id that is not the hash of what it stands for.
+        """
         stored = set(message.bodies_stored)
-        named = zip(message.functions, message.names, message.bodies, strict=True)
-        for position, (function, name, body) in enumerate(named):
+        bodies: dict[bytes, tuple[str, bytes, bool]] = {}
+        for position, function in enumerate(message.functions):
+            name, body = message.names[position], message.bodies[position]
+            if fault := function_fault(function, name, body, stored=position in stored):
+                raise ProtocolError(f"{type(message).__name__}.functions: {fault}")
+            bodies[function] = name, body, position in stored
+        for function, known in bodies.items():
             self._forget(function)
-            self._bodies[function] = (name, body, position in stored)
-            self._size += len(body)
+            self._bodies[function] = known
+            self._size += len(known[1])
         fewest = max(1, len(message.functions))  # never evict what this message delivered
         while (self._size > BODIES_LIMIT or len(self._bodies) > FUNCTIONS_LIMIT) and len(self._bodies) > fewest:
             self._size -= len(self._bodies.popitem(last=False)[1][1])
@@ -133,6 +143,16 @@ class FunctionTable:
                 kind.parked.clear()
                 self._leave(kind)
         return found
+
+    def give_up(self, functions: Iterable[bytes]) -> list[Entry]:
+        """Remove and return the parked runs that lack one of these functions."""
+        kinds = dict.fromkeys(
+            kind
+            for function in functions
+            if function not in self._bodies
+            for kind in self._waiting_for.get(function, ())
+        )
+        return self.remove({entry[0] for kind in kinds for entry in kind.parked})
 
     def _leave(self, kind: FunctionKind) -> None:
         del self._parked[kind]
