@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaler_protocol import limits
+from scaler_protocol.capabilities import capabilities
 from scaler_protocol.codec import decode, encode
-from scaler_protocol.errors import InvalidFieldError, MalformedMessageError, ScalerError
-from scaler_protocol.messages import Done, Functions, Group, Inputs, Message, Run, Submit
+from scaler_protocol.errors import CapabilityError, InvalidFieldError, MalformedMessageError, ScalerError
+from scaler_protocol.handshake import Hello, Role
+from scaler_protocol.messages import Done, Functions, Group, Inputs, Message, NeedFunctions, Run, Submit
 from scaler_protocol.monitoring import TaskEvents
 from scaler_protocol.objects import Reference
 from scaler_protocol.payloads import Payloads
@@ -144,7 +146,9 @@ def test_callers_are_told_what_is_wrong() -> None:
     assert limits.SECONDS.fault(2**2000).endswith("not a number from 0 to 1,000,000,000")
     assert "surrogate" in limits.NAME.fault("\udc80")
     assert "of 70,000 bytes, not a text of at most 4,096 bytes" in limits.NAME.fault("n" * 70_000)
-    assert limits.CAPABILITY_NAME.fault("") == "is '' of 0 bytes, not a text of 1 to 256 bytes of UTF-8"
+    assert limits.CAPABILITY_NAME.fault("") == (
+        "is '' of 0 bytes, not a text of 1 to 256 bytes of UTF-8, printable, without = ,"
+    )
 
     class Wild:
         def __repr__(self) -> str:
@@ -160,6 +164,34 @@ def test_texts_for_people_are_made_to_fit(text: str, most: int) -> None:
     assert not limit.fault(short)
     if len((text + "\\udc80").encode()) <= most:
         assert short == text.encode(errors="backslashreplace").decode() + "\\udc80"
+
+
+@pytest.mark.parametrize("name", ["x=y", "a,b", " gpu", "gpu\n", "gpu\x1b[2J", "\u202egpu", "g" * 257])
+def test_names_of_capabilities_that_monitors_could_not_read_are_refused(name: str) -> None:
+    assert name[:5].strip().encode("unicode_escape").decode() in limits.CAPABILITY_NAME.fault(name)
+    with pytest.raises(InvalidFieldError, match=r"Group\.capability_names \[0\] is"):
+        encode(Submit([Group(ID, (name,), (1,))], [1], Payloads([b""])))
+    with pytest.raises(InvalidFieldError, match=r"Hello\.capability_names \[0\] is"):
+        encode(Hello(Role.AGENT, ID, 1, capability_names=(name,), capability_values=(1,)))
+    with pytest.raises(CapabilityError, match="the name of a capability is"):
+        capabilities({name: 1})
+
+
+@pytest.mark.parametrize("function", [b"", b"abc", b"f" * 17])
+def test_function_ids_of_another_length_are_refused_at_the_door(wire: Wire, function: bytes) -> None:
+    submit = Submit([Group(ID)], [1], Payloads([b""]), functions=[function], names=["n"], bodies=Payloads([b"b"]))
+    with pytest.raises(MalformedMessageError, match=r"Submit\.functions"):
+        decode(wire.unchecked(submit))
+    with pytest.raises(MalformedMessageError, match=r"NeedFunctions\.functions"):
+        decode(wire.unchecked(NeedFunctions([function])))
+    with pytest.raises(InvalidFieldError, match=r"Group\.function is"):
+        encode(Submit([Group(function)], [1], Payloads([b""])))
+
+
+def test_a_name_of_20_megabytes_is_refused_at_the_door(wire: Wire) -> None:
+    hello = Hello(Role.CLIENT, ID, 1, name="n" * 20_000_000)
+    with pytest.raises(MalformedMessageError, match=r"Hello\.name is 'n.*of 20,000,000 bytes, not a text of at most"):
+        decode(wire.unchecked(hello))
 
 
 def test_a_reference_names_a_size_that_a_file_can_have() -> None:

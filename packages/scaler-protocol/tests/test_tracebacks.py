@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,20 @@ def test_a_text_of_any_length(size: int, protocol: int) -> None:
 @pytest.mark.parametrize("payload", [b"", b".", b"X", bytes(range(256)), pickle.dumps((1, 2)), b"X\x05\0\0\0ab."])
 def test_what_is_no_such_pickle_has_none(payload: bytes) -> None:
     assert traceback_text(payload) == ""
+
+
+@pytest.mark.parametrize("filling", [b"X", b"\0", b"X\1\0\0\0", b"\x01\x01\0"])
+def test_no_payload_takes_long(filling: bytes) -> None:
+    payload = filling * (5_000_000 // len(filling)) + b"\n\x86."
+    calls = 0
+
+    class Counted(bytes):
+        def rfind(self, *arguments: Any) -> int:
+            nonlocal calls
+            calls += 1
+            return super().rfind(*arguments)
+
+    assert traceback_text(Counted(payload)) in ("", "\n") and calls < 500_000
 
 
 def test_the_headline_is_the_last_line_that_is_not_indented() -> None:

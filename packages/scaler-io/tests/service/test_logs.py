@@ -20,7 +20,7 @@ from typing import TextIO
 
 import pytest
 
-from scaler_io.service.logs import FORMAT, LOGGER, LOGGING_OPTIONS, announce, configure
+from scaler_io.service.logs import LOGGER, LOGGING_OPTIONS, TextFormatter, announce, configure
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_line_format(zone: str, moment: int, stamp: str, monkeypatch: pytest.Mon
     try:
         record = logging.LogRecord("scaler", logging.INFO, "", 0, "text %s", ("x",), None)
         record.created = moment
-        assert FORMAT.format(record) == f"[INFO]{stamp}: text x"
+        assert TextFormatter().format(record) == f"[INFO]{stamp}: text x"
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -334,3 +334,18 @@ def test_lines_to_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
         LOGGER.info("end")
         assert b"were dropped" in theirs.recv(1 << 24)
         configure([])
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_nobody_forges_lines_or_steers_the_terminal(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    configure(["-"], log_format=log_format)
+    hostile = "x\n[ERROR]2025-06-06 13:13:15+0200: forged\x1b[2J\u202e\x9b"
+    LOGGER.info("agent %s connected", hostile)
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        logging.getLogger("scaler.part").exception("it failed")
+    output = capsys.readouterr().out
+    assert output.isascii() and output.replace("\n", "").isprintable()
+    begun = [line for line in output.splitlines() if not line.startswith("  ")]
+    assert len(begun) == 2 and "agent x" in begun[0] and "it failed" in begun[1]

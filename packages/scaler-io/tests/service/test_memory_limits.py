@@ -134,3 +134,18 @@ for number in range(60):
     running = [subprocess.Popen([*words, str(number)]) for number in range(4)]
     assert [process.wait(60) for process in running] == [0] * 4
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [ServerDirectory, HostDirectory])
+def test_a_parent_in_which_every_user_may_replace_files_is_refused(
+    kind: type[ServerDirectory | HostDirectory], tmp_path: Path
+) -> None:
+    parent = tmp_path / "open"
+    parent.mkdir()
+    parent.chmod(0o777)
+    with pytest.raises(PermissionError, match="set its sticky bit"):
+        kind(parent)
+    assert not list(parent.iterdir())
+    parent.chmod(0o1777)
+    with kind(parent) as made:
+        assert made.path.parent == parent

@@ -69,7 +69,7 @@ def test_the_page_says_what_the_status_says() -> None:
         ("scaler_workers", "blocked"): 0, ("scaler_agent_worker_cpu_cores", "vm:1/vm"): 0.75,
         ("scaler_agent_worker_resident_memory_bytes", "vm:1/vm"): 300,
         ("scaler_agent_heartbeat_round_trip_seconds", "vm:1/vm"): 0.25,
-        ("scaler_function_tasks_total", "f"): 4, ("scaler_function_tasks_total", 'g"\n'): 2,
+        ("scaler_function_tasks_total", "f"): 4, ("scaler_function_tasks_total", 'g"\\n'): 2,
         ("scaler_function_mean_duration_seconds", "f"): 0.5, ("scaler_graphs", ""): 2,
         ("scaler_graphs_ended_total", ""): 7,
         ("scaler_manager_workers", "grid/desired"): 8, ("scaler_manager_workers", "grid/joined"): 4,

@@ -55,7 +55,8 @@ PRIORITY: Final = Whole(-(2**31), 2**31 - 1)
 RETRIES: Final = Whole(0, 2**16 - 1)
 SECONDS: Final = Real(0.0, 1e9)
 """A timeout or an interval in seconds; 1e9 is about 31 years."""
-CAPABILITY_NAME: Final = Text(256, least=1)
+CAPABILITY_NAME: Final = Text(256, least=1, without="=,")
+"""Monitors and command lines write capabilities as `gpu=1,linux`."""
 CAPABILITY_VALUE: Final = Whole(-1, 2**63 - 1)
 CAPABILITIES: Final = 256
 """Capabilities of a task or an agent."""

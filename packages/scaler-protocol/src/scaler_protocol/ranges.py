@@ -118,18 +118,31 @@ class AnyOf(Limit):
 
 @dataclass(frozen=True, slots=True)
 class Text(Limit):
-    """A text of `least` to `most` bytes of UTF-8, without surrogates."""
+    """A text of `least` to `most` bytes of UTF-8, without surrogates.
+
+    With `without` all its characters can be printed, none of them is in `without`, and it neither begins nor ends with
+    a space.
+    """
 
     most: int
     least: int = 0
+    without: str = ""
 
     @property
     def span(self) -> str:
-        return f"{self.least:,} to {self.most:,} bytes" if self.least else f"at most {self.most:,} bytes"
+        return self._size + self._manner
 
     @property
     def text(self) -> str:
-        return f"a text of {self.span} of UTF-8"
+        return f"a text of {self._size} of UTF-8{self._manner}"
+
+    @property
+    def _size(self) -> str:
+        return f"{self.least:,} to {self.most:,} bytes" if self.least else f"at most {self.most:,} bytes"
+
+    @property
+    def _manner(self) -> str:
+        return f", printable, without {' '.join(self.without)}" if self.without else ""
 
     def fault(self, value: Any) -> str:
         if not isinstance(value, str):
@@ -138,10 +151,15 @@ class Text(Limit):
             size = len(value.encode())
         except UnicodeEncodeError:
             return f"is {shown(value)}, which UTF-8 cannot write: it holds a surrogate"
-        return "" if self.least <= size <= self.most else f"is {shown(value)} of {size:,} bytes, not {self.text}"
+        if not self.least <= size <= self.most:
+            return f"is {shown(value)} of {size:,} bytes, not {self.text}"
+        return "" if not self.without or self._is_plain(value) else f"is {shown(value)}, not {self.text}"
+
+    def _is_plain(self, value: str) -> bool:
+        return value.isprintable() and value.strip() == value and not any(each in value for each in self.without)
 
     def fits(self, value: str) -> bool:
-        if not isinstance(value, str) or len(value) < self.least:
+        if not isinstance(value, str) or len(value) < self.least or (self.without and not self._is_plain(value)):
             return False  # Cap'n Proto would write bytes as text
         return 4 * len(value) <= self.most or len(value.encode()) <= self.most
 

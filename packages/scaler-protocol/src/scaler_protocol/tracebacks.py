@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pickle import BINUNICODE, FRAME, MEMOIZE, SHORT_BINUNICODE, STOP, TUPLE2
 
+LONGEST = 2**20
+"""Bytes of the longest text that is found."""
 _AFTER = STOP + TUPLE2 + MEMOIZE
 
 
@@ -17,14 +19,33 @@ def traceback_text(payload: bytes) -> str:
     frame = FRAME + (len(payload) - end).to_bytes(8, "little")
     if payload.endswith(frame, 0, end):
         end -= len(frame)
-    for opcode, size in ((BINUNICODE, 4), (SHORT_BINUNICODE, 1)):
-        at = payload.rfind(opcode, 0, end)
-        while at >= 0:
-            begin = at + 1 + size
-            if int.from_bytes(payload[at + 1 : begin], "little") == end - begin:
-                return payload[begin:end].decode("utf-8", "replace")
-            at = payload.rfind(opcode, 0, at)
-    return ""
+    begin = _begin_of_long(payload, end) or _begin_of_short(payload, end)
+    return payload[begin:end].decode("utf-8", "replace") if begin else ""
+
+
+def _begin_of_long(payload: bytes, end: int) -> int:
+    """Where a text begins whose length has four bytes; 0 if there is none.
+
+    Of 256 possible lengths at a time three bytes are the same: searching for these bounds the time, whatever the bytes.
+    """
+    for length in range(0, min(end, LONGEST), 256):
+        top = (length >> 8).to_bytes(3, "little")
+        last = end - length
+        at = payload.rfind(top, max(0, last - 258), last)
+        while at >= 2:
+            begin = at + 3
+            if payload[at - 2 : at] == BINUNICODE + bytes([(end - begin) & 255]) and (end - begin) >> 8 == length >> 8:
+                return begin
+            at = payload.rfind(top, max(0, last - 258), at + 2)
+    return 0
+
+
+def _begin_of_short(payload: bytes, end: int) -> int:
+    """Where a text begins whose length has one byte; 0 if there is none."""
+    for begin in range(end, max(1, end - 256), -1):
+        if payload[begin - 2 : begin] == SHORT_BINUNICODE + bytes([end - begin]):
+            return begin
+    return 0
 
 
 def headline(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hypothesis import given
@@ -112,3 +113,21 @@ def test_events_that_do_not_fit_never_reach_the_model(
     for message in taken:
         model.take(message, 1.0)
     assert all(model.tasks.row(row).state for row in range(len(model.tasks)))
+
+
+def test_what_the_feed_passes_on_can_be_printed(publications: Publications) -> None:
+    line, agent = Line(), "\x1b[2J\n[ERROR]forged"
+    line.publish(
+        1,
+        replace(
+            publications.status(snapshot=True),
+            client_sessions=(1,),
+            client_names=(agent,),
+            client_hosts=("h",),
+            client_tasks=(0,),
+        ),
+    )
+    line.publish(2, TaskEvents(text_times=(1.0,), text_levels=(30,), text_tasks=(7,), texts=("a\n\u202eb",)))
+    status, events = Feed(line).take()
+    assert isinstance(status, MonitorStatus) and tuple(status.client_names) == (r"\x1b[2J\n[ERROR]forged",)
+    assert isinstance(events, TaskEvents) and tuple(events.texts) == ("a\n\\u202eb",)

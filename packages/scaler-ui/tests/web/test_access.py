@@ -47,11 +47,38 @@ def test_without_a_token_names_of_this_host_are_answered(host: str, kind: str) -
 
 @pytest.mark.parametrize(
     "headers",
-    [{"host": "evil.example"}, {"host": ""}, {}, {"host": "127.0.0.1:8081", "origin": "http://evil.example"}],
+    [
+        {"host": "evil.example"},
+        {"host": ""},
+        {},
+        {"host": "["},
+        {"host": "[::1"},
+        {"host": "127.0.0.1:8081", "origin": "http://evil.example"},
+    ],
 )
 def test_foreign_names_and_origins_are_refused(headers: dict[str, str]) -> None:
     assert ask(None, headers)[0]["status"] == 403
     assert ask(None, headers, kind="websocket")[0]["type"] == "websocket.close"
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("//evil.example/", b"/evil.example/"),
+        ("/\\\\evil.example", b"/evil.example"),
+        ("///evil.example", b"/evil.example"),
+        ("/a\r\nset-cookie: b=c", b"/a%0D%0Aset-cookie%3A%20b%3Dc"),
+        ("/", b"/"),
+    ],
+)
+def test_nobody_is_sent_to_another_host(path: str, place: bytes) -> None:
+    start, _ = ask("secret", {"host": "cluster:8081"}, "token=secret", path=path)
+    assert start["status"] == 303 and dict(start["headers"])[b"location"] == place
+
+
+@pytest.mark.parametrize("origin", ["http://[", "[", "http://127.0.0.1:8081.evil.example", "null"])
+def test_an_origin_that_is_none_is_refused(origin: str) -> None:
+    assert ask(None, {"host": "127.0.0.1:8081", "origin": origin})[0]["status"] == 403
 
 
 def test_the_token_comes_once_and_stays_in_a_cookie() -> None:

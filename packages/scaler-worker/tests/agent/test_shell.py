@@ -26,6 +26,7 @@ from scaler_protocol.errors import (
     TaskTimeoutError,
     WorkerDiedError,
 )
+from scaler_protocol.ids import function_id
 from scaler_protocol.messages import (
     Blocked,
     Encoding,
@@ -162,8 +163,9 @@ def test_what_cannot_be_loaded_is_named(scheduler: Any, cluster: Start) -> None:
     [call] = scheduler.send_run(scheduler.function(abs), [b"garbage"])
     error = scheduler.error(call)
     assert isinstance(error, DeserializeError) and "arguments" in str(error)
-    scheduler.bodies[b"0" * 16] = ("broken", b"cno_such_module\nf\n.")
-    [function] = scheduler.send_run(b"0" * 16, [pickle.dumps(((), {}))])
+    broken = b"cno_such_module\nf\n."
+    scheduler.bodies[function_id(broken)] = ("broken", broken)
+    [function] = scheduler.send_run(function_id(broken), [pickle.dumps(((), {}))])
     assert "broken" in str(scheduler.error(function)) and "no_such_module" in str(scheduler.error(function))
 
 

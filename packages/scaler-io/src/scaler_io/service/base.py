@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from scaler_io import descriptors
+from scaler_io.private_files import parent_fault
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.key_files import KEYS_VARIABLE, given_credentials
 from scaler_io.security.keyring import Credentials, KeyRole
@@ -90,9 +91,12 @@ def _require_writable(option: str, directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryDirectory(dir=directory).cleanup()
+        fault = parent_fault(directory)
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"{option} {directory}: {reason}; name a directory that can be written to") from error
+    if fault:
+        raise ValueError(f"{option} {directory}: {fault}")
 
 
 def refuse_exposed(address: Address, insecure: bool) -> None:

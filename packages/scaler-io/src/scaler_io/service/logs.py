@@ -13,14 +13,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
 from scaler_io.service.options import LOGGING_LEVEL, Option, one_of
+from scaler_protocol.safe_text import escaped_lines
 
 if sys.platform != "win32":
     from scaler_io.service.nonblocking import NonblockingWriter
 
 LOGGER: Final = logging.getLogger("scaler")
-FORMAT: Final = logging.Formatter("[%(levelname)s]%(asctime)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
-"""`[INFO]2025-06-06 13:13:15+0200: text`, in local time."""
-
 LOG_FORMAT: Final = one_of("text", "json")
 
 LOGGING_OPTIONS: Final = (
@@ -108,6 +106,20 @@ def _dropped_record(next_record: logging.LogRecord, count: int) -> logging.LogRe
     return logging.LogRecord(next_record.name, logging.WARNING, __file__, 0, text, (count,), None)
 
 
+class TextFormatter(logging.Formatter):
+    """Formats a line as `[INFO]2025-06-06 13:13:15+0200: text`, in local time; further lines of a text are indented.
+
+    Peers and tasks have written parts of it: what cannot be printed is escaped, and nothing looks like another record.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("[%(levelname)s]%(asctime)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines of a record."""
+        return escaped_lines(super().format(record), "  ")
+
+
 class JsonFormatter(logging.Formatter):
     """Formats a line as an object: time (ISO 8601), level, process, message, and a traceback if there is one."""
 
@@ -121,7 +133,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        line = json.dumps(entry, ensure_ascii=False)
+        return line if line.isprintable() else json.dumps(entry)
 
 
 def configure(
@@ -148,7 +161,7 @@ def configure(
         LOGGER.removeHandler(old)
         old.close()
     for handler in handlers or [logging.NullHandler()]:
-        handler.setFormatter(JsonFormatter() if LOG_FORMAT(log_format) == "json" else FORMAT)
+        handler.setFormatter(JsonFormatter() if LOG_FORMAT(log_format) == "json" else TextFormatter())
         LOGGER.addHandler(handler)
     LOGGER.setLevel(level)
     # User code in the same process may configure the root logger; each line must still be logged once.

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
 from scaler_protocol.monitoring import MonitorStatus, StorageStatus
+from scaler_protocol.safe_text import escaped_message
 
 Newest = Callable[[], tuple[MonitorStatus | None, StorageStatus | None]]
 """Returns the last status of the scheduler and of object storage."""
@@ -23,6 +24,7 @@ WORKER_STATES = ("starting", "idle", "running", "blocked", "stopping", "draining
 
 def families(status: MonitorStatus, storage: StorageStatus | None) -> Iterator[Metric]:
     """The metrics of a status, and of object storage if it has answered; units are seconds, bytes and cores."""
+    status = escaped_message(status)
     yield from _scheduler(status)
     yield from _tasks(status)
     yield _counter(

@@ -11,6 +11,7 @@ from scaler_io.security.key_files import KEYS_VARIABLE, key_directory
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 from scaler_protocol.limits import SECONDS
+from scaler_protocol.safe_text import escaped
 
 REQUIRED: Final = object()
 """The default of an option that must be given."""
@@ -185,8 +186,8 @@ def comma_list(text: str) -> tuple[str, ...]:
 
 
 def one_line(text: str) -> str:
-    """Join the lines of a message."""
-    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+    """Join the lines of a message; what cannot be printed is escaped."""
+    return "; ".join(escaped(line.strip()) for line in text.splitlines() if line.strip())
 
 
 STORAGE_OPTIONS: Final = (

@@ -6,6 +6,7 @@ A running server holds a lock on the file `lock` in its directory, which the ker
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -17,6 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+
+from scaler_io.private_files import parent_fault
 
 if sys.platform != "linux":
     raise ImportError("servers of Scaler run on Linux only")
@@ -34,7 +37,7 @@ class ServerDirectory:
     """A new directory of mode 0700 in `parent`, removed at exit; raises OSError if it cannot be made."""
 
     def __init__(self, parent: Path) -> None:
-        parent.mkdir(parents=True, exist_ok=True)
+        _make_parent(parent)
         _remove_dead(parent)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         self._lock = self._make_lock()
@@ -76,7 +79,7 @@ class HostDirectory:
     """
 
     def __init__(self, parent: Path) -> None:
-        parent.mkdir(parents=True, exist_ok=True)
+        _make_parent(parent)
         name = f"{_PREFIX}host-{os.getuid()}-{_BOOT.read_text('utf-8').split('-')[0]}"
         self.path, self._lock = _joined(parent / name)
         _remove_dead(parent)
@@ -90,6 +93,12 @@ class HostDirectory:
             if _is_lock_of(self._lock, self.path):
                 _remove(self.path)
         os.close(self._lock)
+
+
+def _make_parent(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    if fault := parent_fault(directory):
+        raise PermissionError(errno.EPERM, fault, str(directory))
 
 
 def _joined(path: Path) -> tuple[Path, int]:

@@ -11,6 +11,7 @@ from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, PACKED_TASK, MonitorMessage, MonitorStatus, StorageStatus, TaskStep
 from scaler_protocol.profiles import PROFILE
+from scaler_protocol.safe_text import escaped_message
 
 
 class Subscription(Protocol):
@@ -52,6 +53,7 @@ class Feed:
         if not isinstance(message, MonitorMessage) or not _is_sound(message):
             self.malformed += 1
             return None
+        message = escaped_message(message)
         if isinstance(message, MonitorStatus) and message.snapshot:
             self._expected = number + 1
             return message

@@ -6,9 +6,10 @@ import hmac
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from http.cookies import SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from scaler_protocol.addresses import Address
+from scaler_protocol.safe_text import escaped
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -42,21 +43,24 @@ class AccessGuard:
         host = headers.get("host", "")
         origin = headers.get("origin")
         if not self._is_ours(host):
-            await _answer(scope, send, 403, f"{host} is not a known name of this host; add it with --name")
-        elif (scope["type"] == "websocket" or origin is not None) and urlsplit(origin or "").netloc != host:
-            await _answer(scope, send, 403, f"pages of {origin} have no access")
+            await _answer(scope, send, 403, f"{escaped(host)} is not a known name of this host; add it with --name")
+        elif (scope["type"] == "websocket" or origin is not None) and (origin or "").partition("://")[2] != host:
+            await _answer(scope, send, 403, f"pages of {escaped(origin or 'no origin')} have no access")
         elif self._token is None or self._matches(_cookie(headers.get("cookie", ""))):
             await self._app(scope, receive, send)
         elif scope["type"] == "http" and self._matches(_query(scope)):
             cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-            await _answer(
-                scope, send, 303, "", [(b"location", scope["path"].encode()), (b"set-cookie", cookie.encode())]
-            )
+            # With two slashes it would be the name of another host.
+            place = "/" + quote(scope["path"].lstrip("/\\"))
+            await _answer(scope, send, 303, "", [(b"location", place.encode()), (b"set-cookie", cookie.encode())])
         else:
             await _answer(scope, send, 401, "open the address with ?token=… that scaler_ui has printed")
 
     def _is_ours(self, host: str) -> bool:
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:  # "[" without "]"
+            return False
         if name in LOCAL_HOSTS or self._token is None:
             return name in LOCAL_HOSTS
         return name in self._names or Address(name, 1).is_numeric
