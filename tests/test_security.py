@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from scaler import Client
+from scaler import Client, SchedulerClusterCombo
 from scaler_io.security.key_files import add_key, make_keys, revoke_key
 from scaler_io.security.keyring import KeyFileError, KeyRole
 from scaler_io.transport.curve import new_pair
-from scaler_protocol.errors import HandshakeRefusedError, ScalerError
+from scaler_protocol.errors import AddressError, HandshakeRefusedError, ScalerError
+from scaler_scheduler.service.options import COMMAND as SCHEDULER
 from support.faults import Service, Services
 from support.key_tasks import grow, key_directory_here, submit_within
-from support.processes import command_line
+from support.processes import command_line, free_ports
 from support.waiting import wait_until
 
 SIZE = 3_000_000
@@ -179,3 +180,32 @@ def test_an_address_of_other_hosts_needs_keys_or_insecure(keys: Path) -> None:
     refused = run("scaler_scheduler", "tcp://127.0.0.1:0", "--keys", str(keys / "nowhere"))
     assert refused.returncode == 2
     assert "nowhere: No such file" in refused.stderr
+    metrics = ["tcp://127.0.0.1:0", "--metrics-address", "0.0.0.0:9100"]
+    SCHEDULER.parse([*metrics, "--keys", str(keys)]).check()
+    with pytest.raises(AddressError, match=r"0\.0\.0\.0:9100 can be reached from other hosts"):
+        SCHEDULER.parse(metrics, {}).check()
+
+
+def test_a_local_cluster_uses_the_keys_of_the_environment(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(keys.parent)
+    monkeypatch.setenv("SCALER_KEYS", keys.name)  # its processes run elsewhere
+    with SchedulerClusterCombo(n_workers=1, logging_level="ERROR") as cluster:
+        with Client(address=cluster.get_address()) as client:
+            assert len(client.submit(grow, SIZE).result()) == SIZE
+            assert client.submit(submit_within, cluster.get_address(), SIZE).result() == SIZE
+        with pytest.raises(HandshakeRefusedError, match="demands keys"):
+            Client(address=cluster.get_address(), insecure=True, timeout_seconds=SECONDS)
+
+
+def test_a_file_names_the_keys_in_each_table(keys: Path, tmp_path: Path) -> None:
+    port = free_ports(3)
+    path = tmp_path / "cluster.toml"
+    table = f'keys = "{keys}"\n'
+    path.write_text(f'[scheduler]\naddress = "tcp://127.0.0.1:{port}"\n{table}[cluster]\nnum_of_workers = 1\n{table}')
+    launcher = Service(tmp_path / "launcher.log", "scaler_launch", str(path))
+    try:
+        with Client(address=f"tcp://127.0.0.1:{port}", keys=keys, timeout_seconds=SECONDS) as client:
+            assert len(client.submit(grow, SIZE).result()) == SIZE
+    finally:
+        launcher.process.terminate()
+        assert launcher.process.wait(SECONDS) == 0, launcher.said()

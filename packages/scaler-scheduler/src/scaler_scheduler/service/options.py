@@ -68,7 +68,7 @@ class SchedulerOptions(ServerOptions):
         # Not super(): dataclass(slots=True) makes a new class, which super() in its methods does not refer to.
         ServerOptions.check(self)
         if self.metrics_address is not None:
-            refuse_exposed(self.metrics_address, self.insecure)
+            refuse_exposed(self.metrics_address, self.insecure or self.keys is not None)
 
     def policies(self) -> PolicyChoice:
         """What balances and what scales; raises ValueError naming option, value and remedy."""
