@@ -240,6 +240,19 @@ def test_a_service_that_comes_back_with_another_key_is_not_spoken_to(keys: Path,
         again.listener.close()
 
 
+def test_a_service_that_is_too_busy_to_answer_is_not_taken_for_another_one(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaler_io.transport.zeromq._HANDSHAKE_MS", 600)
+    service = Service(keys)
+    with peering(service.address, credentials(keys)) as peer:
+        until(lambda: len(peer.downs) >= 5, peer.turn)
+        assert not peer.refusals
+        assert not any("has another key" in reason for reason in peer.downs)
+        until(lambda: peer.up, peer.turn, service.turn)
+    service.listener.close()
+
+
 def test_unix_sockets_need_no_keys(keys: Path, tmp_path: Path) -> None:
     service = Service(keys, Address(path=str(tmp_path / "service")))
     try:

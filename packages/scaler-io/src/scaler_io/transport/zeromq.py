@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import selectors
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -40,7 +41,13 @@ _NOWAIT = int(zmq.NOBLOCK)
 _NOWAIT_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
-_REASONS = {int(zmq.EVENT_DISCONNECTED): "connection closed", int(zmq.EVENT_CLOSED): "cannot connect"}
+_REASONS = {
+    int(zmq.EVENT_DISCONNECTED): "connection closed",
+    int(zmq.EVENT_CLOSED): "cannot connect",
+    int(
+        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    ): "the peer ended the handshake: it is busy, ends, or is no service of Scaler",
+}
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | HANDSHAKE_FAILURES
 _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
 # With -1 ("do not reconnect") ZeroMQ drops unread messages when the peer closes.
@@ -288,7 +295,7 @@ class _Connection:
     ) -> None:
         self.failure = HandshakeFailure("", final=False)
         """What the peer's handshake said about the keys."""
-        self._address, self._credentials = address, credentials
+        self._address, self._credentials, self._began = address, credentials, time.monotonic()
         self._reason: str | None = None
         self._was_readable = False
         self.socket = _socket(context, zmq.DEALER)
@@ -322,7 +329,10 @@ class _Connection:
         """Why the connection is gone; None if it is not."""
         if self._reason is None and _is_readable(self.monitor):
             event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
-            self.failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
+            failure = handshake_failure(event["event"], event["value"], self._credentials, self._address)
+            # A service that is busy ends a handshake, too, but not at once.
+            if failure.final or time.monotonic() < self._began + _HANDSHAKE_MS / 2000:
+                self.failure = failure
             reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
             self._reason = self.failure.reason or reason
         return self._reason
