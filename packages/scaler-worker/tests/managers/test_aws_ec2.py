@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,9 @@ from scaler_worker.managers import aws_ec2
 from scaler_worker.managers.aws_ec2 import Ec2Options, Ec2Provisioner
 from scaler_worker.managers.unit_ranges import UnitRange
 from support.aws import FakeAws
+from support.gates import SECONDS
+from support.instance_metadata import InstanceMetadata, metadata_service
+from support.processes import group_members
 
 WORDS = ["tcp://10.0.0.5:2345", "--worker-manager-id", "ec2", "--aws-region", "us-east-1"]
 INSTALLED = ["--image-id", "ami-12c6146b"]
@@ -104,6 +112,98 @@ def test_requirements_are_text_or_a_file(tmp_path: Path) -> None:
     (script,) = scripts
     assert "printf '%s\\n' 'scaler==3.0.0\npandas' > /opt/scaler.txt" in script
     assert "uv venv --python 3.12 /opt/scaler" in script
+
+
+_AGENT = """#!/bin/bash
+trap 'echo "$SCALER_UNIT_ID drains"; exit' TERM
+echo "$SCALER_UNIT_ID works"
+until [ -e ended ]; do read -t 0.05 <> pause; done
+"""
+
+
+@contextmanager
+def instance(script: str, metadata: InstanceMetadata, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """An instance that runs a start script; its agent works until there is a file `ended`."""
+    path = folder / "bin"
+    path.mkdir()
+    os.mkfifo(folder / "pause")
+    programs = {
+        "scaler_cluster": _AGENT,
+        "shutdown": '#!/bin/sh\necho "shutdown $*"\n',
+        "sleep": f'#!/bin/sh\n[ "$*" = 5 ] && exec {shutil.which("sleep")} 0.05\n',
+    }
+    for name, text in programs.items():
+        (path / name).write_text(text, "utf-8")
+        (path / name).chmod(0o755)
+    process = subprocess.Popen(
+        ["bash", "-c", script.replace("http://169.254.169.254", metadata.url)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"},
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            for pid in group_members(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def lines(process: subprocess.Popen[str], last: str) -> list[str]:
+    """What the instance says, up to and with a line."""
+    assert process.stdout is not None
+    found = [""]
+    while found[-1] != last:
+        found.append(process.stdout.readline().rstrip("\n"))
+        assert found[-1], found
+    return found[1:]
+
+
+def test_an_agent_drains_before_its_spot_instance_is_taken_away(tmp_path: Path) -> None:
+    script = options(*INSTALLED, "--spot").user_data(UNITS)
+    with metadata_service() as metadata, instance(script, metadata, tmp_path) as running:
+        assert lines(running, "ec2-4 works")
+        for _ in range(2):
+            assert metadata.asked.acquire(timeout=SECONDS), "it is asked again and again"
+        metadata.notice.set()
+        notice = 'EC2 takes this instance away: {"action": "terminate"}'
+        assert lines(running, "ec2-4 drains") == [notice, "ec2-4 drains"]
+        assert lines(running, "shutdown -h now")
+
+
+@pytest.mark.parametrize("words", [(), ("--spot",)])
+def test_an_instance_ends_with_its_agent(tmp_path: Path, words: Sequence[str]) -> None:
+    script = options(*INSTALLED, *words).user_data(UNITS)
+    with metadata_service() as metadata, instance(script, metadata, tmp_path) as running:
+        assert lines(running, "ec2-4 works")
+        assert not words or metadata.asked.acquire(timeout=SECONDS)
+        (tmp_path / "ended").touch()
+        assert lines(running, "shutdown -h now") == ["shutdown -h now"]
+        assert words or not metadata.asked.acquire(blocking=False), "only spot instances have notices"
+
+
+def test_spot_instances_are_asked_for(aws: FakeAws, provisioner: Ec2Provisioner) -> None:
+    calls: list[dict[str, object]] = []
+    spot = Ec2Provisioner(options(*INSTALLED, "--spot"))
+    for each in (provisioner, spot):
+        each._ec2.meta.events.register(
+            "provide-client-params.ec2.RunInstances", lambda params, **_: calls.append(dict(params))
+        )
+    provisioner.start(("ec2-1f-1",), 0)
+    spot.start(("ec2-1f-2",), 0)
+    assert [call.get("InstanceMarketOptions") for call in calls] == [None, {"MarketType": "spot"}]
+
+
+def test_an_instance_that_is_taken_away_is_no_failure() -> None:
+    ended = {"State": {"Name": "terminated"}}
+    assert aws_ec2._report(ended).phase is UnitPhase.ENDED
+    reason = {"Code": "Server.SpotInstanceTermination", "Message": "Server.SpotInstanceTermination: no capacity"}
+    report = aws_ec2._report({**ended, "StateReason": reason})
+    assert (report.phase, report.reason) == (UnitPhase.RECLAIMED, reason["Message"])
 
 
 def test_a_start_script_that_is_too_long_is_refused_here() -> None:

@@ -25,6 +25,7 @@ _IMAGE_PARAMETER: Final = "/aws/service/ami-amazon-linux-latest/al2023-ami-kerne
 _FLEET_TAG: Final = "scaler:fleet"
 _STEM_TAG: Final = "scaler:unit-stem"
 _FIRST_TAG: Final = "scaler:unit-first"
+_TAKEN_AWAY: Final = "Server.SpotInstance"
 _SCALER: Final = re.compile(r"\bscaler\b")
 
 
@@ -38,6 +39,7 @@ class Ec2Options(AwsOptions):
     key_name: str | None
     subnet_id: str | None
     instance_type: str
+    spot: bool
     security_group_ids: tuple[str, ...]
     instance_tags: dict[str, str]
 
@@ -59,11 +61,12 @@ class Ec2Options(AwsOptions):
 
         Instances of one call have the same text: each tells by its launch index which unit it is.
         """
+        command = shlex.join(["scaler_cluster", *self.unit_words("")])
         text = _USER_DATA.format(
             install=self._installation(),
             manager=f"{MANAGER_VARIABLE}={shlex.quote(self.worker_manager_id)}",
             unit=f"{UNIT_VARIABLE}={shlex.quote(units.base)}-$(({units.first} + index))",
-            command=shlex.join(["scaler_cluster", *self.unit_words("")]),
+            command=_WATCHED.format(command=command) if self.spot else command,
         )
         if len(base64.b64encode(text.encode())) > USER_DATA_LIMIT:
             raise ProvisionerError(f"the start script of an instance is longer than {USER_DATA_LIMIT} bytes")
@@ -83,10 +86,25 @@ _USER_DATA: Final = """\
 trap 'shutdown -h now' EXIT
 set -eu
 metadata=http://169.254.169.254/latest
-token=$(curl -sf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' $metadata/api/token)
-index=$(curl -sf -H "X-aws-ec2-metadata-token: $token" $metadata/meta-data/ami-launch-index)
+ask() {{
+    token=$(curl -sf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' $metadata/api/token) &&
+        curl -sf -H "X-aws-ec2-metadata-token: $token" $metadata/meta-data/$1
+}}
+index=$(ask ami-launch-index)
 {install}export {manager} {unit}
 {command}
+"""
+
+_WATCHED: Final = """\
+{command} &
+agent=$!
+# EC2 gives notice two minutes before it takes a spot instance away: the agent drains.
+(
+    until notice=$(ask spot/instance-action); do sleep 5; done
+    echo "EC2 takes this instance away: $notice"
+    kill $agent
+) &
+wait $agent\
 """
 
 _INSTALLATION: Final = """\
@@ -130,6 +148,12 @@ COMMAND: Final = manager_command(
         Option(("--key-name",), "the key pair for logins", default=None),
         Option(("--subnet-id",), "the subnet; the default one if left out", default=None),
         Option(("--instance-type",), "the type; see --workers-per-unit", default="t2.micro"),
+        Option(
+            ("--spot",),
+            "spot instances, which EC2 may take away; agents drain when it gives notice",
+            default=False,
+            flag=True,
+        ),
         Option(
             ("--security-group-ids",),
             "the security groups, separated by commas; the VPC's default one if left out",
@@ -192,7 +216,7 @@ class Ec2Provisioner(Provisioner):
                 unit, report = _unit(instance), _report(instance)
                 reports[unit] = report
                 with self._lock:
-                    if report.phase is UnitPhase.ENDED:
+                    if report.phase.has_ended:
                         self._ids.pop(unit, None)
                     else:
                         self._ids[unit] = instance["InstanceId"]
@@ -214,6 +238,7 @@ class Ec2Provisioner(Provisioner):
             "KeyName": options.key_name,
             "SubnetId": options.subnet_id,
             "SecurityGroupIds": list(options.security_group_ids),
+            "InstanceMarketOptions": {"MarketType": "spot"} if options.spot else None,
         }
         answer = self._ec2.run_instances(
             ImageId=self._image,
@@ -253,8 +278,10 @@ def _report(instance: Mapping[str, Any]) -> UnitReport:
     if state == "pending":
         return UnitReport(UnitPhase.STARTING)
     if state in ("shutting-down", "terminated"):
-        reason = instance.get("StateReason", {}).get("Message") or instance.get("StateTransitionReason")
-        return UnitReport(UnitPhase.ENDED, reason or "the instance was terminated")
+        cause = instance.get("StateReason", {})
+        phase = UnitPhase.RECLAIMED if cause.get("Code", "").startswith(_TAKEN_AWAY) else UnitPhase.ENDED
+        reason = cause.get("Message") or instance.get("StateTransitionReason")
+        return UnitReport(phase, reason or "the instance was terminated")
     return UnitReport(UnitPhase.RUNNING)
 
 
