@@ -219,6 +219,39 @@ def test_what_a_failing_manager_has_already_is_used_and_kept(following: ScalingP
     assert asked(following, [work(10, 120)], [failing, manager("b")]) == [6, 6]
 
 
+def test_a_manager_whose_units_wait_for_long_is_passed_over_and_gives_them_up_when_others_do_the_work(
+    following: ScalingPolicy,
+) -> None:
+    def queued(workers: int = 5) -> Manager:
+        return manager("slurm", cpu(starting=workers))
+
+    idle = manager("cloud")
+    assert asked(following, [work(10, 120)], [manager("slurm"), idle], now=0) == [5, 5]
+    assert asked(following, [work(10, 120)], [queued(), manager("cloud", cpu(starting=5))], now=1) == [5, 5]
+    there = manager("cloud", cpu(joined=5))
+    assert asked(following, [work(10, 120)], [queued(), there], now=60) == [5, 5], "they are expected to come soon"
+    one, other = decide(following, [work(10, 120)], [queued(), there], now=62)
+    assert (one.workers, other.workers) == ((5,), (10,))
+    assert one.reason.endswith("5 workers of this manager did not start within 60 s: others are asked first")
+    assert other.reason.endswith("5 workers of manager slurm did not start within 60 s: others are asked first")
+    there = manager("cloud", cpu(joined=10))
+    assert asked(following, [work(10, 120)], [queued(), there], now=70) == [5, 10], "kept for the cool-down"
+    assert asked(following, [work(10, 120)], [queued(), there], now=101) == [0, 10]
+
+
+def test_a_queue_that_is_nobody_else_s_gets_each_unit_once(following: ScalingPolicy) -> None:
+    assert asked(following, [work(10, 120)], [manager("slurm")], now=0) == [10]
+    for now in (1, 61, 62, 3600):
+        assert asked(following, [work(10, 120)], [manager("slurm", cpu(starting=10))], now) == [10]
+
+
+def test_units_that_are_always_slow_are_waited_for_longer(following: ScalingPolicy) -> None:
+    fleet = [manager("slurm", cpu(starting=10), startup=100), manager("cloud")]
+    assert asked(following, [work(10, 120)], fleet, now=0) == [10, 0]
+    assert asked(following, [work(10, 120)], fleet, now=300) == [10, 0]
+    assert asked(following, [work(10, 120)], fleet, now=301) == [10, 10]
+
+
 def test_workers_started_by_hand_count(following: ScalingPolicy) -> None:
     snapshot = CapacitySnapshot(demands=(work(10, 120),), managers=(manager(),), unmanaged=((CPU, 4), (GPU, 2)))
     (target,) = following.decide(snapshot, 0)

@@ -35,6 +35,15 @@ COOLDOWN_SECONDS = 30.0
 """How long a worker is kept after it was last needed."""
 LONGEST_KEEP_SECONDS = 300.0
 """How long a worker that is not needed is kept at most for being slow to start."""
+LATE_SECONDS = 60.0
+"""A worker that has been starting for longer, and longer than LATE_STARTUPS start-ups of its manager, is late: nobody
+knows when it comes, so others are asked for its share."""
+LATE_STARTUPS = 3
+
+
+def late_seconds(startup: float) -> float:
+    """How long a worker may have been starting before it is late, in seconds; `startup` is the S of its manager."""
+    return max(LATE_SECONDS, LATE_STARTUPS * startup)
 
 
 def keep_seconds(cooldown: float, startup: float) -> float:
@@ -87,6 +96,10 @@ class PendingAges:
     def oldest(self, now: float) -> float:
         """Seconds since the first of them was ordered; 0 if there is none."""
         return now - self._since[0][0] if self._since else 0.0
+
+    def older(self, now: float, seconds: float) -> int:
+        """How many of them have been starting for more than so many seconds."""
+        return sum(workers for since, workers in self._since if now - since > seconds)
 
     def mean(self, now: float, limit: float) -> float:
         """The mean of their ages in seconds, each counted up to `limit`; 0 if there is none."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from scaler_scheduler.requirements import Requirement, WorkerClass, is_met_by_offer
-from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
-from scaler_scheduler.scaling.control_law import PendingAges, RecentPeak
+from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, Offer
+from scaler_scheduler.scaling.control_law import PendingAges, RecentPeak, late_seconds
 from scaler_scheduler.scaling.filling import Room
 from scaler_scheduler.scaling.rules import Rule
 
@@ -43,6 +43,9 @@ class ManagerBudget:
     reserved: int = 0
     """Workers that it has to give up for tasks which only another offer of it can run."""
 
+    late: int = 0
+    """Workers that should have started long ago."""
+
     @property
     def able(self) -> bool:
         """Whether it may start units now."""
@@ -56,6 +59,8 @@ class Supply:
     worker_class: WorkerClass
     joined: int
     starting: int = 0
+    late: int = 0
+    """Of those starting: how many should have come long ago."""
     unit_size: int = 1
     budget: ManagerBudget | None = None
     """None if it is unmanaged."""
@@ -86,8 +91,8 @@ class Supply:
 
     @property
     def expected(self) -> int:
-        """Workers that start now and can be counted on: a manager that fails may not get them."""
-        return self.starting if self.budget is not None and not self.budget.manager.paused else 0
+        """Workers that start now and can be counted on: a manager that fails, or waits in a queue, may not get them."""
+        return self.starting - self.late if self.budget is not None and not self.budget.manager.paused else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -122,19 +127,13 @@ class Fleet:
         snapshot: CapacitySnapshot,
         rules: Mapping[str, Rule] | None,
         histories: Mapping[OfferKey, OfferHistory],
+        now: float,
     ) -> None:
         """`histories` has each offer; without `rules` all managers share."""
         self.budgets = [_budget(manager, rules) for manager in snapshot.managers]
         self.offered = [
             [
-                Supply(
-                    offer.worker_class,
-                    _whole(offer.joined, offer.unit_size),
-                    _whole(offer.starting, offer.unit_size),
-                    offer.unit_size,
-                    budget,
-                    histories[budget.manager.id, place, offer.worker_class, offer.unit_size],
-                )
+                _supply(offer, budget, histories[budget.manager.id, place, offer.worker_class, offer.unit_size], now)
                 for place, offer in enumerate(budget.manager.offers)
             ]
             for budget in self.budgets
@@ -146,6 +145,21 @@ class Fleet:
     def able_to_run(self, requirement: Requirement) -> list[Supply]:
         """The supplies whose workers meet a requirement, by rank."""
         return [supply for supply in self.supplies if supply.can_run(requirement)]
+
+
+def _supply(offer: Offer, budget: ManagerBudget, history: OfferHistory, now: float) -> Supply:
+    starting = _whole(offer.starting, offer.unit_size)
+    late = _whole(history.pending.older(now, late_seconds(budget.manager.startup_seconds)), offer.unit_size)
+    budget.late += late
+    return Supply(
+        offer.worker_class,
+        _whole(offer.joined, offer.unit_size),
+        starting,
+        min(starting, late),
+        offer.unit_size,
+        budget,
+        history,
+    )
 
 
 def _whole(workers: int, unit_size: int) -> int:

@@ -4,6 +4,10 @@ Theory. Needs are met one after the other, those that the fewest supplies can me
 constrained items. Each is met from supplies in the order of their rank, so what can run everything stays free for
 what nothing else can run, and what is used last is drained first. Supplies of equal rank share evenly.
 
+Workers that have been starting for too long (`late_seconds`) may wait in a queue for hours. They are not relied on:
+what they were to do is ordered of others, and of their own manager only what these cannot start and they are too few
+for. They are the last to be kept, so they are cancelled when others do the work.
+
 A manager that is full does not leave a requirement without any worker for ever: a need that nobody could meet for the
 cool-down takes the place of one unit.
 
@@ -52,13 +56,13 @@ class LawPolicy:
     def decide(self, snapshot: CapacitySnapshot, now: float) -> list[Target]:
         """One target for each manager, in their order; see `ScalingPolicy`."""
         self._observe(snapshot, now)
-        fleet = Fleet(snapshot, self._rules, self._histories)
+        fleet = Fleet(snapshot, self._rules, self._histories, now)
         needs = self._aim.needs(snapshot.demands, fleet)
         needs.sort(key=lambda need: (not need.is_stuck, len(need.supplies)))
         kept = _kept(needs, fleet.supplies)
         ordered = self._ordered(needs, fleet.supplies, now)
         return [
-            self._target(snapshot, budget, supplies, kept, ordered, now)
+            self._target(snapshot, fleet, budget, supplies, kept, ordered, now)
             for budget, supplies in zip(fleet.budgets, fleet.offered, strict=True)
         ]
 
@@ -80,6 +84,7 @@ class LawPolicy:
         }
         there = {supply: float(supply.joined) for supply in supplies}
         coming = {supply: float(supply.expected) for supply in supplies}
+        late = {supply: float(supply.late if supply.able else 0) for supply in supplies}
         stuck_since = {}
         for need in needs:
             startup = _startup(need, now)
@@ -88,7 +93,11 @@ class LawPolicy:
             rest = _meet(rest, coming, worth)
             amount = unmet = min(rest.seconds / TARGET_SECONDS, rest.tasks)
             for rank in need.ranks():
-                unmet = pour(unmet, [bins[supply] for supply in rank if supply.able])
+                unmet = pour(unmet, [bins[supply] for supply in rank if supply.able and not supply.late])
+            rest = _meet(rest, late, worth)
+            unmet = max(0.0, min(rest.seconds / TARGET_SECONDS, rest.tasks) - (amount - unmet))
+            for rank in need.ranks():
+                unmet = pour(unmet, [bins[supply] for supply in rank if supply.able and supply.late])
             if need.requirement is not None and need.is_stuck and 0 < unmet == amount:
                 stuck_since[need.requirement] = self._stuck_since.get(need.requirement, now)
                 if now - stuck_since[need.requirement] >= self._cooldown:
@@ -99,6 +108,7 @@ class LawPolicy:
     def _target(
         self,
         snapshot: CapacitySnapshot,
+        fleet: Fleet,
         budget: ManagerBudget,
         supplies: Sequence[Supply],
         kept: Mapping[Supply, int],
@@ -118,20 +128,21 @@ class LawPolicy:
         _shrink(workers, supplies, budget.limit - budget.reserved)
         summary = self._aim.summary(snapshot.demands, manager)
         surplus = sum(workers) - sum(kept[supply] + ordered[supply] for supply in supplies)
-        reason = "; ".join(
-            [f"{summary}: {counted(sum(workers), 'worker')}", *notes(snapshot, budget, sum(workers), surplus)]
-        )
-        return Target(manager.id, tuple(workers), reason)
+        reasons = [f"{summary}: {counted(sum(workers), 'worker')}"]
+        reasons += notes(snapshot, fleet.budgets, budget, sum(workers), surplus)
+        return Target(manager.id, tuple(workers), "; ".join(reasons))
 
 
 def _kept(needs: Sequence[Need], supplies: Sequence[Supply]) -> dict[Supply, int]:
     """How many workers of what there is are needed now, by supply."""
-    bins = {supply: UnitBin(supply.unit_size, Room(supply.total)) for supply in supplies}
+    bins = {supply: UnitBin(supply.unit_size, Room(supply.total - supply.late)) for supply in supplies}
+    late = {supply: UnitBin(supply.unit_size, Room(supply.late)) for supply in supplies}
     for need in needs:
         amount = min(need.tasks, max(need.seconds / TARGET_SECONDS, need.busy))
-        for rank in need.ranks():
-            amount = pour(amount, [bins[supply] for supply in rank])
-    return {supply: chosen.opened for supply, chosen in bins.items()}
+        for chosen in (bins, late):
+            for rank in need.ranks():
+                amount = pour(amount, [chosen[supply] for supply in rank])
+    return {supply: bins[supply].opened + late[supply].opened for supply in supplies}
 
 
 def _meet(need: Need, workers: dict[Supply, float], worth: Mapping[Supply, float]) -> Need:

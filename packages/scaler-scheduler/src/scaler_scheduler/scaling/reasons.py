@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from scaler_protocol.plurals import counted
 from scaler_scheduler.requirements import Requirement, is_met_by_offer, unmet_by_offer
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
+from scaler_scheduler.scaling.control_law import late_seconds
 from scaler_scheduler.scaling.fleet import ManagerBudget
 
 
-def notes(snapshot: CapacitySnapshot, budget: ManagerBudget, workers: int, surplus: int) -> Iterator[str]:
+def notes(
+    snapshot: CapacitySnapshot, budgets: Sequence[ManagerBudget], budget: ManagerBudget, workers: int, surplus: int
+) -> Iterator[str]:
     """What explains a target of so many workers, of which `surplus` are not needed now."""
     manager = budget.manager
     smallest = min((offer.unit_size for offer in manager.offers), default=1)
@@ -25,13 +28,21 @@ def notes(snapshot: CapacitySnapshot, budget: ManagerBudget, workers: int, surpl
         yield f"it may not have more beside {counted(draining, 'draining worker')}"
     if budget.reserved:
         yield f"{counted(budget.reserved, 'worker')} less, to make place for tasks that only another unit can run"
-    for other in snapshot.managers:
-        if other.paused:
-            name = "this manager" if other is manager else f"manager {other.id}"
-            yield f"{name} is passed over after an error: {other.failure or 'its provider failed'}"
+    for other in budgets:
+        yield from _passed_over(other, "this manager" if other is budget else f"manager {other.manager.id}")
     for demand in snapshot.demands:
         if demand.tasks and (lacks := _lacks(demand.requirement, snapshot)):
             yield f"nobody offers {', '.join(lacks)}, for {counted(demand.tasks, 'task')}"
+
+
+def _passed_over(budget: ManagerBudget, name: str) -> Iterator[str]:
+    """Why others are asked instead of a manager."""
+    manager = budget.manager
+    if manager.paused:
+        yield f"{name} is passed over after an error: {manager.failure or 'its provider failed'}"
+    elif budget.late:
+        seconds = late_seconds(manager.startup_seconds)
+        yield f"{counted(budget.late, 'worker')} of {name} did not start within {seconds:.0f} s: others are asked first"
 
 
 def can_run(manager: Manager, requirement: Requirement) -> bool:
