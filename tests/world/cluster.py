@@ -22,6 +22,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.messages import Status
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.dump import WriteDump
 from scaler_scheduler.core.records import DONE, HELD, SessionRecord, TaskRecord
 from world.callers import Caller, WorldClient, WorldFuture
 from world.hosts import SimulatedHost
@@ -49,7 +50,7 @@ class CheckedScheduler:
             self.errors.append(error)
             raise
 
-    def settle(self, now: float) -> list[Effect]:
+    def settle(self, now: float) -> list[Effect | WriteDump]:
         """Decide once, and look whether all is well."""
         effects = self.core.settle(now)
         self.core.check()

@@ -21,6 +21,7 @@ from scaler_protocol.payloads import NONE, Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.dump import WriteDump
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState
@@ -66,7 +67,7 @@ class SchedulerDriver:
     incarnation: int = 7
     inboxes: dict[bytes, list[messages.Message]] = field(default_factory=dict)
     logs: list[str] = field(default_factory=list)
-    others: list[Effect] = field(default_factory=list)
+    others: list[Effect | WriteDump] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.core = SchedulerCore(self.incarnation, self.config)

@@ -153,6 +153,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "cpus": Column(Real(0.0, 1e9), ENTRIES),
     },
     "Resized": {"workers": WORKERS},
+    "DumpPart": {"data": Bytes(0, 2**20)},
     "ManagerStatus": {
         "kind": UNIT,
         "maximum": Whole(-1, 2**31 - 1),

@@ -156,6 +156,8 @@ struct AgentStatus {
 }
 struct Drain { agent @0 :UInt64; pid @1 :UInt32; }
 struct Resized { workers @0 :UInt32; }
+struct Dump {}
+struct DumpPart { left @0 :UInt64; data @1 :Data; }
 # Between a worker manager and the scheduler; counts are of workers.
 struct ManagerStatus {
   kind @0 :Text;
@@ -430,5 +432,7 @@ struct Message {
     desiredWorkers @53 :DesiredWorkers;
     listWorkers @54 :ListWorkers;
     workerList @55 :WorkerList;
+    dump @56 :Dump;
+    dumpPart @57 :DumpPart;
   }
 }

@@ -23,4 +23,17 @@ class Resized:
     workers: int
 
 
-OperatorMessage = Drain | Resized
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """An operator asks who waits for what and why; the scheduler answers with DumpParts."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpPart:
+    """A piece of a dump, which is JSON in UTF-8; `left` bytes of it follow in further pieces."""
+
+    left: int
+    data: bytes
+
+
+OperatorMessage = Drain | Resized | Dump | DumpPart

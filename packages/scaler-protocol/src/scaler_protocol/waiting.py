@@ -32,6 +32,7 @@ class WaitReasons:
         self._workers = sum(status.agent_workers)
         self._assigned = status.assigned
         self._offers = set(zip(status.agent_capabilities, status.agent_runtimes, strict=True))
+        self._lacking: dict[tuple[str, str], list[str]] = {}
         self._managers = manager_rows(status)
         self._startable = list(
             zip(status.offer_managers, status.offer_capabilities, status.offer_runtimes, strict=True)
@@ -39,7 +40,11 @@ class WaitReasons:
 
     def lacking(self, needs: str, runtime: str) -> list[str]:
         """What the best matching worker lacks for such tasks; empty if a worker can run them, or if there is none."""
-        return min((lacks(needs, runtime, *offer) for offer in self._offers), key=len, default=[])
+        found = self._lacking.get((needs, runtime))
+        if found is None:
+            found = min((lacks(needs, runtime, *offer) for offer in self._offers), key=len, default=[])
+            self._lacking[needs, runtime] = found
+        return found
 
     def why_waiting(self, needs: str, runtime: str, ahead: Ahead) -> list[str]:
         """Sentences about a task that waits with these needs, behind these others."""

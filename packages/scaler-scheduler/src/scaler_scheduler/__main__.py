@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from scaler_io.service.process import main_guard
@@ -9,6 +10,7 @@ from scaler_io.service.process import main_guard
 
 def main() -> int:
     """Run a scheduler until a signal; returns the exit code."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it can write a dump
     return main_guard("scaler_scheduler", _main)
 
 

@@ -17,6 +17,7 @@ usage: scaler FILE.toml                          start the cluster that a file d
        scaler init [FILE.toml]                   write a commented file to start from
        scaler check FILE.toml                    check a file without starting anything
        scaler status SCHEDULER_ADDRESS [--json]  who is there, what waits, what scales, and why
+       scaler dump SCHEDULER_ADDRESS [-o FILE]   who waits for what, and why, as JSON
        scaler wait SCHEDULER_ADDRESS --workers N wait until N workers are connected
        scaler keys init|add-client|list|revoke   make the keys of a cluster, and say who may connect
 
@@ -38,6 +39,7 @@ def run(words: Sequence[str]) -> int:
         "init": _init,
         "check": _check,
         "status": _status,
+        "dump": _dump,
         "wait": _wait,
         "keys": _keys,
     }
@@ -105,6 +107,13 @@ def _status(words: Sequence[str]) -> int:
 
     _end_on_signals()
     return status.show(words)
+
+
+def _dump(words: Sequence[str]) -> int:
+    from scaler_launch import dump
+
+    _end_on_signals()
+    return dump.show(words)
 
 
 def _wait(words: Sequence[str]) -> int:

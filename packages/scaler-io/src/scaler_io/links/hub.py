@@ -112,6 +112,23 @@ class PeerTimeouts:
     silence: float
 
 
+@dataclass(frozen=True, slots=True)
+class LinkFigures:
+    """One peer's link: seconds since its last message, whether its route is broken, bytes that wait for the peer.
+
+    `kept` are bytes that it has not acknowledged, `unread` those of unnumbered messages that it may not have read.
+    """
+
+    name: str
+    host: str
+    role: str
+    silent: float
+    broken: bool
+    kept: int
+    unread: int
+    round_trip: float
+
+
 class Hub:
     """The accepting side of many links. It names peers by their identity; the core knows no routes.
 
@@ -224,6 +241,22 @@ class Hub:
         """Seconds of the last heartbeat's round trip; 0 before the first one, and for an unknown peer."""
         peer = self._peers.get(identity)
         return peer.round_trip if peer else 0.0
+
+    def links(self, now: float) -> list[LinkFigures]:
+        """The links of all peers."""
+        return [
+            LinkFigures(
+                name=peer.hello.name or peer.identity.hex(),
+                host=peer.hello.host,
+                role=role_name(peer.hello.role),
+                silent=now - peer.heard_at,
+                broken=peer.broken_at is not None,
+                kept=peer.stream.kept_bytes,
+                unread=peer.unread,
+                round_trip=peer.round_trip,
+            )
+            for peer in self._peers.values()
+        ]
 
     def tick(self, now: float) -> list[tuple[bytes, HubEvent]]:
         """Send due heartbeats and acknowledgements; returns the lost peers. Call at least every heartbeat interval."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
-from scaler_io.links.effects import Effect, Log, Send, Stop, perform_each
+from scaler_io.links.effects import Log, Send, Stop, perform_each
 from scaler_io.links.events import HubEvent, SendFailed
 from scaler_io.links.hub import Hub
 from scaler_io.links.streams import ACK_SECONDS, Frames
@@ -35,7 +36,7 @@ class ServiceCore(Protocol):
     def handle(self, peer: bytes, event: HubEvent, now: float) -> None:
         """Handle one event; raises ProtocolError, and changes nothing, for a message that is not allowed."""
 
-    def settle(self, now: float) -> list[Effect]:
+    def settle(self, now: float) -> Sequence[object]:
         """Make all pending decisions; returns the effects to perform."""
 
     def due(self) -> float | None:
@@ -76,7 +77,9 @@ class ServiceTurn:
         core: ServiceCore,
         stop: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        perform: Mapping[type, Callable[[Any], object]] = MappingProxyType({}),
     ) -> None:
+        """`perform` tells how to perform effects of this core alone, by type."""
         self.malformed = 0
         self._name = name
         self._listener = listener
@@ -85,7 +88,12 @@ class ServiceTurn:
         self._stop = stop
         self._clock = clock
         self._now = self._tick_at = 0.0
-        self._perform: dict[type, Callable[[Any], object]] = {Send: self._send_to, Log: self._log, Stop: self._end}
+        self._perform: dict[type, Callable[[Any], object]] = {
+            Send: self._send_to,
+            Log: self._log,
+            Stop: self._end,
+            **perform,
+        }
 
     def turn(self, now: float) -> float:
         """Receive, settle, write; returns when the next turn is due if nothing arrives."""
@@ -107,7 +115,7 @@ class ServiceTurn:
         """Whether a message is there; also re-arms the edge of the listener's descriptor."""
         return self._listener.readable()
 
-    def _effect_failed(self, effect: Effect, error: Exception) -> None:
+    def _effect_failed(self, effect: object, error: Exception) -> None:
         what = type(effect.message).__name__ if isinstance(effect, Send) else type(effect).__name__
         LOGGER.error("%s: %s could not be performed, everything else goes on", self._name, what, exc_info=error)
         if isinstance(effect, Send):
@@ -195,12 +203,20 @@ class ServiceTurn:
 class ServerLoop:
     """Runs a core behind a listening socket on the running asyncio loop, until it is closed.
 
-    `stop` is called when the core wants to end.
+    `stop` is called when the core wants to end; `perform` is that of ServiceTurn.
     """
 
-    def __init__(self, name: str, listener: Listener, hub: Hub, core: ServiceCore, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        listener: Listener,
+        hub: Hub,
+        core: ServiceCore,
+        stop: Callable[[], None],
+        perform: Mapping[type, Callable[[Any], object]] = MappingProxyType({}),
+    ) -> None:
         self._listener = listener
-        self._service = ServiceTurn(name, listener, hub, core, stop)
+        self._service = ServiceTurn(name, listener, hub, core, stop, perform=perform)
         self._turns = TurnLoop(self._service)
         self._loop = asyncio.get_running_loop()
         for watched in listener.watched:

@@ -26,13 +26,14 @@ from typing import Any, Final
 from scaler_io.links.admission import Permissions, admit
 from scaler_io.links.effects import Effect, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
+from scaler_io.links.hub import LinkFigures
 from scaler_protocol import messages
 from scaler_protocol.capacity import ListWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import MonitorStatus, TaskEvents
-from scaler_protocol.operations import Drain, Resized
+from scaler_protocol.operations import Drain, Dump, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
 from scaler_protocol.storage import DeleteObjects
@@ -41,6 +42,7 @@ from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.definitions import Definitions
 from scaler_scheduler.core.dispatch import Dispatch
+from scaler_scheduler.core.dump import Row, WriteDump, dump
 from scaler_scheduler.core.intake import Intake
 from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.operators import Operators
@@ -84,7 +86,7 @@ PERMITTED: Final[Permissions] = {
             Resized,
         }
     ),
-    Role.OPERATOR: frozenset({messages.Cancel, Drain}),
+    Role.OPERATOR: frozenset({messages.Cancel, Drain, Dump}),
     Role.MANAGER: frozenset({ManagerStatus}),
 }
 """What peers of each role may send to the scheduler; the first ones of an agent come from clients in its tasks."""
@@ -123,6 +125,7 @@ class SchedulerCore:
             messages.Output: self._output,
             messages.AgentStatus: self._status,
             Drain: self._operators.drain,
+            Dump: self._operators.dump,
             Resized: self._resized,
             ManagerStatus: self._managers.status,
             ListWorkers: self._list_workers,
@@ -181,7 +184,7 @@ class SchedulerCore:
         self.state.event_log.now = now
         handler(peer, event, now)
 
-    def settle(self, now: float) -> list[Effect]:
+    def settle(self, now: float) -> list[Effect | WriteDump]:
         """Make every pending decision once; returns the effects to perform."""
         state = self.state
         state.event_log.now = now
@@ -206,6 +209,10 @@ class SchedulerCore:
     def snapshot(self, stats: ProcessStats, now: float, *, first: bool = False) -> MonitorStatus:
         """The status that monitors are sent; `first` marks the one that TaskEvents with all open tasks follow."""
         return monitor_status(self.state, stats, now, snapshot=first, managers=self._managers)
+
+    def dump(self, stats: ProcessStats, links: Sequence[LinkFigures], now: float) -> dict[str, Row]:
+        """Who waits for what, and why, as values for JSON; `links` are those of the hub."""
+        return dump(self.state, stats, links, now, self._managers)
 
     def start_events(self, now: float) -> None:
         """A monitor has subscribed: record events from now on, beginning with the state of all open tasks."""

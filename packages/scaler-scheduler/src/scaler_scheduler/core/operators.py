@@ -1,4 +1,4 @@
-"""Operators: peers without tasks, which may cancel any task and drain any worker."""
+"""Operators: peers without tasks, which may cancel any task, drain any worker and ask for a dump."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.messages import Status
-from scaler_protocol.operations import Drain
+from scaler_protocol.operations import Drain, Dump
 from scaler_scheduler.core.completion import Completion
+from scaler_scheduler.core.dump import WriteDump
 from scaler_scheduler.core.records import DONE, GONE
 from scaler_scheduler.core.state import SchedulerState
 
@@ -55,6 +56,12 @@ class Operators:
                 self._state.log(f"{self._names[peer]} drains {_subject(event)} {agent.name or agent.host}")
                 return
         self._state.log(f"{self._names[peer]} wants to drain {_subject(event)} an agent that is gone")
+
+    def dump(self, peer: bytes, event: Dump, now: float) -> None:
+        """Have a dump sent; raises ProtocolError if the peer is not an operator."""
+        if peer not in self._names:
+            raise ProtocolError("only an operator may ask for a dump")
+        self._state.out.append(WriteDump(peer))
 
 
 def _subject(event: Drain) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from scaler_io.links.effects import Effect, Log, Send
 from scaler_protocol.errors import ProtocolError
@@ -30,6 +31,9 @@ from scaler_scheduler.core.records import (
 from scaler_scheduler.core.suspects import Suspects
 from scaler_scheduler.requirements import WorkerClass
 
+if TYPE_CHECKING:
+    from scaler_scheduler.core.dump import WriteDump
+
 ENDED_GRAPHS_LIMIT = 100
 """Ended graphs kept for monitors."""
 
@@ -50,7 +54,7 @@ class SchedulerState:
         self.locality = Locality()
         self.suspects = Suspects()
         self.exclusive = ExclusiveTasks()
-        self.out: list[Effect] = []
+        self.out: list[Effect | WriteDump] = []
         self.nested_lanes: dict[LaneRecord, None] = {}
         """Lanes with an agent of their own that have new tasks."""
         self.withdrawn: dict[AgentRecord, list[int]] = {}

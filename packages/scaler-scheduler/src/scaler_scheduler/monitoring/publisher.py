@@ -25,6 +25,7 @@ from scaler_protocol.codec import encode
 from scaler_protocol.messages import Message
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_scheduler.core.core import SchedulerCore
+from scaler_scheduler.core.dump import Row
 from scaler_scheduler.core.snapshot import ProcessStats
 from scaler_scheduler.monitoring.storage_watch import StorageWatch
 
@@ -54,11 +55,19 @@ class StatusSampler:
     def status(self, *, first: bool = False) -> MonitorStatus:
         """The status now; CPU is the mean since the last call."""
         now = time.monotonic()
+        return self._core.snapshot(self._stats(now), now, first=first)
+
+    def dump(self) -> dict[str, Row]:
+        """Who waits for what, and why, now."""
+        now = time.monotonic()
+        return self._core.dump(self._stats(now), self._hub.links(now), now)
+
+    def _stats(self, now: float) -> ProcessStats:
         if now >= self._at + STATUS_SECONDS / 2:  # over a shorter time the mean is too coarse
             spent = cpu_seconds(os.getpid())
             self._cpu = (spent - self._spent) / (now - self._at)
             self._at, self._spent = now, spent
-        stats = ProcessStats(
+        return ProcessStats(
             self._address,
             time.time(),
             now - self._started,
@@ -68,7 +77,6 @@ class StatusSampler:
             self._hub.received,
             self._hub.round_trip,
         )
-        return self._core.snapshot(stats, now, first=first)
 
 
 class MonitorPublisher:

@@ -19,6 +19,8 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED, SchedulerCore
+from scaler_scheduler.core.dump import WriteDump
+from scaler_scheduler.monitoring.dumps import Dumps
 from scaler_scheduler.monitoring.publisher import MonitorPublisher, StatusSampler, local_monitor
 from scaler_scheduler.service.idle import give_back_when_idle
 from scaler_scheduler.service.options import SchedulerOptions
@@ -56,7 +58,8 @@ class SchedulerService:
         metrics = self._metrics(sampler, storage)
         local = local_monitor(listener.address)
         publication = MonitorPublisher(core, sampler, storage, monitor, local, self._options.authorized())
-        reception = ServerLoop("Scheduler", listener, hub, core, stop)
+        dumps = Dumps(sampler, hub, self._options.logging_paths, listener.address)
+        reception = ServerLoop("Scheduler", listener, hub, core, stop, {WriteDump: dumps.answer})
         self._say_ready(listener.address)
         keeping = [
             asyncio.ensure_future(self._storage.keep()),
@@ -70,6 +73,7 @@ class SchedulerService:
                 webhooks.close()
             for task in keeping:
                 task.cancel()
+            dumps.close()
             reception.close()
             publication.close()
             if metrics is not None:
