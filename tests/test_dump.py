@@ -127,6 +127,16 @@ def test_a_directory_that_cannot_be_written_to_is_a_warning(tmp_path: Path) -> N
         assert scheduler.end() == 0
 
 
+def test_a_signal_during_the_start_does_no_harm(tmp_path: Path) -> None:
+    address = f"tcp://127.0.0.1:{free_ports()}"
+    words = (address, "-osa", "tcp://127.0.0.1:1", "--logging-paths", "/dev/stdout", str(tmp_path / "log"))
+    with Terminal(PROGRAMS / "scaler_scheduler", *words) as scheduler:
+        scheduler.read_until("logging to")
+        scheduler.process.send_signal(signal.SIGUSR1)
+        scheduler.read_until("files and connections")
+        assert scheduler.end() == 0
+
+
 def test_who_has_nothing_to_tell_and_where_nothing_can_be_written(loaded: LocalCluster, tmp_path: Path) -> None:
     nobody = f"tcp://127.0.0.1:{free_ports()}"
     started = time.monotonic()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 import zmq
@@ -525,3 +525,21 @@ def test_joins_are_told_to_the_core(peers: Callable[[Address], PlainPeer]) -> No
 
     run(main)
     assert [type(event) for event in seen] == [PeerJoined]
+
+
+class Ring(NamedTuple):
+    """An effect that only the core of a test has."""
+
+    times: int
+
+
+def test_a_service_performs_effects_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    class Ringing(SlowCore):
+        def settle(self, now: float) -> list[Effect]:
+            return [Ring(2), Log(logging.INFO, "between"), Ring(0)]  # type: ignore[list-item]
+
+    rung: list[float] = []
+    hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(1, 1))
+    perform: dict[type, Callable[[Any], object]] = {Ring: lambda effect: rung.append(1 / effect.times)}
+    ServiceTurn("T", Deaf(), hub, Ringing(), lambda: None, perform=perform).turn(0.0)
+    assert rung == [0.5] and "Ring could not be performed" in caplog.text
