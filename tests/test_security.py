@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -135,6 +136,17 @@ def test_monitors_see_a_cluster_with_a_monitors_key_only(cluster: Services, keys
         "has no monitor.key or operator.key or server.key"
         in run("scaler_ui.terminal.top", top, "--once", "--keys", str(client)).stderr
     )
+
+
+def test_a_dump_needs_an_operators_key(cluster: Services, keys: Path, tmp_path: Path) -> None:
+    operator = only(keys, tmp_path / "operators", "operator")
+    shown = run("scaler_launch", "dump", cluster.address, "-t", str(SECONDS), "--keys", str(operator))
+    assert json.loads(shown.stdout)["scheduler"]["address"] == cluster.address, shown.stderr
+    refused = run("scaler_launch", "dump", cluster.address, "-t", str(SECONDS))
+    assert refused.returncode == 1
+    assert "demands keys" in refused.stderr
+    refused = run("scaler_launch", "dump", cluster.address, "--keys", str(only(keys, tmp_path / "mine", "client")))
+    assert "has no operator.key or server.key" in refused.stderr
 
 
 def test_no_process_has_a_secret_on_its_command_line(cluster: Services, keys: Path) -> None:

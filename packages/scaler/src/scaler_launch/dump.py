@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scaler_io.security.key_files import given_credentials
+from scaler_io.security.keyring import OPERATOR_KEYS, Credentials
 from scaler_io.service.cli import Command
 from scaler_io.service.operator_link import OperatorLink
-from scaler_io.service.options import Option, positive_seconds
+from scaler_io.service.options import KEYS, Option, positive_seconds
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import ServiceKind
@@ -31,6 +33,7 @@ class DumpOptions:
     address: Address
     output: Path | None
     timeout_seconds: float
+    keys: Path | None = None
 
 
 DUMP: Final = Command(
@@ -40,6 +43,7 @@ DUMP: Final = Command(
     config=DumpOptions,
     options=(
         Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer),
+        KEYS,
         Option(("--output", "-o"), "a file to write; standard output", Path, default=None, metavar="FILE"),
         Option(("--timeout-seconds", "-t"), "how long to wait for an answer", positive_seconds, default=5.0),
     ),
@@ -50,10 +54,11 @@ DUMP: Final = Command(
 def show(words: Sequence[str]) -> int:
     """Print a dump, or write it into a file; returns the exit code.
 
-    Raises NoDumpError if no scheduler answers, OSError if the file cannot be written.
+    Raises NoDumpError if no scheduler answers, OSError if the file cannot be written, KeyFileError for wrong keys.
     """
     options = DUMP.read(words)
-    text = fetch(options.address, options.timeout_seconds)
+    credentials = given_credentials(options.keys, OPERATOR_KEYS)
+    text = fetch(options.address, credentials, options.timeout_seconds)
     if options.output is None:
         sys.stdout.write(text.decode())
         sys.stdout.flush()
@@ -62,9 +67,9 @@ def show(words: Sequence[str]) -> int:
     return 0
 
 
-def fetch(address: Address, seconds: float) -> bytes:
+def fetch(address: Address, credentials: Credentials | None, seconds: float) -> bytes:
     """The dump of the scheduler at `address`, as JSON; raises NoDumpError after `seconds`, or if it is refused."""
-    link = OperatorLink(address, "scaler dump", ServiceKind.SCHEDULER)
+    link = OperatorLink(address, "scaler dump", ServiceKind.SCHEDULER, credentials=credentials)
     try:
         return _receive(link, address, time.monotonic() + seconds)
     finally:
