@@ -39,7 +39,7 @@ from scaler_scheduler.requirements import WorkerClass, describe_runtime
 
 SESSIONS = 100
 """Rows: the sessions with most tasks."""
-AGENTS = 1000
+AGENTS = 500
 """Rows: the agents that have not reported for longest."""
 MANAGERS = 100
 LANES = 100
