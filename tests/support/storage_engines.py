@@ -9,6 +9,8 @@ from scaler_io.links.events import HubEvent, PeerJoined
 from scaler_protocol import objects
 from scaler_protocol.handshake import Hello, Welcome
 from scaler_protocol.messages import Message
+from scaler_protocol.objects import host_proof
+from scaler_protocol.storage import HostProof
 from scaler_storage.engine import reading, writing
 from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.engine.segments import MemorySegments
@@ -38,6 +40,10 @@ class EngineDriver:
         welcome = self.core.admit(hello)
         assert isinstance(welcome, Welcome) and welcome.segment_directory == "/segments"
         return self.tell(hello.identity, PeerJoined(hello, resumed))
+
+    def proof(self, peer: bytes, lock_file: str = "") -> HostProof:
+        """That this peer is on the server's host."""
+        return HostProof(host_proof(self.segments.token, self.segments.challenge, peer), lock_file)
 
     def tell(self, peer: bytes, event: HubEvent) -> list[tuple[bytes, Message]]:
         """The messages that follow from this event, with their receivers."""

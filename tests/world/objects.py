@@ -25,6 +25,7 @@ from scaler_io.objects.operations import Deletion, Download, Listing, Operation,
 from scaler_io.objects.replica_server import ReplicaServer
 from scaler_io.objects.replicas import Replica, Replicas
 from scaler_io.objects.segments import read_token
+from scaler_io.private_files import SERVER_PREFIX
 from scaler_io.service.server_loop import ServiceTurn
 from scaler_io.simulation.network import MemoryDialer, MemoryListener, MemoryNetwork
 from scaler_protocol.addresses import Address
@@ -79,8 +80,8 @@ class StorageLife:
 
     def __init__(self, network: MemoryNetwork, folder: Path, memory_limit: int) -> None:
         incarnation = network.random.randrange(1, 2**24)
-        self.folder = folder / str(incarnation)
-        self.folder.mkdir()
+        self.folder = folder / f"{SERVER_PREFIX}{incarnation}"
+        self.folder.mkdir(mode=0o700)
         self._segments = FileSegments(self.folder, None)
         core = StorageEngine(incarnation, self._segments, memory_limit, RETENTION_SECONDS)
 

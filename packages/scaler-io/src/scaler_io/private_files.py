@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
+import sys
 from pathlib import Path
+from typing import Final
+
+SERVER_PREFIX: Final = "scaler-objects-"
+"""Begin of the names of the directories in which servers keep objects."""
+_OPEN: Final = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"))
+_OTHERS: Final = 0o077
 
 
 def parent_fault(directory: Path) -> str:
@@ -12,3 +21,26 @@ def parent_fault(directory: Path) -> str:
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         return "every user may replace what is in it: set its sticky bit (chmod +t), or name another directory"
     return ""
+
+
+def is_private_directory(path: Path) -> bool:
+    """Whether this is a directory of this user that others cannot use; no symbolic link to one. Raises OSError."""
+    found = os.lstat(path)
+    return stat.S_ISDIR(found.st_mode) and _is_ours_alone(found)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a regular file of this user that others cannot use, and return its descriptor; raises OSError.
+
+    That is PermissionError for another file: a symbolic link, a device, a file with a second name.
+    """
+    descriptor = os.open(path, flags | _OPEN)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and _is_ours_alone(found) and found.st_nlink <= 1:
+        return descriptor
+    os.close(descriptor)
+    raise PermissionError(errno.EPERM, "it is not a regular file that belongs to this user alone", str(path))
+
+
+def _is_ours_alone(found: os.stat_result) -> bool:
+    return sys.platform != "win32" and found.st_uid == os.geteuid() and not found.st_mode & _OTHERS

@@ -18,6 +18,7 @@ from scaler_io.objects import connection_thread
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.mmaps import Mappings
 from scaler_io.objects.segments import SegmentWriter, map_segment, read_token
+from scaler_io.private_files import SERVER_PREFIX
 from scaler_protocol.errors import (
     ClientQuitError,
     ObjectNotFoundError,
@@ -310,7 +311,7 @@ def test_a_lost_server_ends_puts_that_do_not_wait(start: Start, connect: Connect
 
 
 def test_a_wrong_proof_is_refused(start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_thread, "read_token", lambda directory: b"guessed")
+    monkeypatch.setattr(connection_thread, "read_token", lambda directory: b"guessed" * 4)
     connection = connect(start().address)
     with pytest.raises(ObjectRefusedError, match="AllocateObject came before a HostProof"):
         connection.put(b"x" * MIB)
@@ -476,8 +477,76 @@ def test_what_is_not_there_is_no_token_and_no_segment(tmp_path: Path) -> None:
         SegmentWriter(str(tmp_path), "1", [])
 
 
+def make_segment(directory: Path, content: bytes) -> None:
+    """A segment with the name 1."""
+    (directory / "1").touch(mode=0o600)
+    (directory / "1").write_bytes(content)
+
+
+def make_directory(parent: Path, name: str = f"{SERVER_PREFIX}x", token: bytes = b"t" * 32) -> Path:
+    """A segment directory of ours, as a server makes it."""
+    made = parent / name
+    made.mkdir(mode=0o700)
+    (made / "token").touch(mode=0o600)
+    (made / "token").write_bytes(token)
+    return made
+
+
+def make_fifo(made: Path) -> None:
+    """Instead of the token: who opens it waits for ever."""
+    (made / "token").unlink()
+    os.mkfifo(made / "token", 0o600)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda made: made.rename(made.with_name("another-name")),
+        lambda made: made.chmod(0o755),
+        lambda made: (made / "token").chmod(0o640),
+        lambda made: (made / "token").write_bytes(b"t" * 33),
+        lambda made: (made / "token").write_bytes(b"short"),
+        lambda made: (made / "second").hardlink_to(made / "token"),
+        lambda made: (made / "token").rename(made / "real") and (made / "token").symlink_to("real"),
+        make_fifo,
+        lambda made: (made.rename(made.with_name("real")), made.symlink_to("real")),
+    ],
+)
+def test_no_token_is_read_where_no_server_of_ours_has_put_it(spoil: Callable[[Path], object], tmp_path: Path) -> None:
+    made = make_directory(tmp_path)
+    assert read_token(str(made)) == b"t" * 32
+    spoil(made)
+    for directory in (made, made.with_name("another-name")):
+        assert read_token(str(directory)) == b""
+
+
+def test_a_directory_that_is_no_path_is_not_looked_at() -> None:
+    assert read_token("relative") == read_token("/a\0b") == read_token("") == b""
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../1", "a/b", "1\n", "G", "token", "-1", "1" * 17])
+def test_no_segment_has_such_a_name(name: str, tmp_path: Path) -> None:
+    make_segment(tmp_path, bytes(10))
+    with pytest.raises(ObjectRefusedError, match="not a hexadecimal number"):
+        map_segment(str(tmp_path), name, 10)
+    with pytest.raises(ObjectRefusedError, match="not a hexadecimal number"):
+        SegmentWriter(str(tmp_path), name, [])
+
+
+def test_a_segment_is_a_file_of_ours_alone(tmp_path: Path) -> None:
+    make_segment(tmp_path, b"mine" + bytes(6))
+    (tmp_path / "2").symlink_to(tmp_path / "1")
+    (tmp_path / "3").hardlink_to(tmp_path / "1")
+    for name in ("1", "2", "3"):
+        with pytest.raises(OSError, match=r"this user alone|symbolic links"):
+            map_segment(str(tmp_path), name, 10)
+        with pytest.raises(ObjectRefusedError, match="cannot be written"):
+            SegmentWriter(str(tmp_path), name, [memoryview(b"over")])
+    assert (tmp_path / "1").read_bytes()[:4] == b"mine"
+
+
 def test_a_writer_writes_slice_by_slice(tmp_path: Path) -> None:
-    (tmp_path / "1").write_bytes(bytes(12))
+    make_segment(tmp_path, bytes(12))
     writer = SegmentWriter(str(tmp_path), "1", [memoryview(each) for each in (b"abc", b"defgh", b"", b"ij")])
     assert [writer.write(4) for _ in range(3)] == [False, False, True]
     writer.close()
@@ -485,15 +554,19 @@ def test_a_writer_writes_slice_by_slice(tmp_path: Path) -> None:
     assert (tmp_path / "1").read_bytes() == b"abcdefghij\0\0"
 
 
-def test_a_full_memory_is_an_error_of_its_own() -> None:
-    writer = SegmentWriter("/dev", "full", [memoryview(b"x")])
+def test_a_full_memory_is_an_error_of_its_own(tmp_path: Path) -> None:
+    make_segment(tmp_path, b"")
+    writer = SegmentWriter(str(tmp_path), "1", [memoryview(b"x")])
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, writer._file)
+    os.close(full)
     with pytest.raises(StorageFullError, match="memory for segments is full"):
         writer.write(1)
     writer.close()
 
 
 def test_pins_are_given_back_once_per_mapping(tmp_path: Path) -> None:
-    (tmp_path / "1").write_bytes(b"x" * 10)
+    make_segment(tmp_path, b"x" * 10)
     woken: list[int] = []
     mappings = Mappings(lambda: woken.append(1))
     first = mappings.keep(b"n", map_segment(str(tmp_path), "1", 10), 7)

@@ -99,6 +99,7 @@ class Welcome:
     session_credit: int = SESSION_CREDIT
     segment_directory: str = ""
     protocol: int = PROTOCOL_VERSION
+    challenge: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ struct Welcome {
   inlineLimit @8 :UInt32;
   sessionCredit @9 :UInt64;
   segmentDirectory @10 :Text;
+  challenge @11 :Data;
 }
 struct Refused { reasons @0 :List(Text); codes @1 :List(UInt8); }
 struct NeedHello {}
@@ -216,7 +217,7 @@ struct ObjectPart {
   error @6 :Text;
   version @7 :UInt64;
 }
-struct HostProof { token @0 :Data; lockFile @1 :Text; }
+struct HostProof { proof @0 :Data; lockFile @1 :Text; }
 struct AllocateObject { request @0 :UInt64; object @1 :Data; session @2 :UInt32; size @3 :UInt64; }
 struct ObjectAllocated { request @0 :UInt64; object @1 :Data; segment @2 :Text; error @3 :Text; }
 struct SealObject { request @0 :UInt64; object @1 :Data; segment @2 :Text; }

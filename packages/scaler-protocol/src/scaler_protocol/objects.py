@@ -5,12 +5,15 @@ from __future__ import annotations
 import secrets
 import struct
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.limits import SIZE
 from scaler_protocol.messages import MESSAGE_LIMIT
 
 OBJECT_ID_BYTES = 16
+CHALLENGE_BYTES = 16
+"""Bytes of the challenge in the Welcome of a storage server."""
 PART_BYTES = MESSAGE_LIMIT
 """Bytes of every part of an object but the last; parts begin at multiples of it."""
 SHARED_BYTES = 256 * 1024
@@ -23,6 +26,11 @@ REFERENCE_BYTES = _REFERENCE.size
 def new_object_id() -> bytes:
     """Draw 128 random bits; they must be hard to guess, because the id grants read access."""
     return secrets.token_bytes(OBJECT_ID_BYTES)
+
+
+def host_proof(token: bytes, challenge: bytes, identity: bytes) -> bytes:
+    """The answer of a peer to a server's challenge: it knows the token (at most 64 bytes), and need not tell it."""
+    return blake2b(challenge + identity, key=token, digest_size=32, person=b"scaler host").digest()
 
 
 def part_count(size: int) -> int:

@@ -85,12 +85,13 @@ class ObjectPart:
 
 @dataclass(frozen=True, slots=True)
 class HostProof:
-    """The content of the file `token` in the storage's segment directory: the sender is on its host.
+    """The sender is on the storage's host: it can read the file `token` in the segment directory.
 
-    `lock_file`, if any, is a file in `peers` there that the sender keeps locked (flock) while it lives.
+    `proof` answers the challenge of the Welcome (see `scaler_protocol.objects.host_proof`). `lock_file`, if any, is a
+    file in `peers` there that the sender keeps locked (flock) while it lives.
     """
 
-    token: bytes
+    proof: bytes
     lock_file: str = ""
 
 

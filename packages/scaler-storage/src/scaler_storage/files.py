@@ -14,12 +14,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from scaler_io.objects.file_locks import PEERS, is_unlocked
+from scaler_io.objects.segments import TOKEN_BYTES
 from scaler_protocol.errors import ObjectRefusedError, StorageFullError
-from scaler_protocol.objects import SHARED_BYTES
+from scaler_protocol.objects import CHALLENGE_BYTES, SHARED_BYTES
 from scaler_storage.engine.segments import Moved, Segment, size_class
 
 LOGGER = logging.getLogger("scaler")
-_TOKEN_BYTES = 32
 _RESERVED_BYTES = 8 * 1024 * 1024
 """How much memory is reserved at allocation; the rest is allocated as it is written, to keep `allocate` short."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
@@ -32,7 +32,8 @@ class FileSegments:
     def __init__(self, memory: Path, disk: Path | None, restore: Callable[[], bool] = lambda: False) -> None:
         """`restore` recreates the directory `memory` if it was removed, and returns whether it was."""
         self.directory = str(memory)
-        self.token = secrets.token_bytes(_TOKEN_BYTES)
+        self.token = secrets.token_bytes(TOKEN_BYTES)
+        self.challenge = secrets.token_bytes(CHALLENGE_BYTES)
         self.spills = disk is not None
         self._memory = memory
         self._disk = disk or memory

@@ -13,6 +13,7 @@ from scaler_io.links.events import PeerLost
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, ScalerError, StorageFullError, restore
 from scaler_protocol.handshake import Hello, Role, ServiceKind
 from scaler_protocol.messages import Message
+from scaler_protocol.objects import host_proof
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import (
     AllocateObject,
@@ -66,7 +67,7 @@ class SharingServer(EngineDriver):
         self.admit(Hello(Role.CLIENT, peer, 1, session=1, service=ServiceKind.STORAGE))
         if peer != FAR:
             self.lock_files[peer] = f"life{self.number()}" if self.living else ""
-            self.tell(peer, HostProof(self.segments.token, self.lock_files[peer]))
+            self.tell(peer, self.proof(peer, self.lock_files[peer]))
 
     def die(self, peer: bytes) -> None:
         """Its process ends, and its connection does not break."""
@@ -156,8 +157,9 @@ def test_parts_from_elsewhere_can_be_mapped() -> None:
 
 def test_who_has_not_proven_to_be_here_gets_no_segment() -> None:
     server = SharingServer()
-    with pytest.raises(ProtocolError, match="token of HostProof"):
-        server.core.handle(FAR, HostProof(b"guessed"), 0.0)
+    for guess in (HostProof(server.segments.token), HostProof(b""), server.proof(ALICE)):
+        with pytest.raises(ProtocolError, match=r"HostProof\.proof does not answer the challenge"):
+            server.core.handle(FAR, guess, 0.0)
     for request in (server.allocate(FAR, NAMES[0]), server.map(FAR, NAMES[0])):
         assert "came before a HostProof" in str(server.error(request))
     assert "no segment '1' allocated" in str(server.seal(FAR, NAMES[0], "1"))
@@ -218,7 +220,7 @@ def test_a_process_lives_on_without_its_connection() -> None:
     lock_file = server.lock_files[BOB]
     server.tell(BOB, PeerLost("gone"))
     server.join(BOB)
-    server.tell(BOB, HostProof(server.segments.token, lock_file))
+    server.tell(BOB, server.proof(BOB, lock_file))
     server.now += 10 * LOOK_SECONDS
     server.settle()
     server.put(NAMES[0])
@@ -228,13 +230,13 @@ def test_a_process_lives_on_without_its_connection() -> None:
 def test_a_life_is_no_path() -> None:
     with pytest.raises(ProtocolError, match="letters and digits"):
         server = SharingServer()
-        server.core.handle(ALICE, HostProof(server.segments.token, "../token"), 0.0)
+        server.core.handle(ALICE, server.proof(ALICE, "../token"), 0.0)
 
 
 def test_without_a_directory_nobody_is_here() -> None:
     core = StorageEngine(1, MemorySegments(), 1)
     with pytest.raises(ProtocolError):
-        core.handle(ALICE, HostProof(b"token"), 0.0)
+        core.handle(ALICE, HostProof(host_proof(b"token", b"challenge", ALICE)), 0.0)
 
 
 def test_small_objects_have_no_segment() -> None:

@@ -22,7 +22,6 @@ from scaler_protocol.storage import (
     DropReplicas,
     FetchReplica,
     GetObject,
-    HostProof,
     MapObject,
     ObjectMapped,
     ObjectPart,
@@ -93,7 +92,7 @@ def test_a_replica_takes_no_memory_and_is_fetched_when_a_peer_reads_it() -> None
     wanted = FetchReplica(NAMES[0], SIZE, 1, 77)
     assert server.tell(CLIENT, GetObject(NAMES[0], PART, PART)) == [(voice, wanted)]
     assert server.tell(WORKER, GetObject(NAMES[0], 0, PART)) == []
-    server.tell(WORKER, HostProof(b"token"))
+    server.tell(WORKER, server.proof(WORKER))
     assert server.tell(WORKER, MapObject(NAMES[0], SIZE)) == []
     said = server.put(voice, NAMES[0], b"abcdefg", 77)
     parts = [(peer, bytes(each.parts.frame), each.version) for peer, each in said if isinstance(each, ObjectPart)]

@@ -59,6 +59,11 @@ class Uplink:
         }
 
     @property
+    def identity(self) -> bytes:
+        """By which the service knows us."""
+        return self._hello.identity
+
+    @property
     def epoch(self) -> int:
         """The number of the current or last connection."""
         return self._epoch

@@ -32,7 +32,7 @@ from scaler_io.objects.replica_server import Outgoing, ReplicaServer
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Welcome
 from scaler_protocol.messages import Message
-from scaler_protocol.objects import PART_BYTES
+from scaler_protocol.objects import PART_BYTES, host_proof
 from scaler_protocol.storage import (
     DropReplicas,
     FetchReplica,
@@ -202,7 +202,8 @@ class Multiplexer:
             lock_file = ""
             with contextlib.suppress(OSError):  # the directory may be full, or removed with its server
                 lock_file = self._live_in(self._directory)
-            self._uplink.send(HostProof(token, lock_file))
+            proof = host_proof(token, welcome.challenge, self._uplink.identity)
+            self._uplink.send(HostProof(proof, lock_file))
         self._welcomed(welcome.incarnation)
 
     def _put_first(self, outgoing: list[Outgoing]) -> None:

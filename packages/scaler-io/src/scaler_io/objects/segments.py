@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from scaler_io.private_files import SERVER_PREFIX, is_private_directory, open_private
 from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, StorageFullError, StorageLostError
+from scaler_protocol.ranges import shown
 
-_TOKEN_LIMIT = 4096
+TOKEN_BYTES = 32
+_SEGMENT_NAME = re.compile("[0-9a-f]{1,16}")
 _MOST_BUFFERS = 512
 COPY_BYTES = 256 * 1024
 """Bytes that are copied at a time if copies are written: few enough for a CPU core's own cache."""
@@ -37,23 +41,36 @@ def copies(buffers: Sequence[memoryview], copying: Copying) -> Iterator[memoryvi
 
 
 def read_token(directory: str) -> bytes:
-    """The token that proves that we are on the host of this segment directory; empty if we are not."""
-    if not directory or sys.platform == "win32":
-        return b""
+    """The token that proves that we are on the host of this segment directory; empty if we are not.
+
+    A server names the directory. It is believed only if the directory is one that a server of this user has made.
+    """
+    path = Path(directory)
     try:
-        with open(Path(directory, "token"), "rb") as file:
-            return file.read(_TOKEN_LIMIT)
-    except OSError:
+        if not path.is_absolute() or not path.name.startswith(SERVER_PREFIX) or not is_private_directory(path):
+            return b""
+        with open(open_private(path / "token", os.O_RDONLY), "rb") as file:
+            token = file.read(TOKEN_BYTES + 1)
+    except (OSError, ValueError):  # a name with a null character
         return b""
+    return token if len(token) == TOKEN_BYTES else b""
+
+
+def _segment_path(directory: str, name: str) -> Path:
+    """Where a segment is; raises ObjectRefusedError for a name that no server gives."""
+    if _SEGMENT_NAME.fullmatch(name) is None:
+        raise ObjectRefusedError(f"its segment has the name {shown(name)}, not a hexadecimal number")
+    return Path(directory, name)
 
 
 def map_segment(directory: str, name: str, size: int) -> mmap.mmap:
     """Map the first `size` bytes of a segment, for reading.
 
-    Raises ObjectNotFoundError if it is gone, OSError if this process cannot map it.
+    Raises ObjectNotFoundError if it is gone, ObjectRefusedError for another name than segments have, OSError if this
+    process cannot map it.
     """
     try:
-        with open(Path(directory, name), "rb", buffering=0) as file:
+        with open(open_private(_segment_path(directory, name), os.O_RDONLY), "rb", buffering=0) as file:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except (FileNotFoundError, ValueError) as error:
         raise ObjectNotFoundError(f"its segment is gone: {error}") from error
@@ -74,7 +91,7 @@ class SegmentWriter:
         self._copying = copying
         self._at = 0
         try:
-            self._file = os.open(Path(directory, name), os.O_WRONLY)
+            self._file = open_private(_segment_path(directory, name), os.O_WRONLY)
         except OSError as error:
             raise _refusal(error) from error
 

@@ -19,12 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from scaler_io.private_files import parent_fault
+from scaler_io.private_files import SERVER_PREFIX, parent_fault
 
 if sys.platform != "linux":
     raise ImportError("servers of Scaler run on Linux only")
 
-_PREFIX = "scaler-objects-"
 _LOCK = "lock"
 _MAKING_SECONDS = 60.0
 """Age from which a directory without a lock is left over; a younger one may be under construction."""
@@ -39,7 +38,7 @@ class ServerDirectory:
     def __init__(self, parent: Path) -> None:
         _make_parent(parent)
         _remove_dead(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self.path = Path(tempfile.mkdtemp(prefix=SERVER_PREFIX, dir=parent))
         self._lock = self._make_lock()
 
     def _make_lock(self) -> int:
@@ -80,7 +79,7 @@ class HostDirectory:
 
     def __init__(self, parent: Path) -> None:
         _make_parent(parent)
-        name = f"{_PREFIX}host-{os.getuid()}-{_BOOT.read_text('utf-8').split('-')[0]}"
+        name = f"{SERVER_PREFIX}host-{os.getuid()}-{_BOOT.read_text('utf-8').split('-')[0]}"
         self.path, self._lock = _joined(parent / name)
         _remove_dead(parent)
 
@@ -139,13 +138,13 @@ def _is_lock_of(lock: int, path: Path) -> bool:
 
 def _remove(path: Path) -> None:
     """Remove a directory that the caller has locked exclusively; its name is free at once."""
-    going = path.with_name(f"{_PREFIX}{secrets.token_hex(8)}")
+    going = path.with_name(f"{SERVER_PREFIX}{secrets.token_hex(8)}")
     path.rename(going)
     shutil.rmtree(going, ignore_errors=True)
 
 
 def _remove_dead(parent: Path) -> None:
-    for path in parent.glob(f"{_PREFIX}*"):
+    for path in parent.glob(f"{SERVER_PREFIX}*"):
         # Another starting program may be removing it, or it belongs to another user.
         with contextlib.suppress(OSError), _dead(path) as dead:
             if dead:

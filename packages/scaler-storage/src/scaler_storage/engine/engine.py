@@ -44,7 +44,7 @@ from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol.errors import ProtocolError, StorageFullError
 from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
-from scaler_protocol.objects import part_count
+from scaler_protocol.objects import host_proof, part_count
 from scaler_protocol.plurals import counted
 from scaler_protocol.storage import (
     AllocateObject,
@@ -158,6 +158,7 @@ class StorageEngine:
             heartbeat_seconds=HEARTBEAT_SECONDS,
             timeout_seconds=self._client_timeout,
             segment_directory=self._segments.directory,
+            challenge=self._segments.challenge if self._segments.directory else b"",
         )
         return admit(hello, welcome, service=ServiceKind.STORAGE, roles=_ROLES, refusals=refusals)
 
@@ -336,8 +337,9 @@ class StorageEngine:
         self._remote.leave(peer, record)
 
     def _prove(self, peer: bytes, event: HostProof) -> None:
-        if not self._segments.directory or not hmac.compare_digest(event.token, self._segments.token):
-            raise ProtocolError("the token of HostProof does not match")
+        expected = host_proof(self._segments.token, self._segments.challenge, peer)
+        if not self._segments.directory or not hmac.compare_digest(event.proof, expected):
+            raise ProtocolError("HostProof.proof does not answer the challenge of this server")
         if event.lock_file and not event.lock_file.isalnum():
             raise ProtocolError(f"HostProof.lock_file is {event.lock_file!r}, not letters and digits")
         self._state.peers[peer].local = True

@@ -47,6 +47,8 @@ class Segments(Protocol):
     """The directory of the segment files; empty if there are no files."""
     token: bytes
     """A secret that only processes with access to `directory` can read."""
+    challenge: bytes
+    """Random bytes that peers answer with the token."""
     spills: bool
     """Whether there is a disk to spill to."""
 
@@ -109,6 +111,7 @@ class MemorySegments:
 
     def __init__(self, *, shared_bytes: int = SHARED_BYTES, directory: str = "", spills: bool = False) -> None:
         self.directory, self.token, self.spills = directory, b"token", spills
+        self.challenge = b"challenge"
         self.room: int | None = None
         """Bytes that can still be allocated; None: no limit."""
         self.disk: dict[int, bytes] = {}
