@@ -34,6 +34,7 @@ from scaler_protocol.messages import (
     ShutdownAnswer,
     Status,
     Submit,
+    TaskCredit,
 )
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.profiles import PROFILE
@@ -78,6 +79,7 @@ class FakeCluster:
         self.stays_silent = False
         self.workers = 0
         self.credit = 32 * 1024 * 1024
+        self.task_credit = 0
         self.most_waiting = 0
         self._incarnation = 1
         self._service = FakeService(ANY_PORT, self._admit)
@@ -99,7 +101,11 @@ class FakeCluster:
         self._service.start(self._incarnation)
 
     def _admit(self, hello: Hello) -> Welcome | Refused:
-        return Refused(self.refusals) if self.refusals else Welcome(1, session_credit=self.credit)
+        return (
+            Refused(self.refusals)
+            if self.refusals
+            else Welcome(1, session_credit=self.credit, task_credit=self.task_credit)
+        )
 
     # --- for tests --------------------------------------------------------------------------------------------------
 
@@ -137,6 +143,13 @@ class FakeCluster:
         with self._lock:
             wanted = self._service.hub.received["Heartbeat"] + count
             assert self._lock.wait_for(lambda: self._service.hub.received["Heartbeat"] >= wanted, 10)
+
+    def grant(self, tasks: int) -> None:
+        """Change the credit of the clients that have tasks here."""
+        with self._lock:
+            for peer in {peer for peer, *_ in self._tasks.values()}:
+                self._service.hub.send(peer, TaskCredit(tasks))
+        self.wake()
 
     def print_for_client(self, task: int, stream: int, text: str) -> None:
         with self._lock:

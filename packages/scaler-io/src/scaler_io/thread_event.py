@@ -17,6 +17,11 @@ def never_wait_here() -> None:
     _this_thread.serves = True
 
 
+def may_wait() -> bool:
+    """Whether this thread may wait for others: not if `never_wait_here` was called in it."""
+    return not _this_thread.serves
+
+
 def check_may_wait() -> None:
     """Raise RuntimeError in a thread that must not wait. Call it before every wait for the work of such a thread.
 

@@ -12,6 +12,7 @@ ScalerError
 ├── ClientQuitError (RuntimeError)
 ├── ClientForkedError (RuntimeError)
 ├── SessionExhaustedError (OverflowError)
+├── SubmitLimitError
 ├── TaskTimeoutError (TimeoutError)
 ├── WorkerDiedError
 ├── MemoryLimitError (MemoryError)
@@ -89,6 +90,10 @@ class ClientForkedError(ScalerError, RuntimeError):
 
 class SessionExhaustedError(ScalerError, OverflowError):
     """The client has numbered as many tasks as one session can; make another one."""
+
+
+class SubmitLimitError(ScalerError):
+    """The client has as many unfinished tasks as the scheduler allows."""
 
 
 class TaskTimeoutError(ScalerError, TimeoutError):

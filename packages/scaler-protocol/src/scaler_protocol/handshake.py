@@ -98,6 +98,7 @@ class Welcome:
     inline_limit: int = INLINE_LIMIT
     session_credit: int = SESSION_CREDIT
     segment_directory: str = ""
+    task_credit: int = 0
     protocol: int = PROTOCOL_VERSION
     challenge: bytes = b""
 

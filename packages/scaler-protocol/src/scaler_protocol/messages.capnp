@@ -53,6 +53,7 @@ struct Welcome {
   sessionCredit @9 :UInt64;
   segmentDirectory @10 :Text;
   challenge @11 :Data;
+  taskCredit @12 :UInt64;
 }
 struct Refused { reasons @0 :List(Text); codes @1 :List(UInt8); }
 struct NeedHello {}
@@ -190,6 +191,7 @@ struct WorkerList {
   managers @4 :List(Text);
 }
 struct Ended { tasks @0 :List(UInt64); }
+struct TaskCredit { tasks @0 :UInt64; }
 struct Shutdown {}
 struct ShutdownAnswer { accepted @0 :Bool; reason @1 :Text; }
 
@@ -435,5 +437,6 @@ struct Message {
     workerList @55 :WorkerList;
     dump @56 :Dump;
     dumpPart @57 :DumpPart;
+    taskCredit @58 :TaskCredit;
   }
 }

@@ -331,6 +331,13 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskCredit:
+    """How many tasks a client may have unfinished from now on; replaces the number in Welcome."""
+
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Asks the scheduler to end, with all agents."""
 
@@ -347,6 +354,6 @@ Message = (
     LinkMessage
     | Submit | Run | Done | Cancel | Release | Withdraw | Recall | Returned | Blocked
     | NeedFunctions | Functions | NeedInputs | Inputs | Reconcile | NeedTasks | Resend | Output | AgentStatus
-    | Ended | Shutdown | ShutdownAnswer
+    | Ended | TaskCredit | Shutdown | ShutdownAnswer
     | OperatorMessage | CapacityMessage | StorageMessage | NeedStorageStatus | MonitorMessage
 )  # fmt: skip

@@ -455,16 +455,6 @@ def test_a_client_that_leaves_takes_its_work_along(driver: SchedulerDriver) -> N
     assert not driver.core.state.agents[agent].runs
 
 
-def test_the_waiting_limit_fails_what_is_too_much(driver: SchedulerDriver) -> None:
-    driver.config = SchedulerConfig(max_number_of_tasks_waiting=5)
-    driver.__post_init__()
-    client = driver.client()
-    driver.submit(client, 5)
-    (extra,) = driver.submit(client)
-    status, payload = driver.outcomes(client)[extra]
-    assert status == Status.FAILED and "limit is 5" in str(restore(payload))
-
-
 def test_a_protected_scheduler_is_not_shut_down(driver: SchedulerDriver) -> None:
     client = driver.client()
     driver.feed(client, messages.Shutdown())

@@ -65,6 +65,8 @@ class Client:
         keys: the directory of the cluster's keys, if its services demand them; `SCALER_KEYS` by default. The connection
             is then encrypted, and both sides prove a key. Inside tasks the workers' keys are taken.
         insecure: use no keys, although `SCALER_KEYS` is set.
+        block: whether `submit`, `map`, `get` and their like wait while this client has as many unfinished tasks as the
+            scheduler allows (`--max-number-of-tasks-waiting`); otherwise they raise SubmitLimitError then.
 
     Raises:
         AddressError, ValueError, TypeError: a parameter is invalid; the message names it.
@@ -89,6 +91,7 @@ class Client:
         security_config: None = None,
         keys: str | os.PathLike[str] | None = None,
         insecure: bool = False,
+        block: bool = True,
     ) -> None:
         if security_config is not None:
             raise ValueError("security_config is no longer taken: name the directory of the cluster's keys with keys=")
@@ -106,7 +109,9 @@ class Client:
             "stream_output": stream_output,
             "object_storage_address": object_storage_address,
             "insecure": insecure,
+            "block": block,
         }
+        self._block = flag("block", block)
         self._timeout_seconds = timeout_seconds
         self._identity = new_identity()
         self._closed = False
@@ -141,7 +146,7 @@ class Client:
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ScalerFuture[T]: ...
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture[Any]:
-        """Submit one call; does not wait for it.
+        """Submit one call; does not wait for it, only for room, see `block` of Client.
 
         Args:
             fn: any callable. If it returns a coroutine, the worker awaits it.
@@ -150,6 +155,7 @@ class Client:
 
         Raises:
             TypeError: the function does not accept these arguments, or something cannot be serialized.
+            SubmitLimitError: there is no room, and this is a client with `block=False`.
             ClientQuitError: the client is disconnected.
 
         >>> client.submit(max, [3, 1, 2], default=0).result()
@@ -187,7 +193,7 @@ class Client:
 
         Raises:
             CapabilityError, ValueError, TypeError: an option is invalid, or the call, as in `submit`.
-            ClientQuitError: the client is disconnected.
+            SubmitLimitError, ClientQuitError: as in `submit`.
 
         >>> client.submit_verbose(round, (3.14159, 2), {}, retries=1, task_timeout_seconds=30).result()
         3.14
@@ -227,7 +233,7 @@ class Client:
         Raises:
             CapabilityError, ValueError, TypeError: an option or a call is invalid.
             ImportError: `progress` without tqdm.
-            ClientQuitError: the client is disconnected.
+            SubmitLimitError, ClientQuitError: as in `submit`.
 
         >>> client.map(pow, [2, 3], [3, 2])
         [8, 9]
@@ -271,7 +277,7 @@ class Client:
 
         Raises:
             CapabilityError, ValueError, TypeError: an option or a call is invalid.
-            ClientQuitError: the client is disconnected.
+            SubmitLimitError, ClientQuitError: as in `submit`.
 
         >>> client.starmap(pow, [(2, 3), (3, 2)])
         [8, 9]
@@ -310,6 +316,7 @@ class Client:
             graphlib.CycleError: the needed nodes have a cycle.
             CapabilityError, ValueError, TypeError: an option or a call is invalid.
             ImportError: `progress` without tqdm.
+            SubmitLimitError: the graph has more nodes than this client may have unfinished tasks; or as in `submit`.
             ClientQuitError: the client is disconnected.
             With `block` also the first exception of a requested node, with a note of the path to the node that failed;
             the remaining nodes are cancelled then.
@@ -533,7 +540,10 @@ class Client:
             future._settle(Status.FAILED, describe(error))
             return future
         future = ScalerFuture(self._owner, io.next_task(), group, placed, needs)
-        io.mailbox.put(future)
+        if io.gate.limit:
+            io.gate.put(future, 1, block=self._block)
+        else:
+            io.mailbox.put(future)
         if needs or type(placed) is StoredPayload:
             for kept in pending_puts(needs, placed):
                 kept.add_put_callback(partial(_follow_put, io, future))
@@ -553,7 +563,7 @@ class Client:
         self._io.mailbox.check()
         reserialized: set[int] | None = set() if options.reserialize else None
         group, patience = self._group(callee, options), float(self._timeout_seconds)
-        submission = MapSubmission(self._io, self._writer, group, callee.check, patience)
+        submission = MapSubmission(self._io, self._writer, group, callee.check, patience, waits=self._block)
         with _bar(submission.progress) if progress else nullcontext():
             return submission.run(rows, reserialized, prefetchable=prefetchable)
 
@@ -570,7 +580,15 @@ class Client:
 
         reserialized: set[int] | None = set() if options.reserialize else None
         planned = plan(graph, keys)
-        return GraphSubmission(self._io, self._writer, find_group, planned, watched=watched, reserialized=reserialized)
+        return GraphSubmission(
+            self._io,
+            self._writer,
+            find_group,
+            planned,
+            watched=watched,
+            waits=self._block,
+            reserialized=reserialized,
+        )
 
     def _value(self, node: Any) -> Any:
         if isinstance(node, ScalerFuture):
@@ -608,6 +626,7 @@ def _nested(settings: dict[str, Any], parent: int) -> Client:
     """Unpickle a forwarded client: its tasks are nested in this run."""
     client = Client(**settings)
     client._callees.parent = parent
+    client._io.gate.exempt = True
     return client
 
 

@@ -48,7 +48,8 @@ class SchedulerClusterCombo:
         n_workers: number of worker processes, 0 to 4,096.
         address, object_storage_address, monitor_address: where the services listen; free ports on loopback by default.
         per_worker_capabilities: what each worker offers, by name; -1 for presence, otherwise a quantity.
-        max_number_of_tasks_waiting: further tasks fail with NoWorkerError; -1 for no limit.
+        max_number_of_tasks_waiting: clients wait before they submit more than this and one task for each worker; -1 for
+            no limit.
         heartbeat_interval_seconds: interval at which the workers' host reports to the scheduler.
         client_timeout_seconds, worker_timeout_seconds: how long a client or host may be unreachable before it is lost.
         object_retention_seconds: how long results are kept for a client that is unreachable.

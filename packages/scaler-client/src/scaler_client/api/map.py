@@ -30,6 +30,8 @@ BLOCK_BYTES = 16 * 1024 * 1024
 """Calls and bytes of a block at most; the first block has FIRST_TASKS calls, which give an estimate of their size."""
 BLOCK_SECONDS = 0.1
 """How long the rows of a block are drawn one by one at most, so that a slow iterable delays no call."""
+LIMIT_BLOCKS = 4
+"""Blocks in flight at least, where the number of unfinished tasks is limited."""
 INFLIGHT_LIMIT_BYTES = 128 * 1024 * 1024
 """Bytes of calls in flight above which submission waits."""
 RETRY_SECONDS = 0.1
@@ -49,10 +51,19 @@ class MapSubmission:
     """The calls of one `map` or `starmap`."""
 
     def __init__(
-        self, io: IoThread, writer: CallWriter, group: CallGroup, check: CallCheck, timeout_seconds: float
+        self,
+        io: IoThread,
+        writer: CallWriter,
+        group: CallGroup,
+        check: CallCheck,
+        timeout_seconds: float,
+        *,
+        waits: bool = True,
     ) -> None:
         self._io, self._writer, self._group, self._check = io, writer, group, check
         self._timeout_seconds = timeout_seconds
+        self._waits = waits
+        """Whether to wait for room for more tasks; otherwise SubmitLimitError is raised."""
         self._blocks: list[CallBlock] = []
         self._changed = ThreadEvent()
 
@@ -73,7 +84,7 @@ class MapSubmission:
         rows, count = iter(rows), FIRST_TASKS
         write = self._write_together if prefetchable else self._write_one_by_one
         try:
-            while written := write(islice(rows, count), reserialized):
+            while written := write(islice(rows, self._at_most(count)), reserialized):
                 count = max(1, min(BLOCK_TASKS, BLOCK_BYTES * len(written.calls) // (written.size or 1)))
                 self._submit(written.calls, written.needs)
                 if self._changed.is_set():
@@ -135,7 +146,16 @@ class MapSubmission:
             needed = {position - at: found for position, found in needs.items() if at <= position < end}
             block = CallBlock(first, self._group, calls[at:end], self._changed.set, needed)
             self._blocks.append(block)
-            self._io.mailbox.put(block)
+            if self._io.gate.limit:
+                size, woken, look = end - at, self._changed, self._raise_failure
+                self._io.gate.put(block, size, block=self._waits, woken=woken, look=look)
+            else:
+                self._io.mailbox.put(block)
+
+    def _at_most(self, count: int) -> int:
+        """The calls of a block: so many, but less than the limit of tasks, so that some run while others wait."""
+        limit = self._io.gate.limit
+        return min(count, max(1, limit // LIMIT_BLOCKS)) if limit else count
 
     def _limit_inflight(self) -> None:
         """Back-pressure: wait while more than INFLIGHT_LIMIT_BYTES are in flight."""

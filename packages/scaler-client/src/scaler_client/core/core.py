@@ -86,6 +86,7 @@ from scaler_protocol.messages import (
     Shutdown,
     ShutdownAnswer,
     Status,
+    TaskCredit,
 )
 from scaler_protocol.storage import DeleteObjects
 
@@ -105,6 +106,8 @@ class ClientCore:
         self._releases = Releases()
         self._blocked_runs = BlockedRuns()
         self._pending_inputs = PendingInputs()
+        self.task_credit = 0
+        """Tasks that may be unfinished; 0 for any number."""
         self._worker_requests = WorkerRequests()
         self._replies: list[Message] = []
         self._out: list[ClientEffect] = []
@@ -138,6 +141,7 @@ class ClientCore:
             WorkerList: self._workers_listed,
             DeleteObjects: self._delete_objects,
             Ended: self._ended,
+            TaskCredit: self._credited,
         }
 
     def handle(self, event: ClientEvent, now: float) -> None:
@@ -174,6 +178,11 @@ class ClientCore:
         """The time (time.monotonic) at which `settle` must be called even if no event arrives; None if never."""
         times = (self._releases.due, self._pending_inputs.due) if self._link.up else ()
         return min([time for time in times if time is not None], default=None)
+
+    @property
+    def unfinished(self) -> int:
+        """How many tasks have no outcome yet; nodes of graphs are among them until the requested ones have ended."""
+        return len(self._outstanding)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -310,7 +319,7 @@ class ClientCore:
 
     def _link_up(self, event: LinkUp, now: float) -> None:
         forgotten = self._link.opened(event)
-        self._queue.credit = event.welcome.session_credit
+        self._queue.credit, self.task_credit = event.welcome.session_credit, event.welcome.task_credit
         self._out.append(Connected(None, event.welcome.storage_address, event.welcome.incarnation))
         if forgotten:
             self._functions.clear()
@@ -369,6 +378,9 @@ class ClientCore:
 
     def _ended(self, message: Ended, now: float) -> None:
         self._graphs.count(map(self._outstanding.get, message.tasks))
+
+    def _credited(self, message: TaskCredit, now: float) -> None:
+        self.task_credit = message.tasks
 
     def _need_tasks(self, message: NeedTasks, now: float) -> None:
         self._resend(self._graphs.resend(message.tasks, self._outstanding))

@@ -64,6 +64,7 @@ class GraphSubmission:
         plan: GraphPlan,
         *,
         watched: bool = False,
+        waits: bool = True,
         reserialized: set[int] | None = None,
     ) -> None:
         self._io, self._writer, self._find_group, self._plan = io, writer, find_group, plan
@@ -71,6 +72,7 @@ class GraphSubmission:
         self._first = io.next_tasks(size) if size else 0
         self._graph = GraphTasks(range(self._first, self._first + size), self._describe, watched=watched)
         self._reserialized = reserialized
+        self._waits = waits
         self._data: dict[DataNode, Any] = {}
         self._shapes: dict[int, bytes] = {}
         self._causes: tuple[int, dict[int, int]] = 0, {}
@@ -79,7 +81,7 @@ class GraphSubmission:
         """The futures of the requested calls."""
 
     def submit(self) -> None:
-        """Serialize and hand over all calls; if that raises, the graph is cancelled."""
+        """Serialize and hand over all calls once there is room for them; if that raises, the graph is cancelled."""
         plan, owner = self._plan, self._writer.owner
         kinds = list(zip(map(id, plan.functions), map(len, plan.arguments), strict=True))
         # Refuse wrong numbers of arguments before anything is sent.
@@ -94,9 +96,11 @@ class GraphSubmission:
                 if plan.consumers[position]:
                     self._graph.leases[future.task_id] = future._lease()
             position = 0
-            with gc_paused():
+            with self._io.gate.reserved(len(kinds), block=self._waits) as put, gc_paused():
                 while position < len(kinds):
-                    position = self._hand_over(position, written, asked)
+                    piece = self._piece(position, written, asked)
+                    put(piece)
+                    position += len(piece.calls)
         except BaseException:
             self.cancel()
             raise
@@ -105,8 +109,8 @@ class GraphSubmission:
         """Cancel all calls."""
         self._io.cancel(self._graph.tasks)
 
-    def _hand_over(self, start: int, groups: list[CallGroup], asked: Mapping[int, Hashable]) -> int:
-        """Serialize and hand over one piece from a position on; returns the position after it."""
+    def _piece(self, start: int, groups: list[CallGroup], asked: Mapping[int, Hashable]) -> GraphPiece:
+        """Serialize one piece from a position on."""
         first, plan = self._first, self._plan
         calls, others = self._write_some(start)
         end = start + len(calls)
@@ -120,7 +124,7 @@ class GraphSubmission:
         for at, found in others.items():
             rows[at] += tuple([need.task_id - first for need in found if need.task_id])
         numbers: dict[CallGroup, int] = {}
-        piece = GraphPiece(
+        return GraphPiece(
             self._graph,
             first + start,
             groups=numbers,
@@ -133,8 +137,6 @@ class GraphSubmission:
             others=others,
             requested=futures,
         )
-        self._io.mailbox.put(piece)
-        return end
 
     # --- arguments --------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ from scaler_client.objects.store import ClientStorage
 from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
 from scaler_client.runtime.callbacks import Callbacks
 from scaler_client.runtime.mailbox import Mailbox
+from scaler_client.runtime.task_gate import TaskGate
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.runtime.worker_lists import WorkerLists
 from scaler_client.task_context import TaskRuntime, Transport
@@ -87,6 +88,7 @@ class IoThread:
         self._inside = runtime is not None
         self.mailbox: Mailbox[MailboxEntry] = Mailbox()
         self.waiting = BlockingSection(self.mailbox, runtime)
+        self.gate = TaskGate(self.mailbox, self.waiting)
         self.worker_lists = WorkerLists(self.mailbox, self.waiting)
         self.ids = ids
         self.next_task, self.next_tasks = ids.next_task, ids.next_tasks
@@ -178,6 +180,7 @@ class IoThread:
     def poison(self) -> None:
         """Refuse all use in a forked process, whose threads and sockets belong to the parent."""
         self.mailbox.close(ClientForkedError())
+        self.gate.limit = 0  # its lock may be held by a thread of the parent
         self.storage.refuse(ClientForkedError())
         self.waiting.forked = True
 
@@ -266,10 +269,12 @@ class IoThread:
         core, now = self._core, time.monotonic()
         for event in transport.turn(now):
             core.handle(event, now)
-        entries = self.mailbox.take()
+        entries = self.gate.take()
         if entries:
             self._accept(entries, now)
         effects = core.settle(now)
+        if core.task_credit or self.gate.limit:
+            self.gate.update(core.task_credit, core.unfinished)
         try:
             for effect in effects:  # grows when a message is rejected
                 if type(effect) is Transmit:
@@ -358,6 +363,7 @@ class IoThread:
         steps: Sequence[Callable[[], object]] = (
             lambda: self._end_all(failure),
             lambda: self._end_waiting(failure),
+            self.gate.wake,
             lambda: self.worker_lists.end(failure),
             lambda: _say_goodbye(transport),
             lambda: self._close_storage(failure or ClientQuitError()),

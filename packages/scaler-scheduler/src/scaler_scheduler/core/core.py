@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from scaler_io.links.admission import Permissions, admit
@@ -50,6 +51,7 @@ from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, WAITING, AgentRe
 from scaler_scheduler.core.recovery import Recovery
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.core.task_credits import TaskCredits
 from scaler_scheduler.core.worker_queries import WorkerQueries
 from scaler_scheduler.requirements import WorkerClass, runtime_of
 
@@ -106,6 +108,7 @@ class SchedulerCore:
         self._operators = Operators(self.state, self._completion)
         self._managers = Managers(self.state, config.scaling)
         self._worker_queries = WorkerQueries(self.state)
+        self._task_credits = TaskCredits(self.state)
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
             PeerJoined: self._joined,
@@ -151,6 +154,8 @@ class SchedulerCore:
             storage_address=self._config.storage_address,
             monitor_address=self._config.monitor_address,
         )
+        if hello.role == Role.CLIENT:
+            welcome = replace(welcome, task_credit=self._task_credits.credit(len({*self._clients, hello.identity})))
         return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals)
 
     def _changed(self, hello: Hello) -> str:
@@ -265,6 +270,7 @@ class SchedulerCore:
             self._managers.agent_changed(agent, UnitState.JOINED)
             self._worker_queries.answer()
             self.state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
+        self._task_credits.announce(self._clients)
         if hello.peer_incarnation not in (0, self.state.incarnation):
             self._managers.hold(now)
             if hello.role in (Role.CLIENT, Role.AGENT):
@@ -281,6 +287,7 @@ class SchedulerCore:
             self._managers.left(peer, event)
         elif peer in self._operators:
             self._operators.left(peer)
+        self._task_credits.announce(self._clients)
 
     def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True) -> None:
         agent = self.state.agents.pop(peer)
@@ -327,6 +334,7 @@ class SchedulerCore:
         agent.workers = event.workers
         self.state.with_room[agent] = None
         self._worker_queries.answer()
+        self._task_credits.announce(self._clients)
 
     def _list_workers(self, peer: bytes, event: ListWorkers, now: float) -> None:
         if peer not in self._clients:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from scaler_protocol.errors import NoWorkerError, ProtocolError, ScalerError, describe
+from scaler_protocol.errors import ProtocolError, ScalerError, describe
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Done, Encoding, Group, Status, Submit
 from scaler_protocol.payloads import Payloads
@@ -141,13 +141,6 @@ class Intake:
         return graph
 
     def _enter(self, records: list[TaskRecord], now: float) -> None:
-        limit = self._state.config.max_number_of_tasks_waiting
-        if limit >= 0 and self._state.waiting.count + len(records) > limit:
-            error = NoWorkerError(f"{self._state.waiting.count:,} tasks wait already, the limit is {limit:,}")
-            for record in records:
-                record.state = HELD
-                self._completion.fail(record, error, now)
-            return
         self._state.queue(records, now)
         for lane in {record.group.lane for record in records}:
             self._dispatch.check_eligible(lane, now)

@@ -200,7 +200,7 @@ COMMAND = Command(
         Option(("--protected", "-p"), "refuse to be shut down by clients", default=True, flag=True),
         Option(
             ("--max-number-of-tasks-waiting", "-mt"),
-            "fail what is submitted beyond this; -1 for no limit",
+            "clients wait before they submit more than this and one task for each worker; -1 for no limit",
             whole_number(-1),
             default=-1,
         ),
