@@ -77,18 +77,19 @@ def test_the_commands_of_the_documents(tmp_path: Path) -> None:
 
 def test_groups_of_a_killed_scheduler_are_the_next_one_s(tmp_path: Path) -> None:
     web = free_ports(1)
-    with Services(tmp_path, "--adapter-webhook-url", f"http://127.0.0.1:{web}", *COOLDOWN) as services:
+    # On a busy host the client may take longer to connect again than the scheduler waits before it decides.
+    words = ["--adapter-webhook-url", f"http://127.0.0.1:{web}", COOLDOWN[0], "6"]
+    with Services(tmp_path, *words) as services:
         log = tmp_path / "adapter.log"
         adapter = Service(log, "scaler_worker.managers.adapter_server", services.address, "-p", str(web), "-mw", "2")
         services.started.append(adapter)
         with Client(services.address, timeout_seconds=SECONDS) as client:
             futures = submitted(client, tmp_path, 30)
             wait_until(lambda: len(agents_of(adapter.pid)) == 2, "two groups")
-            first = agents_of(adapter.pid)
             services.scheduler.kill()
             services.start_scheduler()
             assert sorted(future.result(SECONDS)[0] for future in futures) == list(range(30))
-            assert set(agents_of(adapter.pid)) <= set(first), "no group was started again"
+            assert services.scheduler.said().count("(1 worker) connected") == 2, "no group was started again"
             wait_until(lambda: not agents_of(adapter.pid), "the groups are drained when there is no load")
 
 
