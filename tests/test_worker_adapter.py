@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,23 @@ def test_the_commands_of_the_documents(tmp_path: Path) -> None:
             assert watched.wait_gone(SECONDS) == [], "the scheduler has its groups shut down"
         assert adapter.end() == 0
     assert taken_port(range(port, port + 4)) is None
+
+
+def test_a_silent_adapter_does_not_keep_the_scheduler_from_ending() -> None:
+    port = free_ports(3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        words: list[str | Path] = [
+            PROGRAMS / "scaler_scheduler",
+            f"tcp://127.0.0.1:{port}",
+            "--adapter-webhook-url",
+            url,
+        ]
+        with Terminal(*words) as scheduler:
+            connected, _ = silent.accept()
+            scheduler.read_until("listen to scheduler monitor")
+            assert scheduler.end() == 0
+            connected.close()
 
 
 def test_groups_of_a_killed_scheduler_are_the_next_one_s(tmp_path: Path) -> None:

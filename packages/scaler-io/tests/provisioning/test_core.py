@@ -27,6 +27,7 @@ from scaler_io.provisioning.events import (
 )
 from scaler_io.provisioning.provisioner import OfferSpec, UnitPhase, UnitReport
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.codec import encode
 from scaler_protocol.handshake import Welcome
 
 OFFERS = (OfferSpec("", "3.11.7", "3.1.2", 2),)
@@ -243,6 +244,15 @@ def test_a_unit_whose_agent_has_left_and_that_stays_is_stopped(provider: Provide
     provider.want(2, **{"grid-a-1": UnitState.GONE})
     provider.later(32.0)
     assert ("grid-a-1", False) in provider.stopped
+
+
+@pytest.mark.parametrize("reason", ["x" * 100_000, "no \udce9 text"])
+def test_whatever_a_provider_says_can_be_reported(provider: Provider, reason: str) -> None:
+    provider.refusal = reason
+    provider.want(4)
+    assert provider.status is not None and "could not be started" in provider.status.failure
+    encode(provider.status)
+    assert all(len(text.encode()) < 10_000 for text in provider.logs)
 
 
 def test_refused_starts_back_off_and_are_reported(provider: Provider) -> None:

@@ -66,6 +66,8 @@ KEPT_FUNCTIONS: Final = 4096
 """The scheduler assumes that an agent has the last 4,096 functions that it was sent; the agent requests others."""
 WORKERS: Final = Whole(0, 2**16 - 1)
 """Workers of one agent."""
+MANAGED: Final = Whole(-1, 2**31 - 1)
+"""The most workers of one manager; -1: no limit."""
 OFFERS: Final = 256
 """Worker classes that one manager can start."""
 UNITS: Final = 2**20
@@ -157,7 +159,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
     "DumpPart": {"data": Bytes(0, 2**20)},
     "ManagerStatus": {
         "kind": UNIT,
-        "maximum": Whole(-1, 2**31 - 1),
+        "maximum": MANAGED,
         "offer_capabilities": Column(_FIGURES, OFFERS),
         "offer_pythons": Column(Text(64), OFFERS),
         "offer_cloudpickles": Column(Text(64), OFFERS),
@@ -210,7 +212,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "managers": Column(UNIT, ENTRIES),
         "manager_kinds": Column(UNIT, ENTRIES),
         "manager_hosts": _NAMES,
-        "manager_maximums": Column(Whole(-1, 2**31 - 1), ENTRIES),
+        "manager_maximums": Column(MANAGED, ENTRIES),
         "manager_pauses": Column(SECONDS, ENTRIES),
         "offer_managers": Column(UNIT, ENTRIES),
         "offer_capabilities": Column(_FIGURES, ENTRIES),

@@ -219,6 +219,25 @@ def test_a_listing_that_fails_is_no_empty_one(adapter: ScriptedAdapter) -> None:
     assert provisioner.list_units().keys() == {"web-1"}
 
 
+@pytest.mark.parametrize("odd", ["x" * 257, "\ud800", "", None, ["web-7"]])
+def test_an_id_that_can_name_no_unit_is_none(adapter: ScriptedAdapter, odd: object) -> None:
+    provisioner = units(adapter)
+    adapter.script = [(200, {"worker_group_id": odd})]
+    provisioner.start(("web-1",), 0)
+    ours = {"worker_manager_id": "web"}
+    listed = [{"worker_group_id": odd, **ours}, {"worker_group_id": "web-1", **ours}, {"worker_group_id": 7, **ours}]
+    adapter.script = [(200, {"worker_groups": listed})]
+    assert provisioner.list_units().keys() == {"web-1", "7"}
+
+
+@pytest.mark.parametrize("error", ["e" * 100_000, "\ud800"])
+def test_an_error_that_cannot_be_told_as_it_is_is_shortened(adapter: ScriptedAdapter, error: str) -> None:
+    adapter.script = [(400, {"error": error})]
+    with pytest.raises(ProvisionerError, match="answers 400: ") as refused:
+        units(adapter).start(("web-1",), 0)
+    assert len(str(refused.value).encode()) < 1200
+
+
 def test_at_the_end_all_groups_are_asked_once(adapter: ScriptedAdapter) -> None:
     provisioner = units(adapter)
     provisioner.start(("web-1", "web-2"), 0)

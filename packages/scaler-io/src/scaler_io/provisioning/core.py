@@ -49,7 +49,9 @@ from scaler_io.provisioning.events import (
 )
 from scaler_io.provisioning.provisioner import OfferSpec, UnitPhase, UnitReport
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.limits import shortened
 from scaler_protocol.plurals import counted
+from scaler_protocol.ranges import Text
 
 START_BATCH: Final = 100
 """Most units of one start."""
@@ -63,6 +65,8 @@ EARLY_SECONDS: Final = 30.0
 """A unit that ends on its own within this time after it has joined has failed, as one that never joined."""
 RECONNECT_SECONDS: Final = 30.0
 """How long units that were found may take to connect before they are cancelled."""
+FAILURE: Final = Text(4096)
+"""The limit of what is said of a provider's error: it may hold a whole page, or bytes that are no text."""
 STARTUPS: Final = 20
 """Start-up times that the median is taken from."""
 
@@ -514,7 +518,7 @@ class ManagerCore:
             tuple(starting),
             tuple(unit.name for unit in pending),
             tuple(unit.offer for unit in pending),
-            self._listing_failure or self._failure or self._hindrance(),
+            shortened(self._listing_failure or self._failure or self._hindrance(), FAILURE),
             self._pause(now),
             median(self._startups) if self._startups else 0.0,
         )
@@ -531,7 +535,7 @@ class ManagerCore:
             unit.state, unit.since = state, now
 
     def _log(self, text: str, level: int = logging.INFO) -> None:
-        self._out.append(Log(level, f"worker manager {self._config.id}: {text}"))
+        self._out.append(Log(level, f"worker manager {self._config.id}: {shortened(text, FAILURE)}"))
 
     def check(self) -> None:
         """Assert the invariants; for tests."""

@@ -32,8 +32,10 @@ from scaler_protocol.capacity import WEBHOOK_KIND
 from scaler_protocol.errors import CapabilityError
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.ids import new_incarnation
-from scaler_protocol.limits import WORKERS
-from scaler_protocol.ranges import Whole
+from scaler_protocol.limits import UNIT, WORKERS, shortened
+from scaler_protocol.plurals import counted
+from scaler_protocol.ranges import Text, Whole
+from scaler_scheduler.service.timed_http import open_within
 
 LOGGER: Final = logging.getLogger("scaler")
 TIMEOUT_SECONDS: Final = 30.0
@@ -43,8 +45,10 @@ RETRY_SECONDS: Final = (0.5, 2.0)
 FIRST_RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 30.0
 """Pauses between attempts to reach an adapter for the first time grow from the one to the other."""
-END_SECONDS: Final = 3.0
-"""How long adapters may take for their answers when the scheduler ends."""
+END_SECONDS: Final = 5.0
+"""How long an adapter may take for all of its answers when the scheduler ends."""
+REASON: Final = Text(1000)
+"""The limit of what is repeated of an adapter's error."""
 ANSWER_LIMIT: Final = 1024 * 1024
 """Bytes of an answer that are read."""
 POLL_SECONDS: Final = 2.0
@@ -90,7 +94,7 @@ class AdapterClient:
             headers["Authorization"] = f"Bearer {self._token}"
         request = urllib.request.Request(self.url, body, headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=seconds) as response:
+            with open_within(request, seconds) as response:
                 answer = self._read(response.read(ANSWER_LIMIT + 1))
         except urllib.error.HTTPError as error:
             with error:
@@ -114,9 +118,9 @@ class AdapterClient:
     def _refusal(self, error: urllib.error.HTTPError) -> str:
         try:
             reason = str(self._read(error.read(ANSWER_LIMIT))["error"])
-        except (AdapterFault, KeyError, OSError):
+        except (AdapterFault, KeyError, OSError, HTTPException):
             reason = str(error.reason)
-        return f"the worker adapter at {self.url} answers {error.code}: {reason}"
+        return f"the worker adapter at {self.url} answers {error.code}: {shortened(reason, REASON)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +220,15 @@ class WebhookProvisioner(Provisioner):
             groups, unanswered = list(self._groups.values()), sorted(self._unanswered)
         if unanswered:
             LOGGER.warning("worker groups that the adapter is starting may be left: %s", ", ".join(unanswered))
-        for group in groups:
+        until = time.monotonic() + END_SECONDS
+        for position, group in enumerate(groups):
             try:
-                self._shut_down(group, force=False, attempts=False, seconds=END_SECONDS)
+                self._shut_down(group, force=False, attempts=False, seconds=max(0.001, until - time.monotonic()))
             except AdapterFault as fault:
                 LOGGER.warning("worker group %s may be left: %s", group, fault)
                 if not fault.status:
+                    if rest := len(groups) - position - 1:
+                        LOGGER.warning("%s more may be left", counted(rest, "worker group"))
                     return
 
     def _start(self, unit: str) -> None:
@@ -232,8 +239,9 @@ class WebhookProvisioner(Provisioner):
             answer = self._adapter.ask(
                 "start_worker_group", worker_group_id=unit, metadata={"request_id": unit, "environment": environment}
             )
+            group = answer.get("worker_group_id")
             with self._lock:
-                self._groups[unit] = str(answer.get("worker_group_id") or unit)
+                self._groups[unit] = str(group) if _names_group(group) else unit
         finally:
             with self._lock:
                 self._unanswered.discard(unit)
@@ -248,7 +256,14 @@ class WebhookProvisioner(Provisioner):
 
 
 def _belongs(group: object, manager: str) -> bool:
-    return isinstance(group, dict) and "worker_group_id" in group and group.get("worker_manager_id") == manager
+    if not isinstance(group, dict) or group.get("worker_manager_id") != manager:
+        return False
+    return _names_group(group.get("worker_group_id"))
+
+
+def _names_group(id: object) -> bool:
+    """Whether a value of an adapter can be the id of a group, and the name of a unit."""
+    return isinstance(id, str | int) and str(id) != "" and not UNIT.fault(str(id))
 
 
 class Webhooks:
