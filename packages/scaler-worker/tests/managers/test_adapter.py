@@ -104,6 +104,10 @@ def test_a_group_of_nobody_is_as_one_started_by_hand(adapter: WorkerAdapter) -> 
             "SCALER_UNIT_ID 'a b' is not",
         ),
         (
+            {"action": "start_worker_group", "metadata": {"environment": {"SCALER_UNIT_ID": "--help"}}},
+            "SCALER_UNIT_ID '--help' is not",
+        ),
+        (
             {
                 "action": "start_worker_group",
                 "metadata": {"environment": {"SCALER_UNIT_ID": "a", "SCALER_WORKER_MANAGER_ID": "--x"}},

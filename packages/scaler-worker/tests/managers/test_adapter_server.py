@@ -105,13 +105,14 @@ def test_a_token_may_stand_in_the_body_and_bodies_are_limited(adapter: tuple[Ter
         {"action": "get_worker_adapter_info", "auth_token": "secret"},
         {"action": "get_worker_adapter_info"},
         {"action": "x" * BODY_LIMIT, "auth_token": "secret"},
+        {"auth_token": "\ud800"},
     ]
     statuses = []
-    for body in bodies:
+    for body in [*map(json.dumps, bodies), "[" * (BODY_LIMIT - 1)]:
         words = [curl, "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--data", "@-", url]
-        done = subprocess.run(words, input=json.dumps(body), capture_output=True, encoding="utf-8", timeout=30)
+        done = subprocess.run(words, input=body, capture_output=True, encoding="utf-8", timeout=30)
         statuses.append(done.stdout)
-    assert statuses == ["200", "401", "400"]
+    assert statuses == ["200", "401", "400", "401", "400"]
 
 
 def test_no_group_outlives_the_adapter(adapter: tuple[Terminal, str], curl: str) -> None:

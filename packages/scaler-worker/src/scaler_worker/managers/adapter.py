@@ -23,7 +23,7 @@ from scaler_worker.managers.options import ManagerOptions, manager_id
 LOGGER: Final = logging.getLogger("scaler")
 REMEMBERED: Final = 1000
 """Starts whose answers are kept for repeated requests."""
-_UNIT: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_UNIT: Final = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,9 @@ def _identity(environment: Mapping[str, Any]) -> Sequence[str]:
     if not manager and not unit:
         return "", ""
     if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
-        raise AdapterError(400, f"{UNIT_VARIABLE} {unit!r} is not up to 128 letters, digits, dots and dashes")
+        raise AdapterError(
+            400, f"{UNIT_VARIABLE} {unit!r} is not up to 128 letters, digits, dots, dashes, underscores; no dash first"
+        )
     try:
         return manager_id(str(manager)), unit
     except ValueError as error:

@@ -113,7 +113,7 @@ class AdapterServer:
         if token is None:
             return True
         given = header.removeprefix("Bearer ") if header else body.get("auth_token") if isinstance(body, dict) else None
-        return hmac.compare_digest(str(given).encode(), token.encode())
+        return hmac.compare_digest(str(given).encode(errors="surrogatepass"), token.encode())
 
     async def _end(self) -> None:
         """Have the groups drain and hand objects over, and kill those that take longer than they may."""
