@@ -71,6 +71,7 @@ def test_what_is_described_is_plain_json() -> None:
         b'{"error": "ScalerError"}',
         b'{"error": "ScalerError", "message": "m", "details": 1}',
         b'{"error": "ScalerError", "message": "m", "details": [1]}',
+        b'{"error": "ScalerError", "message": "m", "details": [[1, 2]]}',
         b"[" * 100_000,
     ],
 )
@@ -82,3 +83,10 @@ def test_an_unreadable_payload_becomes_a_scaler_error(payload: bytes) -> None:
 def test_of_an_unknown_name_it_is_a_scaler_error() -> None:
     error = restore(b'{"error": ["Newer"], "message": 7, "details": {"message": "x", "host": "h"}}')
     assert type(error) is ScalerError and str(error) == "7" and error.details == {"host": "h"}
+
+
+def test_details_may_have_any_names() -> None:
+    details = {"self": 1, "kind": 2, "runs": 3, "": 4}
+    error = restore(json.dumps({"error": "WorkerDiedError", "message": "m", "details": details}).encode())
+    assert type(error) is WorkerDiedError and error.details == details
+    assert pickle.loads(pickle.dumps(error)).details == details

@@ -45,7 +45,9 @@ class ScalerError(Exception):
 
 
 def _rebuild(kind: type[ScalerError], message: str, details: dict[str, Any]) -> ScalerError:
-    return kind(message, **details)
+    error = kind(message)
+    error.details = details
+    return error
 
 
 class ProtocolError(ScalerError):
@@ -168,8 +170,9 @@ def restore(payload: bytes) -> ScalerError:
     """The error that `describe` wrote; a ScalerError if its name is unknown or the payload is malformed."""
     try:
         described = json.loads(payload)
-        name, message, details = described["error"], described["message"], dict(described["details"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        name, message, details = described["error"], described["message"], described["details"]
+        error = _BY_NAME.get(str(name), ScalerError)(str(message))
+        error.details = {key: value for key, value in details.items() if key != "message"}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ScalerError(f"an error that cannot be read: {payload[:200]!r}")
-    details.pop("message", None)
-    return _BY_NAME.get(str(name), ScalerError)(str(message), **details)
+    return error

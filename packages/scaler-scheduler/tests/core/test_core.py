@@ -121,7 +121,7 @@ def test_a_task_that_kills_its_workers_is_given_up_at_the_limit(driver: Schedule
     for _ in range(3):
         runs = driver.runs(agent)
         assert list(runs) == [task]
-        driver.done(agent, runs, Status.LOST, describe(WorkerDiedError("killed by SIGSEGV", host="h")))
+        driver.done(agent, runs, Status.LOST, describe(WorkerDiedError("killed by SIGSEGV", host="h", runs=1)))
     status, payload = driver.outcomes(client)[task]
     error = restore(payload)
     assert status == Status.FAILED and isinstance(error, WorkerDiedError)

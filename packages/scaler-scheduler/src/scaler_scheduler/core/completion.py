@@ -208,9 +208,9 @@ class Completion:
         if isinstance(error, MemoryLimitError):
             return payload
         runs = record.extra.lost_runs if record.extra else 1
-        return describe(
-            WorkerDiedError(f"{error} ({counted(runs, 'run')} lost; that is the limit)", **error.details, runs=runs)
-        )
+        limit = WorkerDiedError(f"{error} ({counted(runs, 'run')} lost; that is the limit)")
+        limit.details = {**error.details, "runs": runs}
+        return describe(limit)
 
     def end(
         self,
