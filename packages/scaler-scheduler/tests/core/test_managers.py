@@ -30,10 +30,11 @@ class Policy:
     def __init__(self) -> None:
         self.wanted: tuple[int, ...] | None = (0,)
         self.seen: list[CapacitySnapshot] = []
+        self.reason = "the test wants it"
 
     def decide(self, snapshot: CapacitySnapshot, now: float) -> Sequence[Target]:
         self.seen.append(snapshot)
-        return [Target(manager.id, self.wanted, "the test wants it") for manager in snapshot.managers]
+        return [Target(manager.id, self.wanted, self.reason) for manager in snapshot.managers]
 
 
 @pytest.fixture
@@ -303,3 +304,64 @@ def test_an_agent_of_an_earlier_scheduler_is_not_drained_before_clients_are_back
     managed.agent(b"other", peer_incarnation=managed.incarnation + 1)
     managed.later(1.1)
     assert managed.take(agent, Drain), "the others do not prolong it"
+
+
+def test_only_the_first_manager_of_an_earlier_scheduler_holds_decisions(
+    managed: SchedulerDriver, policy: Policy
+) -> None:
+    join(managed)
+    other = b"other".ljust(16, b".")
+    for _ in range(10):
+        managed.feed(other, PeerJoined(replace(hello("other", other), peer_incarnation=3), False))
+        managed.later(3.0)
+    policy.wanted = (2,)
+    managed.feed(other, PeerJoined(replace(hello("other", other), peer_incarnation=3), False))
+    managed.later(1.0)
+    assert told(managed)[-1][0] == (2,)
+
+
+def test_a_unit_is_gone_when_its_last_agent_is(managed: SchedulerDriver, policy: Policy) -> None:
+    join(managed)
+    policy.wanted = None
+    agents = [managed.agent(name, workers=2, manager="grid", unit="g-1") for name in (b"first", b"second")]
+    told(managed)
+    managed.feed(agents[0], Resized(0))
+    managed.feed(agents[0], PeerLost("silent"))
+    assert all(units == {} for _, units in told(managed)), "its second agent is there"
+    managed.feed(agents[1], PeerLost("silent"))
+    assert told(managed)[-1][1] == {"g-1": UnitState.GONE}
+
+
+def test_what_is_not_told_yet_takes_no_memory(managed: SchedulerDriver, policy: Policy) -> None:
+    policy.wanted = None
+    managed.feed(MANAGER, PeerJoined(hello(), False))
+    for number in range(3):
+        managed.feed(managed.agent(b"a", manager="grid", unit=f"g-{number}"), PeerLost("gone"))
+    (manager,) = managed.core._managers
+    assert not manager.changed_units and not manager.unit_states
+    managed.agent(b"b", manager="grid", unit="g-9")
+    report(managed)
+    assert told(managed)[-1][1] == {"g-9": UnitState.JOINED}
+
+
+def test_long_reasons_are_shortened(managed: SchedulerDriver, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    join(managed)
+    policy.wanted = (2,)
+    monkeypatch.setattr(policy, "reason", "r" * 100_000)
+    managed.later(1.0)
+    assert told(managed)[-1][0] == (2,)
+
+
+def test_failures_are_logged_once_per_decision(managed: SchedulerDriver) -> None:
+    join(managed)
+    for number in range(100):
+        report(managed, failure=f"no quota, attempt {number}")
+    managed.later(1.0)
+    assert sum("no quota" in text for text in managed.logs) == 1
+
+
+def test_more_workers_than_a_message_holds_are_refused(managed: SchedulerDriver) -> None:
+    join(managed)
+    units = [f"g-{number}" for number in range(40_000)]
+    with pytest.raises(ProtocolError, match="are more than a manager can have"):
+        report(managed, unit_sizes=(65_535,), pending_units=units, pending_offers=[0] * len(units))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -184,3 +185,18 @@ def test_constant_load_changes_its_direction_at_most_once(
     moves = [after - before for before, after in pairwise(seen) if after != before]
     turns = sum(one * other < 0 for one, other in pairwise(moves))
     assert turns <= 1 and len(set(seen[-100:])) == 1
+
+
+@every
+def test_a_manager_with_far_more_than_its_maximum_costs_little(policy: Callable[[], ScalingPolicy]) -> None:
+    offer = Offer(worker_class=CLASSES[0], starting=2**31 // 256)
+    begun = time.process_time()
+    (target,) = policy().decide(CapacitySnapshot(managers=(Manager(id="a", maximum=3, offers=(offer,) * 256),)), 0.0)
+    assert target.workers is not None and sum(target.workers) <= 3
+    assert time.process_time() - begun < 2
+
+
+def test_a_target_fits_into_a_message() -> None:
+    snapshot = CapacitySnapshot(managers=(Manager(id="a", offers=(Offer(worker_class=CLASSES[0]),)),))
+    (target,) = static(str(2**32 - 1), COOLDOWN).decide(snapshot, 0.0)
+    assert target.workers == (2**31 - 1,)

@@ -238,6 +238,12 @@ def test_an_error_that_cannot_be_told_as_it_is_is_shortened(adapter: ScriptedAda
     assert len(str(refused.value).encode()) < 1200
 
 
+def test_deep_json_is_no_answer(adapter: ScriptedAdapter) -> None:
+    adapter.script = [(200, b"[" * 200_000)]
+    with pytest.raises(AdapterFault, match="which is no JSON object"):
+        AdapterClient(adapter.url, None).ask(INFO, attempts=False)
+
+
 def test_at_the_end_all_groups_are_asked_once(adapter: ScriptedAdapter) -> None:
     provisioner = units(adapter)
     provisioner.start(("web-1", "web-2"), 0)

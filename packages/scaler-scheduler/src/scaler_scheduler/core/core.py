@@ -29,7 +29,7 @@ from scaler_io.links.effects import Effect, Stop
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_io.links.hub import LinkFigures
 from scaler_protocol import messages
-from scaler_protocol.capacity import ListWorkers, ManagerStatus, UnitState
+from scaler_protocol.capacity import ListWorkers, ManagerStatus
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.ids import session_of
@@ -267,7 +267,7 @@ class SchedulerCore:
             agent.resuming = agent.returning = bool(hello.peer_incarnation)
             self.state.agents[peer] = agent
             self._dispatch.joined(agent, now)
-            self._managers.agent_changed(agent, UnitState.JOINED)
+            self._managers.agent_changed(agent)
             self._worker_queries.answer()
             self.state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
         self._task_credits.announce(self._clients)
@@ -291,7 +291,7 @@ class SchedulerCore:
 
     def _agent_lost(self, peer: bytes, reason: str, now: float, *, charged: bool = True) -> None:
         agent = self.state.agents.pop(peer)
-        self._managers.agent_changed(agent, UnitState.GONE)
+        self._managers.agent_changed(agent)
         self._dispatch.left(agent)
         self._recovery.agent_left(agent, now)
         text = f"agent {agent.name or agent.host} is gone: {reason}"
@@ -329,8 +329,8 @@ class SchedulerCore:
             self.state.log(
                 f"agent {agent.name or agent.host} has {counted(event.workers, 'worker')}, {agent.workers} before"
             )
-        if not event.workers and agent.workers:
-            self._managers.agent_changed(agent, UnitState.DRAINING)
+        if agent.is_draining != (not event.workers):
+            self._managers.agent_changed(agent)
         agent.workers = event.workers
         self.state.with_room[agent] = None
         self._worker_queries.answer()

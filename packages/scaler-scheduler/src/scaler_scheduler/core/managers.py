@@ -20,6 +20,7 @@ from scaler_protocol.capabilities import Capabilities, parse_capabilities
 from scaler_protocol.capacity import WEBHOOK_KIND, DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import CapabilityError, ProtocolError
 from scaler_protocol.handshake import Hello
+from scaler_protocol.limits import MANAGED, shortened
 from scaler_protocol.operations import Drain
 from scaler_protocol.plurals import counted
 from scaler_scheduler.core.records import AgentRecord
@@ -53,11 +54,14 @@ class ManagerRecord:
     """What each offer is, as far as is known."""
     unit_offers: dict[str, int] = field(default_factory=dict)
     """The offer of each unit that the manager has reported; those that are gone are dropped with the next status."""
-    changed_units: list[tuple[str, int]] = field(default_factory=list)
-    """Units and their states, as they have changed since the last DesiredWorkers."""
+    unit_states: dict[str, int] = field(default_factory=dict)
+    """The state of each unit whose agent is connected, as the manager was told; empty before its first status."""
+    changed_units: dict[str, None] = field(default_factory=dict)
+    """Units whose state may have changed since the last DesiredWorkers."""
     desired: tuple[int, ...] = ()
     """The last target of each offer; empty before the first one, for which the manager keeps what it has."""
     reason: str = ""
+    logged_failure: str = ""
     joined: int = 0
     starting: int = 0
     draining: int = 0
@@ -85,7 +89,7 @@ class Managers:
         self._capacity: CapacityView | None = None
         self._decide_at = 0.0
         self._hold_until = 0.0
-        """After a restart: when decisions begin."""
+        """After a restart: when decisions begin; 0 if no manager was connected to an earlier scheduler."""
         self._was_waiting = False
 
     def __contains__(self, peer: object) -> bool:
@@ -119,9 +123,6 @@ class Managers:
             self._capacity = CapacityView(self._state)
             self._policy = self._make_policy() if self._make_policy is not None else None
         manager = ManagerRecord(peer, hello.name, hello.host, self._state.event_log.next_number())
-        for agent in self._agents_of(manager):
-            state = UnitState.DRAINING if agent.is_draining else UnitState.JOINED
-            manager.changed_units.append((agent.unit, state))
         self._by_peer[peer] = manager
         self._state.log(f"worker manager {manager.id} connected from {manager.host}")
 
@@ -147,13 +148,13 @@ class Managers:
                             return manager.id, unit
         return hello.manager, hello.unit
 
-    def agent_changed(self, agent: AgentRecord, unit_state: int) -> None:
+    def agent_changed(self, agent: AgentRecord) -> None:
         """An agent has joined, drains, or is gone."""
         self._decide_at = min(self._decide_at, self._state.event_log.now + ARRIVAL_SECONDS)
         if agent.unit:
             for manager in self:
-                if manager.id == agent.manager:
-                    manager.changed_units.append((agent.unit, unit_state))
+                if manager.id == agent.manager and manager.status is not None:
+                    manager.changed_units[agent.unit] = None
 
     def status(self, peer: bytes, status: ManagerStatus, now: float) -> None:
         """A manager reports; raises ProtocolError, without any change, for a report that contradicts itself."""
@@ -169,10 +170,13 @@ class Managers:
             raise ProtocolError(f"worker manager {manager.id} offers no workers")
         if any(offer >= len(worker_classes) for offer in status.pending_offers):
             raise ProtocolError(f"pending_offers names an offer beyond {len(worker_classes)} offers")
+        sizes = (status.unit_sizes[offer] for offer in status.pending_offers)
+        if (pending := sum(sizes)) > MANAGED.most:
+            raise ProtocolError(f"{pending:,} workers of pending_units are more than a manager can have")
         first = manager.status is None
-        if status.failure and (first or manager.status.failure != status.failure):  # type: ignore[union-attr]
-            self._state.log(f"worker manager {manager.id}: {status.failure}", logging.WARNING)
         manager.status = status
+        if first:
+            manager.changed_units.update((agent.unit, None) for agent in self._agents_of(manager) if agent.unit)
         self._learn_offers(manager, status, worker_classes)
         if len(manager.desired) != len(worker_classes):
             manager.desired = ()
@@ -213,7 +217,7 @@ class Managers:
         if now >= self._decide_at:
             self._decide(now)
         for manager in self:
-            if manager.changed_units and manager.status is not None:
+            if manager.changed_units:
                 self._send(manager)
 
     def due(self) -> float | None:
@@ -223,6 +227,8 @@ class Managers:
     def _decide(self, now: float) -> None:
         self._decide_at = now + DECIDE_SECONDS
         reporting = [manager for manager in self if manager.status is not None]
+        for manager in reporting:
+            self._log_failure(manager)
         assert self._capacity is not None
         snapshot = self._capacity.snapshot(reporting, now)
         targets = self._policy.decide(snapshot, now) if self._policy is not None else ()
@@ -237,6 +243,14 @@ class Managers:
                     self._send(manager)
                 self._drain_surplus(manager, target.workers)
             manager.reason = target.reason
+
+    def _log_failure(self, manager: ManagerRecord) -> None:
+        """Log what a manager reports of its provider, at most once per decision and not again while it is the same."""
+        assert manager.status is not None
+        failure, before = manager.status.failure, manager.logged_failure
+        manager.logged_failure = failure
+        if failure and failure != before:
+            self._state.log(f"worker manager {manager.id}: {failure}", logging.WARNING)
 
     def _drain_surplus(self, manager: ManagerRecord, workers: Sequence[int]) -> None:
         """Drain units of offers with more joined workers than the target."""
@@ -259,15 +273,36 @@ class Managers:
         self._state.send(agent.peer, Drain(agent.number, 0))
         self._state.log(f"agent {agent.name or agent.host} is told to drain: {reason}")
         agent.workers = 0
-        self.agent_changed(agent, UnitState.DRAINING)
+        self.agent_changed(agent)
 
     def _agents_of(self, manager: ManagerRecord) -> Iterator[AgentRecord]:
         return (agent for agent in self._state.agents.values() if agent.manager == manager.id)
 
     def _send(self, manager: ManagerRecord) -> None:
-        changed, manager.changed_units = manager.changed_units, []
-        units, states = [unit for unit, _ in changed], [state for _, state in changed]
-        self._state.send(manager.peer, DesiredWorkers(manager.desired, manager.reason, units, states))
+        changed = self._take_changed(manager)
+        reason = shortened(manager.reason)
+        self._state.send(manager.peer, DesiredWorkers(manager.desired, reason, tuple(changed), tuple(changed.values())))
+
+    def _take_changed(self, manager: ManagerRecord) -> dict[str, int]:
+        """The units whose state has changed since the manager was told, with their states.
+
+        A unit may have two agents: the first one's host is lost, which is noticed late, and its provider has started it
+        again. It is gone when both are.
+        """
+        if not manager.changed_units:
+            return {}
+        states = dict.fromkeys(manager.changed_units, UnitState.GONE)
+        for agent in self._agents_of(manager):
+            if agent.unit in states and states[agent.unit] != UnitState.JOINED:
+                states[agent.unit] = UnitState.DRAINING if agent.is_draining else UnitState.JOINED
+        manager.changed_units.clear()
+        told = manager.unit_states
+        changed = {unit: state for unit, state in states.items() if state != told.get(unit, UnitState.GONE)}
+        told.update(changed)
+        for unit, state in changed.items():
+            if state == UnitState.GONE:
+                del told[unit]
+        return changed
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
@@ -275,6 +310,7 @@ class Managers:
         assert len(ids) == len(set(ids)), ids
         for manager in self:
             assert len(manager.desired) in (0, len(manager.worker_classes))
+            assert manager.status is not None or not (manager.changed_units or manager.unit_states)
 
 
 def _worker_class(capabilities: str, python: str, cloudpickle: str) -> WorkerClass:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from scaler_protocol.limits import MANAGED
 from scaler_scheduler.requirements import Requirement, WorkerClass, is_met_by_offer
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, Offer
 from scaler_scheduler.scaling.control_law import PendingAges, RecentPeak, late_seconds
@@ -15,8 +16,8 @@ from scaler_scheduler.scaling.rules import Rule
 OfferKey = tuple[str, int, WorkerClass, int]
 """Manager, position among its offers, worker class, unit size; if any of these changes, the offer has no history."""
 
-UNLIMITED = 1 << 40
-"""Workers: more than any cluster has."""
+UNLIMITED = MANAGED.most
+"""Workers: more than any cluster has, and what a message can hold."""
 
 
 @dataclass(slots=True, eq=False)
@@ -170,7 +171,7 @@ def _whole(workers: int, unit_size: int) -> int:
 def _budget(manager: Manager, rules: Mapping[str, Rule] | None) -> ManagerBudget:
     rule = Rule(0, manager.id) if rules is None else rules.get(manager.id)
     limits = [limit for limit in (manager.maximum, rule.maximum if rule else -1) if limit >= 0]
-    limit = min(limits, default=UNLIMITED)
+    limit = min([*limits, UNLIMITED])
     used = sum(_whole(offer.joined, offer.unit_size) + _whole(offer.starting, offer.unit_size) + offer.draining
                for offer in manager.offers)  # fmt: skip
     return ManagerBudget(manager, rule.priority if rule else 0, limit, Room(max(0, limit - used)), rule is not None)

@@ -175,7 +175,15 @@ def _claim(need: Need) -> None:
 
 
 def _shrink(workers: list[int], supplies: Sequence[Supply], limit: int) -> None:
-    """Take units from the offers that have most until their sum is within the limit."""
-    while sum(workers) > max(limit, 0):
+    """Take units from the offers that have most until their sum is within the limit.
+
+    The largest offer exceeds what it will have by at least a fair share of the excess, so that many units are taken at
+    once.
+    """
+    excess = sum(workers) - max(limit, 0)
+    while excess > 0:
         place = max(range(len(workers)), key=lambda place: workers[place])
-        workers[place] = max(0, workers[place] - supplies[place].unit_size)
+        size = supplies[place].unit_size
+        taken = min(workers[place], max(1, excess // (len(workers) * size)) * size)
+        workers[place] -= taken
+        excess -= taken

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from scaler_protocol.limits import shortened
 from scaler_protocol.plurals import counted
+from scaler_protocol.ranges import Text
 from scaler_scheduler.requirements import Requirement, is_met_by_offer, unmet_by_offer
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager
 from scaler_scheduler.scaling.control_law import late_seconds
 from scaler_scheduler.scaling.fleet import ManagerBudget
+
+FAILURE = Text(1000)
+"""The limit of what is repeated of a provider's error."""
 
 
 def notes(
@@ -39,7 +44,8 @@ def _passed_over(budget: ManagerBudget, name: str) -> Iterator[str]:
     """Why others are asked instead of a manager."""
     manager = budget.manager
     if manager.paused:
-        yield f"{name} is passed over after an error: {manager.failure or 'its provider failed'}"
+        failure = shortened(manager.failure or "its provider failed", FAILURE)
+        yield f"{name} is passed over after an error: {failure}"
     elif budget.late:
         seconds = late_seconds(manager.startup_seconds)
         yield f"{counted(budget.late, 'worker')} of {name} did not start within {seconds:.0f} s: others are asked first"
