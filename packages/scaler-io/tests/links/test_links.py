@@ -371,6 +371,14 @@ def test_a_peer_that_returns_heartbeats_reads() -> None:
     assert hub.cuts() == []
 
 
+def test_an_answer_to_no_heartbeat_tells_no_round_trip() -> None:
+    hub = welcomed_hub()
+    assert hub.tick(5.0) == []
+    for sent, round_trip in ((0, 0.0), (2**64 - 1, 0.0), (5 * 10**9, 0.25), (1, 0.25)):
+        hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(Heartbeat(sent, echo=True)))], 5.25)
+        assert hub.round_trip(A) == round_trip
+
+
 @pytest.mark.parametrize("said", [Heartbeat(1), Hello(Role.CLIENT, B, 1, protocol=0)], ids=["unasked", "refused"])
 def test_a_stranger_that_reads_nothing_is_cut_off(said: Message) -> None:
     hub = Hub(5, admit=lambda hello: Refused(["no"]), timeouts=lambda hello: PeerTimeouts(60, 60))

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-WEBHOOK_KIND: Final = "webhook"
-"""The kind of managers whose providers may be unable to tell an agent which unit it is."""
 NO_LIMIT: Final = -1
 """The maximum of a manager that has none."""
 

@@ -544,6 +544,14 @@ def test_output_goes_to_the_root_session(driver: SchedulerDriver) -> None:
     assert list(output.texts) == [b"in", b"out"]
 
 
+def test_an_agent_has_output_of_its_own_tasks_only(driver: SchedulerDriver) -> None:
+    client, agent = driver.client(), driver.agent(b"good")
+    (task,) = driver.submit(client)
+    assert list(driver.runs(agent)) == [task]
+    driver.feed(driver.agent(b"evil"), messages.Output((task,), (1,), Payloads([b"forged"])))
+    assert not driver.take(client, messages.Output)
+
+
 def test_a_reconnected_client_finds_its_work(driver: SchedulerDriver) -> None:
     client, agent = driver.client(), driver.agent()
     (task,) = driver.submit(client)

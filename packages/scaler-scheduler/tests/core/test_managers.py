@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaler_io.links.events import PeerJoined, PeerLost
-from scaler_protocol.capacity import WEBHOOK_KIND, DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
 from scaler_protocol.messages import Returned, Status
@@ -264,10 +264,11 @@ def test_an_offer_is_what_its_units_turn_out_to_be(managed: SchedulerDriver, pol
 
 
 def test_an_agent_that_names_no_manager_is_a_unit_that_a_worker_adapter_has_started(
-    managed: SchedulerDriver, policy: Policy
+    make_driver: type[SchedulerDriver], policy: Policy
 ) -> None:
+    managed = make_driver(SchedulerConfig(scaling=lambda: policy, adapters=frozenset({"grid"})), monitored=True)
     policy.wanted = (4,)
-    join(managed, kind=WEBHOOK_KIND, pending_units=("u1", "u2"), pending_offers=(0, 0))
+    join(managed, pending_units=("u1", "u2"), pending_offers=(0, 0))
     named = managed.agent(b"named", workers=2, manager="grid", unit="u2")
     unnamed = [managed.agent(b"a%d" % at, workers=2) for at in range(2)]
     agents = managed.core.state.agents
@@ -276,7 +277,7 @@ def test_an_agent_that_names_no_manager_is_a_unit_that_a_worker_adapter_has_star
 
 
 def test_other_managers_have_no_agents_that_do_not_name_them(managed: SchedulerDriver) -> None:
-    join(managed, pending_units=("u1",), pending_offers=(0,))
+    join(managed, kind="webhook", pending_units=("u1",), pending_offers=(0,))
     assert managed.core.state.agents[managed.agent(workers=2)].manager == ""
 
 

@@ -344,9 +344,8 @@ class Hub:
             if not message.echo:
                 self._write_unnumbered(peer, replace(message, echo=True))
                 return None
-            peer.round_trip = now - message.sent / 1e9
             if message.sent in peer.heartbeats:
-                peer.unread = 0
+                peer.round_trip, peer.unread = now - message.sent / 1e9, 0
             return None
         if isinstance(message, Acknowledge):
             return None

@@ -27,5 +27,7 @@ class SchedulerConfig:
     recovery_seconds: float = 5.0
     scaling: Callable[[], ScalingPolicy] | None = None
     """Makes the policy that sets how many workers each worker manager has; None: managers are asked for none."""
+    adapters: frozenset[str] = frozenset()
+    """Ids of the worker managers of worker adapters, which may be unable to tell an agent which unit it is."""
     storage_address: str = ""
     monitor_address: str = ""

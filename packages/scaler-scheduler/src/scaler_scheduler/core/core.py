@@ -439,12 +439,12 @@ class SchedulerCore:
             self.state.send(session.peer, event)
 
     def _output(self, peer: bytes, event: messages.Output, now: float) -> None:
-        """Forward lines to the clients of their tasks; output of nested tasks goes to the root session."""
-        self._agent(peer)
+        """Forward lines of the agent's tasks to their clients; output of nested tasks goes to the root session."""
+        agent = self._agent(peer)
         by_owner: dict[bytes, list[int]] = {}
         for position, task in enumerate(event.tasks):
             record = self.state.find(task)
-            if record is not None:
+            if record is not None and record.agent is agent:
                 by_owner.setdefault(record.group.lane.session.peer, []).append(position)
         for owner, positions in by_owner.items():
             self.state.send(

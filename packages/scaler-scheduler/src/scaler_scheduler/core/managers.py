@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from scaler_io.links.events import PeerLost
 from scaler_protocol.capabilities import Capabilities, parse_capabilities
-from scaler_protocol.capacity import WEBHOOK_KIND, DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import CapabilityError, ProtocolError
 from scaler_protocol.handshake import Hello
 from scaler_protocol.limits import MANAGED, shortened
@@ -142,7 +142,7 @@ class Managers:
         if not hello.manager:
             taken = {agent.unit for agent in self._state.agents.values()}
             for manager in self:
-                if manager.status is not None and manager.status.kind == WEBHOOK_KIND:
+                if manager.status is not None and manager.id in self._state.config.adapters:
                     for unit in manager.status.pending_units:
                         if unit not in taken:
                             return manager.id, unit

@@ -97,6 +97,13 @@ class SchedulerService:
         token = self._options.adapter_webhook_token
         return Webhooks(self._options.adapter_webhook_urls, token, reachable, self._credentials)
 
+    def _adapters(self) -> frozenset[str]:
+        if not self._options.adapter_webhook_urls:
+            return frozenset()
+        from scaler_scheduler.service.webhook import manager_of
+
+        return frozenset(map(manager_of, self._options.adapter_webhook_urls))
+
     def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options
         policies = options.policies()
@@ -104,6 +111,7 @@ class SchedulerService:
             protected=options.protected,
             allocate_policy=policies.allocate,
             scaling=policies.scaling,
+            adapters=self._adapters(),
             max_number_of_tasks_waiting=options.max_number_of_tasks_waiting,
             client_timeout_seconds=options.client_timeout_seconds,
             worker_timeout_seconds=options.worker_timeout_seconds,

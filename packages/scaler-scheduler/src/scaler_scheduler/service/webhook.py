@@ -28,7 +28,6 @@ from scaler_io.service.daemon_threads import call_aside, call_each
 from scaler_io.service.manager import WorkerManager
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
-from scaler_protocol.capacity import WEBHOOK_KIND
 from scaler_protocol.errors import CapabilityError
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.ids import new_incarnation
@@ -295,7 +294,7 @@ class Webhooks:
         self._provisioners.append(provisioner)
         config = ManagerConfig(
             id=id,
-            kind=WEBHOOK_KIND,
+            kind="webhook",
             maximum=info.groups * info.workers if info.groups >= 0 else -1,
             offers=(OfferSpec(info.capabilities, "", "", info.workers),),
             prefix=f"{id}-{new_incarnation():06x}",
