@@ -56,7 +56,9 @@ def limits_of(kind: type[Any]) -> dict[str, Limit]:
 
 
 def texts(limit: Text) -> st.SearchStrategy[str]:
-    return st.text(st.characters(codec="utf-8"), min_size=limit.least, max_size=8)
+    anything = st.characters(codec="utf-8")
+    plain = st.characters(codec="utf-8", exclude_categories=("C", "Z"), exclude_characters=limit.without)
+    return st.text(plain if limit.without else anything, min_size=limit.least, max_size=8)
 
 
 def allowed(limit: Limit) -> st.SearchStrategy[Any]:
@@ -92,7 +94,8 @@ def refused(limit: Limit, element: str) -> st.SearchStrategy[Any] | None:
         return st.integers(0, 255).filter(lambda number: number not in limit.values)
     if isinstance(limit, Text):
         sizes = [size for size in (limit.least - 1, limit.most + 1) if size >= 0]
-        return st.sampled_from(["n" * size for size in sizes] + ["é" * (limit.most // 2 + 1)])
+        unprintable = [f"n{each}n" for each in (*limit.without, "\x1b")] if limit.without else []
+        return st.sampled_from(["n" * size for size in sizes] + ["é" * (limit.most // 2 + 1)] + unprintable)
     if isinstance(limit, Bytes):
         sizes = [size for size in (limit.least - 1, limit.most + 1) if 0 <= size <= 2**20 + 1]
         return st.sampled_from([bytes(size) for size in sizes]) if sizes else None

@@ -554,3 +554,22 @@ def test_standard_streams_that_are_closed_are_devnull(closed: tuple[int, ...]) -
     os.close(write)
     with open(read, "rb") as told:
         assert (ended.returncode, told.read()) == (0, b"/dev/null"), ended.stderr
+
+
+def test_threads_that_hang_do_not_meet_the_end_of_the_interpreter(start: Start) -> None:
+    """What such a thread does meanwhile can abort the process."""
+    program = start(
+        """
+        import atexit, sys, threading, time
+        from scaler_io.service.process import main_guard
+
+        def run():
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+            atexit.register(print, "the interpreter is taken down")
+            print("done", end="")
+            return 3
+
+        sys.exit(main_guard("test", run))
+        """
+    )
+    program.ends(3, "done")

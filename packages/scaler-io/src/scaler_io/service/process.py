@@ -21,7 +21,7 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 # asyncio, ctypes, logging and scaler_protocol are imported where they are used: signals have no handler until the first
 # imports of a program are done.
@@ -207,7 +207,25 @@ def main_guard(program: str, function: Callable[[], int | None]) -> int:
         # The loop restored Python's own handlers; from here on a signal ends the process.
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, frame: os._exit(code))
+    if "threading" in sys.modules and any(thread.daemon for thread in sys.modules["threading"].enumerate()):
+        _end_beside_threads(code)
     return code
+
+
+def _end_beside_threads(code: int) -> NoReturn:
+    """End the process without taking the interpreter down.
+
+    Daemon threads may be in foreign code, such as a provider's call that hangs: what such a thread does while the
+    interpreter is taken down can abort the process (https://docs.python.org/3/c-api/init.html#c.Py_FinalizeEx).
+    """
+    import contextlib
+    import logging
+
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, or nobody reads it
+            stream.flush()
+    os._exit(code)
 
 
 def _require_directory() -> None:
