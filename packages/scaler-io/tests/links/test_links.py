@@ -580,7 +580,8 @@ def test_no_service_for_too_long(memory_rig: MemoryRig) -> None:
 
 
 def test_the_figures_of_links() -> None:
-    hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: PeerTimeouts(GRACE, SILENCE))
+    timeouts = PeerTimeouts(GRACE, SILENCE)
+    hub = Hub(1, admit=lambda hello: Welcome(1), timeouts=lambda hello: timeouts, heartbeat_seconds=0.1)
     assert hub.links(0.0) == []
     for route, name in ((b"a", "first"), (b"b", "")):
         hello = Hello(Role.CLIENT, route * 16, 1, epoch=1, session=1, name=name, host="h")
@@ -591,6 +592,8 @@ def test_the_figures_of_links() -> None:
     assert (first.name, first.host, first.role, first.silent, first.broken) == ("first", "h", "a client", 0.3, False)
     assert first.kept > 0 and second.kept == 0
     assert (second.name, second.broken) == (B.hex(), True)
-    hub.receive(b"a", [HEADER.pack(0, 1), *map(bytes, encode(Heartbeat(sent=1, echo=True)))], 0.4)
+    hub.tick(0.3)
+    heartbeat = Heartbeat(sent=int(0.3e9), echo=True)
+    hub.receive(b"a", [HEADER.pack(0, 1), *map(bytes, encode(heartbeat))], 0.4)
     acknowledged = hub.links(0.4)[0]
-    assert acknowledged.kept == 0 and acknowledged.silent == 0.0 and acknowledged.round_trip > 0
+    assert acknowledged.kept == 0 and acknowledged.silent == 0.0 and acknowledged.round_trip == pytest.approx(0.1)
