@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -46,3 +48,10 @@ def test_the_newest_files_are_kept(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     remove_oldest(tmp_path, "scaler-dump-2345-")
     assert {path.name for path in tmp_path.iterdir()} == {*names[3:], *others}
+
+
+def test_a_scheduler_without_dumps_does_not_pay_for_them() -> None:
+    code = (
+        "import scaler_scheduler.service.shell, sys; print({'importlib.metadata', 'email', 'zipfile'} & {*sys.modules})"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +76,8 @@ class Dumps:
 
 @cache
 def _version() -> str:
+    from importlib.metadata import version  # it takes 3 MB and 20 ms, which a scheduler without dumps need not pay
+
     return version("scaler-scheduler")
 
 
