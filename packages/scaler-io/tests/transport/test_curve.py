@@ -284,19 +284,19 @@ def test_a_routing_id_of_another_key_reaches_neither_its_peer_nor_gets_its_messa
     with peering(service.address, credentials(keys)) as peer:
         until(lambda: peer.up, peer.turn, service.turn)
         stolen = peer.dialer._secret
-        peer.dialer._drop()  # its routing id is free now, and the peer is not lost yet
+        route = next(iter(service.hub._routes))
+        frames = [HEADER.pack(1, 0), *map(bytes, encode(Goodbye("I am the peer, and leave")))]
+        peer.dialer._drop()
+        until(lambda: not service.listener.send(route, frames))  # its routing id is free now, and the peer is not lost
         with peering(service.address, credentials(handed)) as eve:
             eve.dialer._secret = stolen
             eve.uplink._epoch = 0
             eve.uplink.opened = lambda now: _begin_epoch_one(eve, now)  # type: ignore[method-assign]
-            header = HEADER.pack(1, 0)
-            frames = [header, *map(bytes, encode(Goodbye("I am the peer, and leave")))]
             until(lambda: eve.dialer._connection is not None, eve.turn, service.turn)
             connection = eve.dialer._connection
             assert connection is not None
             until(lambda: connection.send(frames) and service.hub.refused_frames, service.turn)
             assert not service.lost, "the message counted as the peer's"
-            route = next(iter(service.hub._routes))
             assert not service.listener.send(route, frames), "what is for the peer goes to another key"
 
 
