@@ -47,6 +47,7 @@ class OperatorLink:
         uplink = Uplink(hello, time.monotonic(), timeout_seconds=TIMEOUT_SECONDS)
         self._dialer = Dialer(address, uplink, context, credentials=credentials)
         self._unsent: list[Message] = []
+        self._down_reason = ""
 
     def send(self, message: Message) -> None:
         """Send a message in the next turn in which the link is up."""
@@ -62,8 +63,11 @@ class OperatorLink:
             elif isinstance(event, LinkRefused):
                 self.problem = "; ".join(event.reasons)
             elif isinstance(event, LinkLost):
-                self.is_up, self.problem = False, event.reason
-            elif not isinstance(event, LinkDown):
+                self.is_up = False
+                self.problem = f"{event.reason}: {self._down_reason}" if self._down_reason else event.reason
+            elif isinstance(event, LinkDown):
+                self._down_reason = event.reason
+            else:
                 arrived.append(event)
         if self.is_up:
             for message in self._unsent:

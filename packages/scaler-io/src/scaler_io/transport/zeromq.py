@@ -48,6 +48,7 @@ _REASONS = {
         zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     ): "the peer ended the handshake: it is busy, ends, or is no service of Scaler",
 }
+_MAY_DEMAND_KEYS = "; or it demands keys: give --keys or SCALER_KEYS, or keys= of a Client"
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | HANDSHAKE_FAILURES
 _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
 # With -1 ("do not reconnect") ZeroMQ drops unread messages when the peer closes.
@@ -334,6 +335,8 @@ class _Connection:
             if failure.final or time.monotonic() < self._began + _HANDSHAKE_MS / 2000:
                 self.failure = failure
             reason = _REASONS.get(int(event["event"]), "the peer does not speak ZeroMQ as we do")
+            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._credentials is None:
+                reason += _MAY_DEMAND_KEYS
             self._reason = self.failure.reason or reason
         return self._reason
 
