@@ -613,6 +613,11 @@ def test_1000_rounds_leave_no_segment_and_flat_memory(
             array = np.full(BIG, number)
             assert client.submit(same, array).result(SECONDS)[-1] == number
 
+    with Gate() as gate:  # both workers have imported numpy
+        both = [client.submit(wait_at, gate.port, np.full(BIG, number)) for number in range(2)]
+        for arrival in [gate.arrive() for _ in both]:
+            arrival.let_go()
+        assert [future.result(SECONDS)[-1] for future in both] == [0, 1]
     play(100)
     pids = [pid for service in services.started for pid in service.family()]
     before = [resident(pid)[0] for pid in pids]
