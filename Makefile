@@ -10,8 +10,9 @@ PACKAGES := $(wildcard packages/scaler packages/scaler-*)
 PORTABLE := protocol io client ui
 
 export UV_PYTHON_DOWNLOADS := never
-# A caller's environment must not receive what belongs into .venv.
-unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME
+# A caller's environment must not receive what belongs into .venv. Where Python may not keep bytecode, each of the
+# thousands of processes that tests start compiles all that it imports.
+unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help sync fmt lint type test cov bench soak chaos pins api wheels demo
