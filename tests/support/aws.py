@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import boto3
 
-from support import moto_server
 from support.processes import free_ports, group_members
 from support.waiting import wait_until
 
 REGION = "us-east-1"
+MOTO = Path(__file__).with_name("moto_server.py")
+SMALL = "small"
+"""A cluster of this name has room for one task."""
 MOTO_SECONDS = 60.0
 """How long moto may take to start: its imports alone take seconds where many tests run."""
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
@@ -114,7 +116,7 @@ def running_aws(folder: Path) -> Iterator[FakeAws]:
     log = folder / "moto.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, moto_server.__file__, str(port)],
+            [sys.executable, str(MOTO), str(port), SMALL],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

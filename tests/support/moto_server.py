@@ -1,7 +1,7 @@
 """moto, a model of AWS, as a server on a port; what runs in it stays until it is stopped, and nothing is executed.
 
 Left alone, moto's tasks of ECS stop after a few looks at them, its jobs of Batch need Docker, and RunInstances starts
-as few instances as it may, where AWS starts as many.
+as few instances as it may, where AWS starts as many. A cluster of the second argument's name has room for one task.
 """
 
 import sys
@@ -15,9 +15,6 @@ from moto.ecs.models import Task
 from moto.ecs.responses import EC2ContainerServiceResponse
 from moto.server import main
 
-SMALL = "small"
-"""A cluster of this name has room for one task."""
-
 
 def run_job(job: Any) -> None:
     """What the thread of a job does: it runs until it is terminated."""
@@ -29,8 +26,8 @@ def run_job(job: Any) -> None:
 
 def run_task(response: Any) -> Any:
     """RunTask, as Fargate answers it where there is no room."""
-    if response._get_param("cluster") == SMALL:
-        tasks = response.ecs_backend.list_tasks(SMALL)
+    if response._get_param("cluster") == sys.argv[2]:
+        tasks = response.ecs_backend.list_tasks(sys.argv[2])
         if any(task.last_status == "RUNNING" for task in tasks):
             failure = {"arn": "", "reason": "RESOURCE:FARGATE", "detail": "Capacity is unavailable at this time."}
             return ActionResult({"tasks": [], "failures": [failure]})

@@ -11,8 +11,7 @@ from scaler_io.provisioning.provisioner import ProvisionerError, UnitPhase
 from scaler_worker.config import COMMAND as CLUSTER
 from scaler_worker.managers import aws_ecs
 from scaler_worker.managers.aws_ecs import EcsOptions, EcsProvisioner
-from support.aws import FakeAws
-from support.moto_server import SMALL
+from support.aws import SMALL, FakeAws
 
 WORDS = ["tcp://10.0.0.5:2345", "--worker-manager-id", "fargate", "--ecs-task-image", "example/scaler"]
 
