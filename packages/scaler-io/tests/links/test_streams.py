@@ -16,7 +16,9 @@ from scaler_io.links.streams import (
     Stream,
     StreamGapError,
     StreamMismatchError,
+    cut,
     is_numbered,
+    join,
 )
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Acknowledge, Goodbye, Heartbeat, Hello, NeedHello, Refused, Welcome
@@ -158,3 +160,12 @@ def test_the_largest_message_is_no_backlog() -> None:
     for acknowledged, backlog in enumerate(backlogs):
         stream.acknowledge(acknowledged)
         assert (stream.oldest, stream.backlog) == (acknowledged + 1, backlog)
+
+
+@pytest.mark.parametrize(("columns", "payload", "is_view"), [(100, 5000, True), (5000, 100, False)])
+def test_a_payload_keeps_no_frame_that_is_much_longer(columns: int, payload: int, is_view: bool) -> None:
+    written = memoryview(join([bytes(16), b"c" * columns, b"p" * payload]))
+    parts = cut(written)
+    assert list(map(len, parts)) == [16, columns, payload]
+    assert parts[1:] == [b"c" * columns, b"p" * payload]
+    assert isinstance(parts[2], memoryview) is is_view

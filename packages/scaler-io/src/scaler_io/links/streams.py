@@ -49,7 +49,8 @@ def join(frames: Frames) -> bytes:
 def cut(written: Any) -> list[bytes]:
     """The parts of a transport frame: header, columns and an optional payload; empty if it is no message.
 
-    The payload is a view if `written` is a memoryview.
+    The payload is a view if `written` is a memoryview, unless the view would keep more of the frame than it shows: a
+    receiver that stores the payload would store columns that it does not count.
     """
     if len(written) < _HEAD:
         return []
@@ -57,7 +58,10 @@ def cut(written: Any) -> list[bytes]:
     if end > len(written):
         return []
     frames = [bytes(written[_COLUMNS_SIZE.size : _HEAD]), bytes(written[_HEAD:end])]
-    return [*frames, written[end:]] if end < len(written) else frames
+    if end == len(written):
+        return frames
+    payload = written[end:]
+    return [*frames, payload if len(payload) > end else bytes(payload)]
 
 
 _UNNUMBERED = frozenset({Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge})
