@@ -8,6 +8,8 @@ RUN := .venv/bin
 PACKAGES := $(wildcard packages/scaler packages/scaler-*)
 # These run on Windows too, so their types must hold there.
 PORTABLE := protocol io client ui
+# In the order of testpaths: files that take long come first, so that all processes end at about the same time.
+SPREAD := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 export UV_PYTHON_DOWNLOADS := never
 # A caller's environment must not receive what belongs into .venv. Where Python may not keep bytecode, each of the
@@ -15,7 +17,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT UV_PYTHON PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help sync fmt lint type test cov bench soak chaos pins api wheels demo
+.PHONY: help sync fmt lint type test pytest cov bench soak chaos pins api wheels demo
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -40,15 +42,19 @@ type: $(VENV_STAMP) ## mypy over the sources, for Windows, over tests and tools
 		if ls $$folder/*.py >/dev/null 2>&1; then echo "mypy $$folder"; $(RUN)/mypy $$folder || exit 1; fi; \
 	done
 
-test: lint type ## lint, contracts, types, installed versions, tests
+# Types are checked beside the tests, which mostly wait, and printed in one piece; "+" prints the tests' lines at once.
+test: lint ## lint, contracts, types, installed versions, tests
 	$(UV) pip check --python .venv
-	$(RUN)/pytest --numprocesses 3 --dist loadfile
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync type pytest
+
+pytest: $(VENV_STAMP)
+	+$(RUN)/pytest $(SPREAD)
 
 # Processes that tests kill leave incomplete data: combine warns of them and goes on. The timeout of a test is long,
 # because coverage slows tests down, and pytest-timeout's exit can wait for ever for the lock of coverage.
 cov: $(VENV_STAMP) ## coverage by module, of all processes that the tests start
 	@rm -rf .coverage && mkdir .coverage
-	$(RUN)/coverage run -m pytest --timeout=600 --numprocesses 3 --dist loadfile; failed=$$?; \
+	$(RUN)/coverage run -m pytest --timeout=600 $(SPREAD); failed=$$?; \
 	$(RUN)/coverage combine --quiet; $(RUN)/coverage report --sort=cover && exit $$failed
 
 bench: $(VENV_STAMP) ## measure speed and memory
