@@ -255,6 +255,21 @@ def test_a_host_whose_agents_are_gone_is_not_found_and_comes_back(world: ObjectW
     check(again, 1)
 
 
+@pytest.mark.parametrize("fetched", [False, True])
+def test_what_is_deleted_while_its_host_is_out_of_reach_stays_deleted(world: ObjectWorld, fetched: bool) -> None:
+    reference = held_by(world, 1, NAMES[0], 1)
+    if fetched:
+        world.owner.get(reference)
+        world.run(0.05)
+    for agent in world.agents:
+        agent.shell.stop(4 * AGENT_GRACE_SECONDS)
+        world.cut(agent, listener=False)  # the server tells an agent of the deletion, in vain
+    world.owner.delete(NAMES[0])
+    world.run(6 * AGENT_GRACE_SECONDS)
+    status = world.storage.core.status()
+    assert (status.hosts, status.objects) == (1, 0) and not world.files.list()
+
+
 def test_a_new_storage_learns_what_stays_elsewhere(world: ObjectWorld) -> None:
     reference = held_by(world, 1, NAMES[0], 1)
     world.restart_storage(1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -243,6 +244,24 @@ def test_a_host_without_agents_is_not_found_until_there_is_one(server: StoragePr
     assert server.status().replicas == 1
     here.agent()
     assert elsewhere.worker().get(reference) == pattern(2 * MIB)
+
+
+def test_what_was_deleted_before_the_server_was_started_again_stays_deleted(
+    server: StorageProcess, place: Place
+) -> None:
+    host = place()
+    with agent_process(server, host) as agent:
+        writer = host.worker()
+        references = [writer.put(pattern(MIB, number)) for number in range(3)]
+        agent.send_signal(signal.SIGSTOP)
+        writer.delete(references[:1])
+        wait_until(lambda: server.status().objects == 2)
+        server.restart()
+        writer.delete(references[1:2])
+        writer.open()
+        agent.send_signal(signal.SIGCONT)
+        wait_until(lambda: host.held == [references[2].object])
+        assert server.status().objects == 1 and list(writer.list()) == [references[2].object]
 
 
 def test_files_that_are_gone_are_objects_that_are_lost(server: StorageProcess, place: Place) -> None:

@@ -202,9 +202,45 @@ def test_what_is_deleted_while_its_host_is_out_of_reach_is_not_held_when_that_co
     assert server.hold(NAMES[0], 9).version == 9, "but it may be written again"
     server.tell(voice, PeerLost("the network is down"))
     server.tell(CLIENT, PeerLost("gone"))
-    assert not server.core._state.undelivered_drops
+    assert not server.core._state.sessions
     server.join(voice)
     assert "session 1 has ended" in str(refusal(server.hold(NAMES[2], 3)))
+
+
+@pytest.mark.parametrize("brought", [False, True])
+def test_a_host_that_was_not_told_of_a_deletion_in_time_does_not_bring_the_object_back(brought: bool) -> None:
+    server, voice = HoldingServer(), b"1" * 16
+    server.join(voice)
+    server.hold(NAMES[0], 77)
+    if brought:
+        server.tell(CLIENT, GetObject(NAMES[0], 0, PART))
+        server.put(voice, NAMES[0], b"abcdefg", 77)
+    said = server.tell(CLIENT, DeleteObjects(NAMES[:1]))
+    assert [type(message) for _, message in said] == [DropReplicas] * (not brought)
+    server.tell(voice, PeerLost("it was stopped, and has read nothing of this"))
+    server.join(voice)
+    assert server.hold(NAMES[0], 77).version == 0 and server.core.status().objects == 0
+
+
+def test_what_is_deleted_before_a_new_server_hears_of_it_is_not_held() -> None:
+    server, voice = HoldingServer(), b"1" * 16
+    server.join(voice)
+    other = b"o" * 16
+    server.tell(other, PeerJoined(Hello(Role.CLIENT, other, 1, session=2, service=ServiceKind.STORAGE), False))
+    server.tell(other, DeleteObjects(NAMES))
+    server.tell(CLIENT, DeleteObjects(NAMES[:1]))
+    assert [server.hold(name, 77).version for name in NAMES] == [0, 77, 77]
+    server.put(WORKER, NAMES[0], b"abcdefg")
+    server.tell(CLIENT, DeleteObjects(NAMES[:1]))
+    assert server.hold(NAMES[0], 78).version == 78, "it was written again since"
+
+
+def test_the_latest_deletions_of_a_session_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaler_storage.engine.state.DROPPED_LIMIT", 2)
+    server = HoldingServer()
+    server.join(b"1" * 16)
+    server.tell(CLIENT, DeleteObjects(NAMES))
+    assert [server.hold(name, 77).version for name in NAMES] == [77, 0, 0]
 
 
 def test_no_room_for_what_is_wanted_fails_who_wants_it_and_nothing_else() -> None:
@@ -279,6 +315,8 @@ class HoldingModel(RuleBasedStateMachine):
         self.versions = 0
         self.missed: set[tuple[bytes, int]] = set()
         """Objects that were deleted while their host had no replica server."""
+        self.gone: set[bytes] = set()
+        """Objects that were deleted while the server did not know them, and were not put since."""
 
     def teardown(self) -> None:
         self.patch.undo()
@@ -353,7 +391,8 @@ class HoldingModel(RuleBasedStateMachine):
         version = thing.version if again and thing is not None and thing.host else self.versions
         refused = not self.spoken(host)
         known = thing is not None and (thing.host, thing.version) == (host, version)
-        taken = not refused and (thing is None or known or (thing.host != b"" and not self.spoken(thing.host)))
+        free = thing is None or known or (thing.host != b"" and not self.spoken(thing.host))
+        taken = free and name not in self.gone and not refused
         if taken and not known:
             self.things[name] = Thing(b"%07d" % version, version, host)
         said = self.server.tell(WORKER, RegisterReplica(name, SIZE, 1, version, host))
@@ -392,6 +431,7 @@ class HoldingModel(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), letter=st.sampled_from(b"AB"))
     def put(self, name: bytes, letter: int) -> None:
         before, thing = self.snapshot(), self.things.get(name)
+        self.gone.discard(name)
         if thing is None or thing.host:
             self.things[name] = Thing(bytes([letter]) * SIZE, -1, b"")
         content = bytes([letter]) * SIZE
@@ -407,6 +447,7 @@ class HoldingModel(RuleBasedStateMachine):
     @rule(chosen=st.lists(st.sampled_from(NAMES), min_size=1, max_size=2))
     def delete(self, chosen: list[bytes]) -> None:
         before = self.snapshot()
+        self.gone.update(name for name in chosen if name not in self.things)
         for name in chosen:
             self.things.pop(name, None)
         self.see(self.server.tell(CLIENT, DeleteObjects(chosen)), before)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from scaler_io.objects.host_cache import HostCache
 from scaler_io.objects.host_objects import HostObjects
 from scaler_io.objects.operations import (
+    DELETED_TOGETHER,
     Buffer,
     Deletion,
     Download,
@@ -34,6 +38,9 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError
 from scaler_protocol.handshake import Role
 from scaler_protocol.objects import SHARED_BYTES, Reference
+
+DELETED_LIMIT = 10_000
+"""Deletions that are repeated to a restarted server; each takes about 100 bytes."""
 
 
 class ObjectConnection(StorageLink):
@@ -58,6 +65,8 @@ class ObjectConnection(StorageLink):
         """
         self._host = HostObjects(cache, address, self) if cache is not None else None
         self._reader = ObjectReader(self, self._host)
+        self._deleted: deque[tuple[int, bytes]] = deque(maxlen=DELETED_LIMIT)
+        """The latest deleted objects that may be replicas, with their sessions."""
         super().__init__(
             address,
             session=session,
@@ -159,11 +168,23 @@ class ObjectConnection(StorageLink):
 
         Without effect if the server is lost: objects end with their session.
         """
-        names = [reference.object for reference in references]
+        names, owner = [reference.object for reference in references], session or self.session
         if names:
             with self.lock:
                 self._reader.forget(names)
-                self.start_if_open(Deletion(names, session or self.session))
+                self._deleted.extend((owner, each.object) for each in references if each.size >= SHARED_BYTES)
+                self.start_if_open(Deletion(names, owner))
+
+    def _welcomed(self, server: int) -> None:
+        """Repeat deletions to a server that was started again: a host may have a replica, and not know of them."""
+        renewed = self.server not in (0, server)
+        super()._welcomed(server)
+        if renewed:
+            with self.lock, contextlib.suppress(ClientQuitError):
+                for session, deleted in groupby(sorted(self._deleted), key=itemgetter(0)):
+                    names = [name for _, name in deleted]
+                    for at in range(0, len(names), DELETED_TOGETHER):
+                        self.start_if_open(Deletion(names[at : at + DELETED_TOGETHER], session))
 
     def clear(self) -> None:
         """Delete all objects of our session; does not wait."""

@@ -43,7 +43,8 @@ from scaler_protocol.storage import (
 LOGGER: Final = logging.getLogger("scaler")
 _CHECK_SECONDS: Final = 1.0
 """How long a thread waits at a time: on Windows only the return of a wait lets Ctrl-C through."""
-_DELETED_TOGETHER: Final = 1000
+DELETED_TOGETHER: Final = 1000
+"""Objects that one message deletes."""
 Buffer = bytes | bytearray | memoryview
 Pieces = Buffer | Sequence[Buffer]
 """The bytes of an object: one buffer, or several to be concatenated."""
@@ -397,7 +398,7 @@ class Deletion(Operation):
         """Add the deletion that follows to this message; returns whether that is possible."""
         if self._session != other._session or not self._names or not other._names:
             return False
-        if len(self._names) + len(other._names) > _DELETED_TOGETHER:
+        if len(self._names) + len(other._names) > DELETED_TOGETHER:
             return False
         self._names += other._names
         return True

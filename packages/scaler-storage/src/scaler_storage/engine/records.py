@@ -67,6 +67,8 @@ class SessionObjects:
     key: bytes | None = None
     """The secret that all owners present; None before the first owner."""
     objects: set[bytes] = field(default_factory=set)
+    dropped: dict[tuple[bytes, int], None] = field(default_factory=dict)
+    """Copies that hosts need not keep, by id and version, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@
                     └──the host has no replica server──▶ out of reach: not found, until one registers
 
 A remote object has a session and a version like any other, but takes no memory here. When it is deleted, or put here by
-another writer, its host is told to delete its copy. A host without a replica server at that moment is told when it
-announces the object again.
+another writer, its host is told to delete its copy. A host that was out of reach then, or that the message did not
+reach, is told when it announces the object again: the copies that a session does not need any more are remembered.
 """
 
 from __future__ import annotations
@@ -101,9 +101,6 @@ class RemoteObjects:
             server = next(iter(self._state.replica_servers.get(host, ())), None)
             if server is not None:
                 self._state.send(server, DropReplicas(*zip(*rows, strict=True)))
-                continue
-            for name, _, session, version in rows:
-                self._state.add_undelivered_drop(name, session, version)
         self._state.drops.clear()
 
     def check(self) -> None:

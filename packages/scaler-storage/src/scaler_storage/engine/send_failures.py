@@ -13,7 +13,6 @@ from typing import Any, Final
 from scaler_protocol.errors import StorageLostError, describe
 from scaler_protocol.messages import Message
 from scaler_protocol.storage import (
-    DropReplicas,
     FetchReplica,
     ObjectAllocated,
     ObjectList,
@@ -46,7 +45,6 @@ class SendFailures:
             ObjectMapped: self._mapped,
             ObjectList: lambda peer, unsent: ObjectList((), unsent.request),
             FetchReplica: self._bring,
-            DropReplicas: self._drop,
         }
 
     def failed(self, peer: bytes, unsent: Message) -> None:
@@ -85,8 +83,3 @@ class SendFailures:
         if record is not None and record.fetching_from == peer:
             record.fetching_from = b""
             self._state.refuse_readers(record, _LOST)
-
-    def _drop(self, peer: bytes, unsent: DropReplicas) -> None:
-        """Tell the host when it announces these objects."""
-        for name, session, version in zip(unsent.objects, unsent.sessions, unsent.versions, strict=True):
-            self._state.add_undelivered_drop(name, session, version)

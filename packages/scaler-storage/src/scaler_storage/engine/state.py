@@ -13,7 +13,10 @@ from scaler_storage.engine.pager import Pager
 from scaler_storage.engine.records import ObjectRecord, PeerRecord, RoomEvent, SessionObjects, UploadRecord
 from scaler_storage.engine.segments import Segment, Segments
 
-_UNDELIVERED_LIMIT = 100_000
+DROPPED_LIMIT = 100_000
+"""Dropped replicas of a session that are remembered; each takes about 200 bytes."""
+ANY_VERSION = 0
+"""In the place of a version: no copy of the object is needed."""
 
 
 class StorageState:
@@ -36,8 +39,6 @@ class StorageState:
         """By remote host: the agents that serve its objects."""
         self.drops: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
         """By remote host: objects it may delete, as (id, size, session, version)."""
-        self.undelivered_drops: dict[tuple[bytes, int], int] = {}
-        """Objects deleted while their host had no replica server: session by (id, version)."""
         self.return_until = 0.0
         """Until when peers of an earlier server may put their objects again."""
         self.replicas = self.replica_bytes = self.fetched_bytes_total = 0
@@ -103,28 +104,34 @@ class StorageState:
         self.replica_bytes += record.size
 
     def unset_remote(self, name: bytes, record: ObjectRecord, *, drop: bool) -> None:
-        """Record that an object is no longer only on a remote host; with `drop` that host may delete its copy."""
+        """Record that an object is no longer only on a remote host; with `drop` that host is told to delete its copy.
+
+        The host may be out of reach, or be lost before it has read that: when it announces the copy, it is refused.
+        """
+        self.remember_dropped(name, record.session, record.version)
         if drop and record.host in self.replica_servers:
             row = name, record.size, record.session, record.version
             self.drops.setdefault(record.host, []).append(row)
-        elif drop:
-            self.add_undelivered_drop(name, record.session, record.version)
         record.host = record.fetching_from = b""
         self.replicas -= 1
         self.replica_bytes -= record.size
 
-    def add_undelivered_drop(self, name: bytes, session: int, version: int) -> None:
-        """Remember an object that an unreachable host may delete; the host is told when it announces the object."""
-        self.undelivered_drops[name, version] = session
-        if len(self.undelivered_drops) > _UNDELIVERED_LIMIT:
-            del self.undelivered_drops[next(iter(self.undelivered_drops))]
+    def remember_dropped(self, name: bytes, session: int, version: int) -> None:
+        """Remember that a copy of an object, or ANY_VERSION of it, is not needed any more, while its session lasts."""
+        if (entry := self.sessions.get(session)) is not None:
+            entry.dropped[name, version] = None
+            if len(entry.dropped) > DROPPED_LIMIT:
+                del entry.dropped[next(iter(entry.dropped))]
+
+    def was_dropped(self, name: bytes, session: int, version: int) -> bool:
+        """Whether a copy that a host announces is not needed any more."""
+        entry = self.sessions.get(session)
+        return entry is not None and ((name, version) in entry.dropped or (name, ANY_VERSION) in entry.dropped)
 
     def forget_session(self, session: int) -> None:
         """Remove a session without owners and objects."""
         self.sessions.pop(session, None)
         self.orphans.pop(session, None)
-        if session in self.undelivered_drops.values():
-            self.undelivered_drops = {key: other for key, other in self.undelivered_drops.items() if other != session}
 
     def free(self, name: bytes, why: ScalerError | None = None) -> None:
         """Free an object; its waiting readers get "not found", or the error `why`."""

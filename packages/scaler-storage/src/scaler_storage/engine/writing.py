@@ -18,7 +18,7 @@ from scaler_storage.engine.fullness import Fullness
 from scaler_storage.engine.pool import SegmentPool
 from scaler_storage.engine.reading import Reading
 from scaler_storage.engine.records import LoadObject, ObjectRecord, PeerRecord, SessionObjects, UploadRecord
-from scaler_storage.engine.state import StorageState, require_local
+from scaler_storage.engine.state import ANY_VERSION, StorageState, require_local
 
 
 class Writing:
@@ -115,7 +115,7 @@ class Writing:
     def _announce(self, event: RegisterReplica, session: int) -> int:
         """The registered version; 0 if the object is stored here or on another host."""
         state, name = self._state, event.object
-        if (name, event.version) in state.undelivered_drops:
+        if state.was_dropped(name, session, event.version):
             return 0
         stored = state.objects.get(name)
         if stored is None:
@@ -146,6 +146,9 @@ class Writing:
         if self._state.queue:
             self._stop_waiting(peer, set(event.objects))
         known = entry.objects if entry is not None else set[bytes]()
+        for name in event.objects:
+            if name not in known:  # a host that is out of reach may have it
+                state.remember_dropped(name, session, ANY_VERSION)
         for name in known.intersection(event.objects) if event.objects else list(known):
             state.free(name)
 
@@ -256,6 +259,7 @@ class Writing:
         state.objects[name] = stored
         entry = state.sessions.setdefault(session, SessionObjects())
         entry.objects.add(name)
+        entry.dropped.pop((name, ANY_VERSION), None)
         if not entry.owners:
             state.orphans.pop(session, None)
             state.orphans[session] = state.now + self._retention
