@@ -33,7 +33,6 @@ def test_clients_and_workers_outside_are_told_outside_addresses(tmp_path: Path) 
         scheduler = near.start(
             logs["scheduler"], "-m", "scaler_scheduler", f"tcp://{INSIDE}:2345", "--insecure",
             "--advertised-object-storage-address", f"tcp://{OUTSIDE}:{FIRST + 1}",
-            "--advertised-monitor-address", f"tcp://{OUTSIDE}:{FIRST + 2}",
         )  # fmt: skip
         wait_until(lambda: "listen to object storage" in logs["scheduler"].read_text("utf-8"), "a scheduler")
         # The manager is beside the scheduler, its workers reach it from outside: so do all that it starts elsewhere.

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
+
+from scaler_protocol.messages import Message
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -183,6 +186,18 @@ def test_functions_are_short() -> None:
                 if lines > MAX_FUNCTION_LINES:
                     offenders.append(f"{path}:{node.lineno} {node.name}: {lines} lines")
     assert offenders == []
+
+
+def test_every_field_of_a_message_is_read() -> None:
+    read = {
+        node.attr
+        for _, tree, _ in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    unread = {f"{kind.__name__}.{field.name}" for kind in get_args(Message) for field in fields(kind)}
+    unread = {name for name in unread if name.partition(".")[2] not in read}
+    assert unread == set()
 
 
 def own_test(path: Path) -> Path:

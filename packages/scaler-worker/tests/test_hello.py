@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.handshake import Hello, Role
 from scaler_worker.hello import agent_hello
@@ -16,10 +14,10 @@ def test_capabilities_are_sorted_columns_and_every_agent_is_another() -> None:
         )
         assert isinstance(decode([bytes(frame) for frame in encode(hello)]), Hello)
         return hello.identity, (
-            hello.role, hello.pid, hello.workers, hello.queue_size, list(hello.capability_names),
+            hello.role, hello.workers, hello.queue_size, list(hello.capability_names),
             list(hello.capability_values), hello.manager, hello.unit,
         )  # fmt: skip
 
     (first, fields), (second, _) = make(), make()
-    assert fields == (Role.AGENT, os.getpid(), 2, 5, ["gpu", "linux"], [3, -1], "m", "u")
+    assert fields == (Role.AGENT, 2, 5, ["gpu", "linux"], [3, -1], "m", "u")
     assert first != second

@@ -549,7 +549,7 @@ def test_answers_that_are_none_end_a_transfer() -> None:
     with pytest.raises(ProtocolError, match="ObjectStored is not an answer to GetObject"):
         download.answer(0, ObjectStored(b"i" * 16))
     with pytest.raises(ProtocolError, match="has 3 bytes"):
-        download.answer(0, ObjectPart(b"i" * 16, True, 5, 0, Payloads([b"123"])))
+        download.answer(0, ObjectPart(b"i" * 16, True, 5, Payloads([b"123"])))
     with pytest.raises(ScalerError, match="in words"):
         upload.answer(0, ObjectStored(b"i" * 16, 0, "in words"))
     with pytest.raises(ObjectNotFoundError, match=r"^by name$"):

@@ -29,14 +29,13 @@ class ManagerStatus:
     """What a worker manager can start, what it has started, and what keeps it from starting more.
 
     `maximum` is the most workers of all its offers together, -1 for no limit. An offer is a worker class: capabilities
-    as text (`gpu=1,linux`), versions of Python and cloudpickle, and the workers of each unit. `running` counts workers
-    of units that the provider reports as up, `starting` those that it was asked for. Units whose agents the scheduler
-    has not reported as joined are listed in `pending_units`. `paused_seconds` is the rest of a back-off after failures,
-    `startup_seconds` the median time from a request to the agent's connection, 0 if unknown.
+    as text (`gpu=1,linux`), versions of Python and cloudpickle, and the workers of each unit. `pending_units` lists
+    the units whose agents the scheduler has not reported as joined. `paused_seconds` is the rest of a back-off after
+    failures, `startup_seconds` the median time from a request to the agent's connection, 0 if unknown.
     """
 
     COLUMNS: ClassVar = (
-        ("offer_capabilities", "offer_pythons", "offer_cloudpickles", "unit_sizes", "running", "starting"),
+        ("offer_capabilities", "offer_pythons", "offer_cloudpickles", "unit_sizes"),
         ("pending_units", "pending_offers"),
     )
 
@@ -46,8 +45,6 @@ class ManagerStatus:
     offer_pythons: Sequence[str]
     offer_cloudpickles: Sequence[str]
     unit_sizes: Sequence[int]
-    running: Sequence[int] = ()
-    starting: Sequence[int] = ()
     pending_units: Sequence[str] = ()
     pending_offers: Sequence[int] = ()
     failure: str = ""

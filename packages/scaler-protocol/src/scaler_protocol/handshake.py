@@ -35,25 +35,6 @@ class ServiceKind:
     STORAGE: Final = 1
 
 
-class RefusalCode:
-    """Machine-readable reasons of a refusal."""
-
-    PROTOCOL: Final = 1
-    """The peer has another version of the protocol."""
-    MALFORMED: Final = 2
-    """A field of its Hello is out of its limits, or a numbered message cannot be decoded."""
-    ROLE: Final = 3
-    IDENTITY: Final = 4
-    SESSION: Final = 5
-    """The session is missing or belongs to another peer: connect again with another number."""
-    WORKERS: Final = 6
-    """An agent without workers, or without room for a task."""
-    MANAGER: Final = 7
-    """A worker manager without an id, or with the id of a connected one."""
-    SERVICE: Final = 8
-    """The peer wants another service than this one: its address is wrong."""
-
-
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First message of an epoch: the identity of the peer, its state of the stream, and what it offers."""
@@ -69,8 +50,6 @@ class Hello:
     session: int = 0
     name: str = ""
     host: str = ""
-    pid: int = 0
-    software: str = ""
     python: str = ""
     cloudpickle: str = ""
     workers: int = 0
@@ -92,26 +71,18 @@ class Welcome:
     received: int = 0
     resumed: bool = False
     heartbeat_seconds: float = 1.0
-    timeout_seconds: float = 60.0
     storage_address: str = ""
-    monitor_address: str = ""
-    inline_limit: int = INLINE_LIMIT
     session_credit: int = SESSION_CREDIT
     segment_directory: str = ""
     task_credit: int = 0
-    protocol: int = PROTOCOL_VERSION
     challenge: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The peer is not accepted, for all of these reasons; `codes` holds a RefusalCode for each."""
-
-    COLUMNS: ClassVar = (("reasons", "codes"),)
-    OPTIONAL: ClassVar = frozenset({"codes"})
+    """The peer is not accepted, for all of these reasons."""
 
     reasons: Sequence[str]
-    codes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

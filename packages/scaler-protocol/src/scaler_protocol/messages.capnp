@@ -27,35 +27,29 @@ struct Hello {
   session @7 :UInt32;
   name @8 :Text;
   host @9 :Text;
-  pid @10 :UInt32;
-  software @11 :Text;
-  python @12 :Text;
-  cloudpickle @13 :Text;
-  workers @14 :UInt32;
-  queueSize @15 :UInt32;
-  capabilityNames @16 :List(Text);
-  capabilityValues @17 :List(Int64);
-  sessionKey @18 :Data;
-  manager @19 :Text;          # the worker manager that started this agent, and the unit that the agent is
-  unit @20 :Text;
-  service @21 :UInt8;         # the one that the peer wants to reach
+  python @10 :Text;
+  cloudpickle @11 :Text;
+  workers @12 :UInt32;
+  queueSize @13 :UInt32;
+  capabilityNames @14 :List(Text);
+  capabilityValues @15 :List(Int64);
+  sessionKey @16 :Data;
+  manager @17 :Text;          # the worker manager that started this agent, and the unit that the agent is
+  unit @18 :Text;
+  service @19 :UInt8;         # the one that the peer wants to reach
 }
 struct Welcome {
-  protocol @0 :UInt16;
-  incarnation @1 :UInt64;
-  received @2 :UInt64;
-  resumed @3 :Bool;
-  heartbeatSeconds @4 :Float64;
-  timeoutSeconds @5 :Float64;
-  storageAddress @6 :Text;
-  monitorAddress @7 :Text;
-  inlineLimit @8 :UInt32;
-  sessionCredit @9 :UInt64;
-  segmentDirectory @10 :Text;
-  challenge @11 :Data;
-  taskCredit @12 :UInt64;
+  incarnation @0 :UInt64;
+  received @1 :UInt64;
+  resumed @2 :Bool;
+  heartbeatSeconds @3 :Float64;
+  storageAddress @4 :Text;
+  sessionCredit @5 :UInt64;
+  segmentDirectory @6 :Text;
+  challenge @7 :Data;
+  taskCredit @8 :UInt64;
 }
-struct Refused { reasons @0 :List(Text); codes @1 :List(UInt8); }
+struct Refused { reasons @0 :List(Text); }
 struct NeedHello {}
 struct Heartbeat { sent @0 :UInt64; echo @1 :Bool; }
 struct Acknowledge {}
@@ -168,13 +162,11 @@ struct ManagerStatus {
   offerPythons @3 :List(Text);
   offerCloudpickles @4 :List(Text);
   unitSizes @5 :List(UInt32);
-  running @6 :List(UInt32);
-  starting @7 :List(UInt32);
-  pendingUnits @8 :List(Text);
-  pendingOffers @9 :List(UInt32);
-  failure @10 :Text;
-  pausedSeconds @11 :Float64;
-  startupSeconds @12 :Float64;
+  pendingUnits @6 :List(Text);
+  pendingOffers @7 :List(UInt32);
+  failure @8 :Text;
+  pausedSeconds @9 :Float64;
+  startupSeconds @10 :Float64;
 }
 struct DesiredWorkers {
   workers @0 :List(UInt32);
@@ -214,10 +206,9 @@ struct ObjectPart {
   object @1 :Data;
   found @2 :Bool;
   size @3 :UInt64;
-  offset @4 :UInt64;
-  partsLengths @5 :List(UInt32);
-  error @6 :Text;
-  version @7 :UInt64;
+  partsLengths @4 :List(UInt32);
+  error @5 :Text;
+  version @6 :UInt64;
 }
 struct HostProof { proof @0 :Data; lockFile @1 :Text; }
 struct AllocateObject { request @0 :UInt64; object @1 :Data; session @2 :UInt32; size @3 :UInt64; }

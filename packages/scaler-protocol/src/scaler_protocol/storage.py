@@ -68,12 +68,11 @@ class ObjectStored:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPart:
-    """Bytes of an object of `size` bytes from `offset`; not `found`, or `error`, if they cannot be sent."""
+    """The requested bytes of an object of `size` bytes; not `found`, or `error`, if they cannot be sent."""
 
     object: bytes
     found: bool
     size: int = 0
-    offset: int = 0
     parts: Payloads = NONE
     request: int = 0
     error: str = ""

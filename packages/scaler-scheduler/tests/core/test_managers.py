@@ -11,7 +11,7 @@ import pytest
 from scaler_io.links.events import PeerJoined, PeerLost
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, Welcome
+from scaler_protocol.handshake import Hello, Refused, Role, Welcome
 from scaler_protocol.messages import Returned, Status
 from scaler_protocol.operations import Drain, Resized
 from scaler_scheduler.core.config import SchedulerConfig
@@ -60,7 +60,7 @@ def join(driver: SchedulerDriver, name: str = "grid", identity: bytes = MANAGER,
 def report(driver: SchedulerDriver, identity: bytes = MANAGER, **status: Any) -> None:
     driver.feed(identity, ManagerStatus(**{
         "kind": "test", "maximum": -1, "offer_capabilities": ("",), "offer_pythons": ("",),
-        "offer_cloudpickles": ("",), "unit_sizes": (2,), "running": (0,), "starting": (0,), **status,
+        "offer_cloudpickles": ("",), "unit_sizes": (2,), **status,
     }))  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_a_manager_is_told_what_is_wanted_with_every_report_and_on_every_change(
 
 def test_a_manager_keeps_what_it_has_until_a_policy_wants_a_number(managed: SchedulerDriver, policy: Policy) -> None:
     policy.wanted = None
-    join(managed, pending_units=("u-1",), pending_offers=(0,), starting=(2,))
+    join(managed, pending_units=("u-1",), pending_offers=(0,))
     assert told(managed) == [((), {})], "a total of 0 would cancel its units"
     managed.core.check()
     policy.wanted = (4,)
@@ -103,7 +103,7 @@ def test_a_manager_keeps_what_it_has_until_a_policy_wants_a_number(managed: Sche
 
 def test_monitors_see_what_a_manager_without_orders_has(managed: SchedulerDriver, policy: Policy) -> None:
     policy.wanted = None
-    join(managed, pending_units=("u-1",), pending_offers=(0,), starting=(2,))
+    join(managed, pending_units=("u-1",), pending_offers=(0,))
     status = managed.core.snapshot(ProcessStats("ipc:///x", 0.0, 1.0, 0.0, 0), managed.now)
     assert (status.manager_desired, status.manager_starting) == ([2], [2])
 
@@ -170,8 +170,7 @@ def test_a_unit_that_is_larger_than_the_surplus_stays(managed: SchedulerDriver, 
 def test_two_managers_need_two_ids(managed: SchedulerDriver) -> None:
     join(managed)
     refused = managed.core.admit(hello(identity=b"x" * 16))
-    assert isinstance(refused, Refused) and list(refused.codes) == [RefusalCode.MANAGER]
-    assert "'grid' is connected already, from there" in refused.reasons[0]
+    assert isinstance(refused, Refused) and "'grid' is connected already, from there" in refused.reasons[0]
     unnamed = managed.core.admit(hello("", b"x" * 16))
     assert isinstance(unnamed, Refused) and "--worker-manager-id" in unnamed.reasons[0]
     managed.feed(MANAGER, PeerLost("gone"))
@@ -196,8 +195,8 @@ def test_a_manager_that_is_back_is_told_all_of_its_units(managed: SchedulerDrive
     [
         ({"offer_capabilities": ("gpu=x",)}, "gpu=x"),
         ({"pending_units": ("u",), "pending_offers": (1,)}, "beyond 1 offers"),
-        ({"offer_capabilities": (), "offer_pythons": (), "offer_cloudpickles": (), "unit_sizes": (), "running": (),
-          "starting": ()}, "offers no workers"),
+        ({"offer_capabilities": (), "offer_pythons": (), "offer_cloudpickles": (), "unit_sizes": ()},
+         "offers no workers"),
     ],
 )  # fmt: skip
 def test_a_report_that_contradicts_itself_changes_nothing(

@@ -72,7 +72,6 @@ class StorageService:
             limit,
             options.object_retention_seconds,
             options.spill_limit,
-            options.client_timeout_seconds,
         )
         loop = asyncio.get_running_loop()
         reception = ServerLoop(self._name, listener, self._hub(incarnation, engine, listener), engine, stop)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scaler_io.links.effects import Log, Send
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
 from scaler_protocol.errors import ObjectRefusedError, ProtocolError, StorageFullError, restore
-from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.messages import Message, Release
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.payloads import Payloads
@@ -96,7 +96,6 @@ class SharedServer(EngineDriver):
     def get(self, peer: bytes, name: bytes) -> bytes | None:
         content, part = b"", self.part(peer, name)
         while part.found and part.parts.frame:
-            assert part.offset == len(content)
             content += part.parts.frame
             part = self.part(peer, name, len(content))
         return content if part.found else None
@@ -167,7 +166,7 @@ def test_a_range_is_answered_with_what_one_part_holds_of_it() -> None:
     server.put(ALICE, NAME, b"abcdefghij")
     for offset, limit, expected in [(1, 2, b"bc"), (2, 8, b"cd"), (8, 4, b"ij"), (10, 4, b""), (2**63, 4, b"")]:
         part = server.part(ALICE, NAME, offset, limit)
-        assert (part.found, part.offset, part.parts.frame) == (True, offset, expected)
+        assert (part.found, part.parts.frame) == (True, expected)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +263,7 @@ def test_a_session_is_owned_by_those_with_its_key() -> None:
         server.says(hello.identity, PeerJoined(hello, False))
     for role in (Role.CLIENT, Role.AGENT):
         refused = server.core.admit(replace(thief, role=role))
-        assert refused == Refused(["session 7 is another client's"], [RefusalCode.SESSION])
+        assert refused == Refused(["session 7 is another client's"])
     server.put(first.identity, NAME, b"ours")
     server.says(first.identity, PeerLost("gone"))
     assert isinstance(server.core.admit(thief), Refused) and server.get(ALICE, NAME) == b"ours"
@@ -370,12 +369,6 @@ def test_a_peer_with_a_new_stream_keeps_its_session_but_not_its_uploads() -> Non
     assert server.get(ALICE, NAME) == b"kept"
     server.join(ALICE, Role.CLIENT, 5)
     assert server.get(ALICE, NAME) is None
-
-
-def test_a_welcome_says_how_long_a_client_may_be_gone() -> None:
-    core = StorageEngine(1, MemorySegments(), 1, client_timeout_seconds=7.0)
-    answer = core.admit(Hello(Role.CLIENT, ALICE, 1, session=1, service=ServiceKind.STORAGE))
-    assert isinstance(answer, Welcome) and answer.timeout_seconds == 7.0
 
 
 @pytest.mark.parametrize(

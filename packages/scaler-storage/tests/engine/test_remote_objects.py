@@ -87,7 +87,7 @@ def test_a_replica_takes_no_memory_and_is_fetched_when_a_peer_reads_it() -> None
     status = server.core.status()
     assert (status.hosts, status.objects, status.replicas, status.replica_bytes, status.bytes) == (1, 1, 1, SIZE, 0)
     assert server.tell(CLIENT, GetObject(NAMES[0], 0, 0)) == [
-        (CLIENT, ObjectPart(NAMES[0], True, SIZE, 0, Payloads.cut(b"", [0]), version=77))
+        (CLIENT, ObjectPart(NAMES[0], True, SIZE, Payloads.cut(b"", [0]), version=77))
     ]
     wanted = FetchReplica(NAMES[0], SIZE, 1, 77)
     assert server.tell(CLIENT, GetObject(NAMES[0], PART, PART)) == [(voice, wanted)]

@@ -49,6 +49,7 @@ def test_objects_in_numbers_and_the_biggest(publications: Publications) -> None:
         "1",
         "512 B",
     )
+    assert (shown["sessions"], shown["connections"]) == ("2", "4")
     page = cluster_views.biggest_objects(model, PageRequest(order="size"))
     assert [(row["object"], row["size"], row["where"]) for row in page.rows] == [
         ("bb", "4.0 KiB", "disk"), ("cc", "2.0 KiB", "another host"), ("aa", "500 B", "memory"),

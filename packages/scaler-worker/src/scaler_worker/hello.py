@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Mapping
-from typing import Final
 
 import cloudpickle
 
 from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_identity, new_incarnation
-
-SOFTWARE: Final = "scaler 3.0.0"
 
 
 def agent_hello(
@@ -32,8 +28,6 @@ def agent_hello(
         incarnation=new_incarnation(),
         name=name,
         host=host,
-        pid=os.getpid(),
-        software=SOFTWARE,
         python=platform.python_version(),
         cloudpickle=cloudpickle.__version__,
         workers=workers,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_ui.listening import Listening, NoStatusError
-from scaler_ui.model.model import MonitorModel
 
 _ADDRESS: Final = Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer)
 
@@ -78,7 +76,9 @@ def show(words: Sequence[str]) -> int:
     with _listening(options.address, options.keys) as listening:
         # The second status follows the tasks that have not ended.
         listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
-    shown = summary(listening.model)
+    status = listening.model.status
+    assert status is not None
+    shown = summary(status)
     print(json.dumps(shown, indent=2) if options.json else as_text(shown))
     return 0
 
@@ -117,23 +117,17 @@ def _listening(scheduler: Address, keys: Path | None) -> Iterator[Listening]:
 
 
 def workers(status: MonitorStatus) -> int:
-    """Connected workers that take tasks."""
-    return sum(status.agent_workers)
+    """Connected workers that take tasks: those of draining agents do not."""
+    agents = zip(status.agent_workers, status.agent_draining, strict=True)
+    return sum(workers for workers, is_draining in agents if not is_draining)
 
 
-def summary(model: MonitorModel) -> dict[str, Any]:
+def summary(status: MonitorStatus) -> dict[str, Any]:
     """The status as JSON values: sizes in workers and tasks."""
-    status = model.status
-    assert status is not None
     names = (
         "id", "kind", "host", "maximum", "desired", "joined", "starting", "draining", "reason", "failure",
         "paused_seconds",
     )  # fmt: skip
-    hosts: Counter[tuple[str, str, str]] = Counter()
-    for host, manager, capabilities, size in zip(
-        status.agent_hosts, status.agent_managers, status.agent_capabilities, status.agent_workers, strict=True
-    ):
-        hosts[host, manager, capabilities] += size
     return {
         "scheduler": {"address": status.address, "uptime_seconds": round(status.uptime, 1)},
         "clients": len(status.client_sessions),
@@ -145,12 +139,25 @@ def summary(model: MonitorModel) -> dict[str, Any]:
             "failed": status.raised + status.failed,
             "cancelled": status.cancelled,
         },
-        "workers": [
-            {"host": host, "manager": manager, "capabilities": capabilities, "workers": size}
-            for (host, manager, capabilities), size in sorted(hosts.items())
-        ],
+        "workers": _workers_by_host(status),
         "managers": [dict(zip(names, astuple(row), strict=True)) for row in manager_rows(status)],
     }
+
+
+def _workers_by_host(status: MonitorStatus) -> list[dict[str, Any]]:
+    """The workers and units of each host, worker manager and set of capabilities."""
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for host, manager, capabilities, size, unit, is_draining in zip(
+        status.agent_hosts, status.agent_managers, status.agent_capabilities, status.agent_workers,
+        status.agent_units, status.agent_draining, strict=True,
+    ):  # fmt: skip
+        names = {"host": host, "manager": manager, "capabilities": capabilities}
+        row = rows.setdefault((host, manager, capabilities), {**names, "workers": 0, "draining": 0, "units": []})
+        row["workers"] += size
+        row["draining"] += size if is_draining else 0
+        if unit:
+            row["units"].append(unit)
+    return [rows[key] for key in sorted(rows)]
 
 
 def as_text(shown: dict[str, Any]) -> str:
@@ -162,7 +169,8 @@ def as_text(shown: dict[str, Any]) -> str:
     lines.append(f"workers   {sum(row['workers'] for row in shown['workers'])}")
     for row in shown["workers"]:
         manager = row["manager"] or "started by hand"
-        lines.append(f"  {row['workers']:>5} on {row['host']} ({manager}) {row['capabilities']}".rstrip())
+        draining = f", {row['draining']} draining" if row["draining"] else ""
+        lines.append(f"  {row['workers']:>5} on {row['host']} ({manager}{draining}) {row['capabilities']}".rstrip())
     for row in shown["managers"]:
         maximum = "no limit" if row["maximum"] < 0 else f"at most {row['maximum']}"
         lines.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import socket
 import threading
@@ -52,8 +51,6 @@ def dial(
         session=session,
         name=name,
         host=socket.gethostname(),
-        pid=os.getpid(),
-        software="scaler-client 3.0.0",
         python=platform.python_version(),
         cloudpickle=cloudpickle.__version__,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from scaler_io.security.keyring import PEER_ROLES, Principal
-from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.ids import IDENTITY_BYTES
 from scaler_protocol.messages import Message
 
@@ -29,35 +29,35 @@ def role_name(role: int) -> str:
 def admit_principal(hello: Hello, principal: Principal, known: Principal) -> Refused | None:
     """Why the holder of a key may not send this Hello: its role, or an identity that is bound to the key of `known`."""
     if principal.key != known.key:
-        return Refused(["another peer has this identity"], [RefusalCode.IDENTITY])
+        return Refused(["another peer has this identity"])
     if hello.role in _ROLES and hello.role not in PEER_ROLES[principal.role]:
         reason = (
             f"the key {principal.name} has the role {principal.role.value}, which cannot be {role_name(hello.role)}"
         )
-        return Refused([reason], [RefusalCode.ROLE])
+        return Refused([reason])
     return None
 
 
 def admit(
-    hello: Hello, welcome: Welcome, *, service: int, roles: Collection[int], refusals: Mapping[int, str]
+    hello: Hello, welcome: Welcome, *, service: int, roles: Collection[int], refusals: Sequence[str]
 ) -> Welcome | Refused:
     """Return `welcome`, or a Refused with every reason why the peer may not connect.
 
-    `roles` are those that the service accepts. `refusals` are its own reasons by RefusalCode. A peer that wants
+    `roles` are those that the service accepts. `refusals` are its own reasons. A peer that wants
     another service than this one has the wrong address, which is the only reason then.
     """
     name = _NAMES[service]
     if hello.protocol == PROTOCOL_VERSION and hello.service != service:
         wanted = _NAMES.get(hello.service, f"service {hello.service}")
-        return Refused([f"this is the address of the {name}: give that of the {wanted}"], [RefusalCode.SERVICE])
-    reasons: dict[int, str] = {}
+        return Refused([f"this is the address of the {name}: give that of the {wanted}"])
+    reasons: list[str] = []
     if hello.protocol != PROTOCOL_VERSION:
-        reasons[RefusalCode.PROTOCOL] = f"protocol version {hello.protocol}, the {name} speaks {PROTOCOL_VERSION}"
+        reasons.append(f"protocol version {hello.protocol}, the {name} speaks {PROTOCOL_VERSION}")
     if hello.role not in roles:
-        reasons[RefusalCode.ROLE] = f"unknown role {hello.role}"
+        reasons.append(f"unknown role {hello.role}")
     if len(hello.identity) != IDENTITY_BYTES:
-        reasons[RefusalCode.IDENTITY] = f"an identity has {IDENTITY_BYTES} bytes, not {len(hello.identity)}"
+        reasons.append(f"an identity has {IDENTITY_BYTES} bytes, not {len(hello.identity)}")
     if hello.role == Role.CLIENT and not hello.session:
-        reasons[RefusalCode.SESSION] = "a client has a session number other than 0"
-    reasons.update(refusals)
-    return Refused(list(reasons.values()), list(reasons)) if reasons else welcome
+        reasons.append("a client has a session number other than 0")
+    reasons += refusals
+    return Refused(reasons) if reasons else welcome

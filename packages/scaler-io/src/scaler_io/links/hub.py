@@ -30,7 +30,6 @@ from scaler_protocol.handshake import (
     Heartbeat,
     Hello,
     NeedHello,
-    RefusalCode,
     Refused,
     Welcome,
 )
@@ -393,7 +392,7 @@ class Hub:
             message = message_of(frames)
         except MalformedMessageError as error:
             if str(error.details.get("field", "")).startswith("Hello."):
-                self._answer(route, Refused([str(error)], [RefusalCode.MALFORMED]), in_process)
+                self._answer(route, Refused([str(error)]), in_process)
             raise
         self.received[type(message).__name__] += 1
         return message if isinstance(message, Hello) else None
@@ -450,7 +449,7 @@ class Hub:
         except MalformedMessageError as error:
             if is_numbered(frames[0]):
                 peer.fault = f"malformed message: {error}"
-                self._write(peer, Refused([peer.fault], [RefusalCode.MALFORMED]))
+                self._write(peer, Refused([peer.fault]))
                 self._end_link(peer, peer.fault)
             raise
 

@@ -149,7 +149,6 @@ class StorageLink:
             session_key=self._key,
             name=self._name,
             host=platform.node(),
-            pid=os.getpid(),
             service=ServiceKind.STORAGE,
         )
 

@@ -500,13 +500,7 @@ class ManagerCore:
 
     def _status(self, now: float) -> ManagerStatus:
         offers = self._config.offers
-        running, starting = [0] * len(offers), [0] * len(offers)
-        pending = []
-        for unit in self._units.values():
-            size = offers[unit.offer].unit_size
-            (starting if unit.state is _State.REQUESTED else running)[unit.offer] += size
-            if unit.state in _PENDING:
-                pending.append(unit)
+        pending = [unit for unit in self._units.values() if unit.state in _PENDING]
         return ManagerStatus(
             self._config.kind,
             self._config.maximum if self._ending is None else 0,
@@ -514,8 +508,6 @@ class ManagerCore:
             tuple(offer.python for offer in offers),
             tuple(offer.cloudpickle for offer in offers),
             tuple(offer.unit_size for offer in offers),
-            tuple(running),
-            tuple(starting),
             tuple(unit.name for unit in pending),
             tuple(unit.offer for unit in pending),
             shortened(self._listing_failure or self._failure or self._hindrance(), FAILURE),

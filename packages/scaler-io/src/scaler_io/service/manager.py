@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -62,7 +61,6 @@ class WorkerManager:
             new_incarnation(),
             name=config.id,
             host=socket.gethostname(),
-            pid=os.getpid(),
         )
         self._core = ManagerCore(config, self._loop.time())
         self._dialer = self._dial()

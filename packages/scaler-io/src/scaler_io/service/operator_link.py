@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 
@@ -36,7 +35,6 @@ class OperatorLink:
             new_incarnation(),
             name=name,
             host=socket.gethostname(),
-            pid=os.getpid(),
             service=service,
         )
         self.is_up = False

@@ -30,4 +30,3 @@ class SchedulerConfig:
     adapters: frozenset[str] = frozenset()
     """Ids of the worker managers of worker adapters, which may be unable to tell an agent which unit it is."""
     storage_address: str = ""
-    monitor_address: str = ""

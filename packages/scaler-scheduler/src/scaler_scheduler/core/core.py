@@ -31,7 +31,7 @@ from scaler_io.links.hub import LinkFigures
 from scaler_protocol import messages
 from scaler_protocol.capacity import ListWorkers, ManagerStatus
 from scaler_protocol.errors import ProtocolError
-from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.ids import session_of
 from scaler_protocol.monitoring import MonitorStatus, TaskEvents
 from scaler_protocol.operations import Drain, Dump, Resized
@@ -137,23 +137,18 @@ class SchedulerCore:
 
     def admit(self, hello: Hello) -> Welcome | Refused:
         """Decide whether a peer may connect; a refusal lists every reason."""
-        refusals: dict[int, str] = {}
+        refusals: list[str] = []
         if problem := self._changed(hello):
-            refusals[RefusalCode.IDENTITY] = problem
+            refusals.append(problem)
         if hello.role == Role.CLIENT:
             known = self.state.sessions.get(hello.session)
             if known is not None and known.peer != hello.identity:
-                refusals[RefusalCode.SESSION] = f"session {hello.session} is taken: connect again with another number"
+                refusals.append(f"session {hello.session} is taken: connect again with another number")
         elif hello.role == Role.AGENT and not (hello.workers and hello.queue_size):
-            refusals[RefusalCode.WORKERS] = "an agent has at least one worker and room for one task"
+            refusals.append("an agent has at least one worker and room for one task")
         elif hello.role == Role.MANAGER and (problem := self._managers.refusal(hello)):
-            refusals[RefusalCode.MANAGER] = problem
-        welcome = Welcome(
-            self.state.incarnation,
-            timeout_seconds=self._config.client_timeout_seconds,
-            storage_address=self._config.storage_address,
-            monitor_address=self._config.monitor_address,
-        )
+            refusals.append(problem)
+        welcome = Welcome(self.state.incarnation, storage_address=self._config.storage_address)
         if hello.role == Role.CLIENT:
             welcome = replace(welcome, task_credit=self._task_credits.credit(len({*self._clients, hello.identity})))
         return admit(hello, welcome, service=ServiceKind.SCHEDULER, roles=_ROLES, refusals=refusals)

@@ -40,7 +40,6 @@ class SchedulerOptions(ServerOptions):
     object_storage_address: Address | None
     advertised_object_storage_address: Address | None
     monitor_address: Address | None
-    advertised_monitor_address: Address | None
     metrics_address: Address | None
     protected: bool
     max_number_of_tasks_waiting: int
@@ -184,12 +183,6 @@ COMMAND = Command(
             default=None,
         ),
         Option(("--monitor-address", "-ma"), "where monitors subscribe; port + 2", Address.parse, default=None),
-        Option(
-            ("--advertised-monitor-address", "-ama"),
-            "what to tell clients instead of the former, where it is reached by another address",
-            Address.parse_peer,
-            default=None,
-        ),
         Option(
             ("--metrics-address",),
             "where Prometheus reads /metrics; none",

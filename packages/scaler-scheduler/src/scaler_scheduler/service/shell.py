@@ -53,7 +53,7 @@ class SchedulerService:
         monitor = self._options.monitor_address or listener.address.beside(2)
         LOGGER.info("Scheduler: listen to scheduler address %s", listener.address)
         LOGGER.info("Scheduler: connect to object storage server %s", storage)
-        core, hub = self._engine(storage, monitor)
+        core, hub = self._engine(storage)
         sampler = StatusSampler(core, hub, listener.address)
         metrics = self._metrics(sampler, storage)
         local = local_monitor(listener.address)
@@ -104,7 +104,7 @@ class SchedulerService:
 
         return frozenset(map(manager_of, self._options.adapter_webhook_urls))
 
-    def _engine(self, storage: Address, monitor: Address) -> tuple[SchedulerCore, Hub]:
+    def _engine(self, storage: Address) -> tuple[SchedulerCore, Hub]:
         options = self._options
         policies = options.policies()
         config = SchedulerConfig(
@@ -116,7 +116,6 @@ class SchedulerService:
             client_timeout_seconds=options.client_timeout_seconds,
             worker_timeout_seconds=options.worker_timeout_seconds,
             storage_address=str(options.advertised_object_storage_address or storage),
-            monitor_address=str(options.advertised_monitor_address or monitor),
         )
         incarnation = new_incarnation()
         core = SchedulerCore(incarnation, config)

@@ -42,7 +42,7 @@ from scaler_io.links.admission import Permissions, admit
 from scaler_io.links.effects import Effect
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost, SendFailed
 from scaler_protocol.errors import ProtocolError, StorageFullError
-from scaler_protocol.handshake import Hello, RefusalCode, Refused, Role, ServiceKind, Welcome
+from scaler_protocol.handshake import Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.monitoring import NeedStorageStatus, StorageStatus
 from scaler_protocol.objects import host_proof, part_count
 from scaler_protocol.plurals import counted
@@ -113,10 +113,8 @@ class StorageEngine:
         memory_limit: int,
         retention_seconds: float = 60.0,
         spill_limit: int | None = None,
-        client_timeout_seconds: float = 60.0,
     ) -> None:
         self._incarnation = incarnation
-        self._client_timeout = client_timeout_seconds
         self._segments = segments
         self._state = StorageState(segments, memory_limit, spill_limit)
         self._remote = RemoteObjects(self._state)
@@ -150,13 +148,12 @@ class StorageEngine:
 
     def admit(self, hello: Hello) -> Welcome | Refused:
         """Welcome a peer, or refuse it with every reason."""
-        refusals: dict[int, str] = {}
+        refusals: list[str] = []
         if self._has_other_owner(hello):
-            refusals[RefusalCode.SESSION] = f"session {hello.session} is another client's"
+            refusals.append(f"session {hello.session} is another client's")
         welcome = Welcome(
             self._incarnation,
             heartbeat_seconds=HEARTBEAT_SECONDS,
-            timeout_seconds=self._client_timeout,
             segment_directory=self._segments.directory,
             challenge=self._segments.challenge if self._segments.directory else b"",
         )

@@ -233,7 +233,7 @@ def _length(event: GetObject, record: ObjectRecord) -> int:
 
 def _part(event: GetObject, record: ObjectRecord, part: bytes | memoryview) -> ObjectPart:
     parts = Payloads.cut(part, [len(part)])
-    return ObjectPart(event.object, True, record.size, event.offset, parts, event.request, version=record.version)
+    return ObjectPart(event.object, True, record.size, parts, event.request, version=record.version)
 
 
 def _retire(record: ObjectRecord) -> None:

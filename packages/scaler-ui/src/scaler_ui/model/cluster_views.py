@@ -52,6 +52,7 @@ OBJECT_FIGURES = (
     "objects", "in memory", "memory limit", "being written", "mapped", "on disk", "spilled", "loaded back",
     "hit rate", "reads from memory", "reads from disk", "unknown reads", "waiting for room", "refused", "recyclable",
     "replicas on other hosts", "other hosts", "fetched from there",
+    "sessions", "connections",
 )  # fmt: skip
 """Names of the numbers on the page of objects."""
 
@@ -81,6 +82,8 @@ def object_figures(model: MonitorModel) -> dict[str, str]:
         "replicas on other hosts": f"{storage.replicas:,} ({size(storage.replica_bytes)})",
         "other hosts": f"{storage.hosts:,}",
         "fetched from there": size(storage.fetched_bytes_total),
+        "sessions": f"{storage.sessions:,}",
+        "connections": f"{storage.peers:,}",
     }
 
 

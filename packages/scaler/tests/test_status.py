@@ -1,0 +1,30 @@
+"""`scaler status` and `scaler wait`: what they show of a MonitorStatus."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scaler_launch.status import as_text, summary, workers
+from scaler_protocol.monitoring import MonitorStatus
+
+STATUS: Final = MonitorStatus(
+    1, 1000.0, "tcp://h:1", uptime=5.0, agents=(1, 2, 3), agent_names=("a", "b", "c"), agent_hosts=("h", "h", "k"),
+    agent_workers=(2, 4, 8), agent_capabilities=("", "", "gpu=1"), agent_managers=("grid", "grid", ""),
+    agent_units=("u1", "u2", ""), agent_draining=(False, True, False),
+)  # fmt: skip
+
+
+def test_workers_of_draining_agents_do_not_count() -> None:
+    assert workers(STATUS) == 10
+
+
+def test_workers_and_units_are_listed_by_host() -> None:
+    assert summary(STATUS)["workers"] == [
+        {"host": "h", "manager": "grid", "capabilities": "", "workers": 6, "draining": 4, "units": ["u1", "u2"]},
+        {"host": "k", "manager": "", "capabilities": "gpu=1", "workers": 8, "draining": 0, "units": []},
+    ]
+
+
+def test_the_text_names_hosts_managers_and_draining_workers() -> None:
+    lines = as_text(summary(STATUS)).splitlines()
+    assert lines[3:] == ["workers   14", "      6 on h (grid, 4 draining)", "      8 on k (started by hand) gpu=1"]
