@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -258,13 +259,8 @@ class Strangers:
             self.driver.feed(peer, PeerLost("left", farewell=self.data.draw(st.booleans())))
 
 
-@settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(data=st.data())
-def test_any_message_from_anybody(make_driver: type[SchedulerDriver], data: st.DataObject) -> None:
+def play(make_driver: type[SchedulerDriver], data: st.DataObject) -> None:
+    """Strangers say anything, and what the honest ones want is done nevertheless."""
     driver = make_driver(monitored=data.draw(st.booleans()))
     honest, strangers = Honest(driver), Strangers(driver, data)
     for _ in range(data.draw(st.integers(1, 25))):
@@ -279,3 +275,13 @@ def test_any_message_from_anybody(make_driver: type[SchedulerDriver], data: st.D
         if not busy and len(honest.told) == len(honest.wanted):
             break
     assert honest.told == dict.fromkeys(honest.wanted, (Status.VALUE, b"honest"))
+
+
+@pytest.mark.parametrize("examples", [100, pytest.param(3_000, marks=pytest.mark.soak)])
+def test_any_message_from_anybody(make_driver: type[SchedulerDriver], examples: int) -> None:
+    @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        play(make_driver, data)
+
+    check()
