@@ -1,13 +1,15 @@
-"""Peers that would fill the memory of a server while a client works."""
+"""Peers that would fill a server's memory, from strangers to clients that ignore their credit, while a client works."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from scaler import Client
-from scaler_protocol.handshake import ServiceKind
+from scaler_io.transport.connections import PEER_BYTES
+from scaler_protocol.handshake import Role, ServiceKind
 from scaler_protocol.ids import new_identity
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import ObjectStored, PutObject
@@ -20,7 +22,7 @@ from support.tasks import add
 from support.waiting import wait_until
 
 MOST = 150 * MEGABYTE
-"""How much memory an attack may take at a time; each would take several times as much."""
+"""How much memory an attack may take until it is noticed; each would take several times as much."""
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +52,60 @@ def process_of(services: Services, offset: int) -> int:
 def test_small_objects_do_not_keep_the_long_messages_in_which_they_came(services: Services) -> None:
     growth = Growth(process_of(services, 1))
     with Attacker(services.port + 1, hello(service=ServiceKind.STORAGE)) as attacker:
-        for _ in range(100):
+        for _ in range(40):
             attacker.send(PutObject(new_identity(), 100, Payloads([bytes(100)])), padding=8_000_000)
             while not isinstance(attacker.read(), ObjectStored):
                 pass
             growth.look()
-    assert growth.look() < MOST
+    assert growth.look() < 40 * 8_000_000 / 2
+
+
+LISTENERS = pytest.mark.parametrize(
+    ("offset", "kind"), [(0, b"DEALER"), (1, b"DEALER"), (2, b"SUB")], ids=["scheduler", "storage", "monitors"]
+)
+FRAME = bytes(MEGABYTE)
+
+
+@LISTENERS
+@pytest.mark.usefixtures("client")
+def test_a_stranger_who_announces_a_frame_of_2_gb_is_cut_off(services: Services, offset: int, kind: bytes) -> None:
+    growth = Growth(process_of(services, offset))
+    with Attacker(services.port + offset, kind=kind) as attacker:
+        attacker.send_bytes(b"\x02" + (2**31).to_bytes(8, "big"))
+        assert attacker.is_cut_off(FRAME, 2000, growth)
+    assert growth.most < MOST
+
+
+@LISTENERS
+@pytest.mark.usefixtures("client")
+def test_a_stranger_whose_message_never_ends_is_cut_off(services: Services, offset: int, kind: bytes) -> None:
+    growth = Growth(process_of(services, offset))
+    frame = FRAME if kind == b"DEALER" else bytes(100)
+    with Attacker(services.port + offset, kind=kind) as attacker:
+        flood = b"".join([b"\x03" + len(frame).to_bytes(8, "big") + frame] * (MEGABYTE // len(frame)))
+        assert attacker.is_cut_off(flood, 1000, growth)
+    assert growth.most < MOST
+
+
+@pytest.mark.parametrize("offset", [0, 1], ids=["scheduler", "storage"])
+@pytest.mark.usefixtures("client")
+def test_a_client_whose_message_never_ends_is_cut_off(services: Services, offset: int) -> None:
+    growth = Growth(process_of(services, offset))
+    service = (ServiceKind.SCHEDULER, ServiceKind.STORAGE)[offset]
+    with Attacker(services.port + offset, hello(Role.CLIENT, service)) as attacker:
+        flood = b"".join([b"\x03" + len(FRAME).to_bytes(8, "big") + FRAME])
+        assert attacker.is_cut_off(flood, 1000, growth)
+    assert growth.most < PEER_BYTES + MOST
+
+
+@pytest.mark.parametrize("offset", [0, 1], ids=["scheduler", "storage"])
+@pytest.mark.usefixtures("client")
+def test_strangers_with_halves_of_long_messages_are_cut_off(services: Services, offset: int) -> None:
+    growth = Growth(process_of(services, offset))
+    with contextlib.ExitStack() as stack:
+        attackers = [stack.enter_context(Attacker(services.port + offset)) for _ in range(50)]
+        for attacker in attackers:
+            attacker.send_bytes(b"\x02" + (15 * MEGABYTE).to_bytes(8, "big"))
+            attacker.is_cut_off(FRAME, 14, growth)
+        assert all(attacker.is_closed() for attacker in attackers)
+    assert growth.most < MOST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -121,11 +121,12 @@ class Attacker:
             return True
         return True
 
-    def is_cut_off(self, attack: Callable[[], object], turns: int) -> bool:
-        """Repeat an attack at most `turns` times; returns whether the server has closed the connection."""
+    def is_cut_off(self, content: bytes, times: int, growth: Growth) -> bool:
+        """Send bytes again and again; returns whether the server has closed the connection."""
         try:
-            for _ in range(turns):
-                attack()
+            for _ in range(times):
+                self.send_bytes(content)
+                growth.look()
         except OSError:
             return True
         return False

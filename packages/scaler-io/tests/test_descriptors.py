@@ -1,18 +1,13 @@
-"""Descriptors: the limit, the reserve, and connections beyond it."""
+"""Descriptors: the limit and the reserve."""
 
 from __future__ import annotations
 
 import errno
-import os
-import socket
 import subprocess
 import sys
 import textwrap
 
 import pytest
-
-from scaler_io import descriptors
-from scaler_io.descriptors import ConnectionLimiter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
 
@@ -90,24 +85,3 @@ def test_whoever_has_none_to_connect_says_so_once() -> None:
     [line, several] = said.split("\n")
     assert line.startswith("cannot connect, will try again: [Errno 24] Too many open files")
     assert several == "True"
-
-
-def test_connections_beyond_the_limit_are_shut_down_and_other_files_are_not(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    cap = ConnectionLimiter("tcp://127.0.0.1:1")
-    near, far = socket.socketpair()
-    other = os.open(os.devnull, os.O_RDONLY)
-    with near, far:
-        cap.accepted(near.fileno())
-        far.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            far.recv(1)
-        monkeypatch.setattr(descriptors, "connection_limit", lambda: 3)
-        for descriptor in (near.fileno(), other, 1 << 20):
-            cap.accepted(descriptor)
-        assert far.recv(1) == b""
-        os.fstat(other)
-        os.close(other)
-    [line] = caplog.messages
-    assert line.startswith("tcp://127.0.0.1:1: 1 connection refused") and "ulimit -n" in line

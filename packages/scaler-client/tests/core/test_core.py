@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scaler_client.core import submit_builder
 from scaler_client.core.call_queue import MESSAGE_TASKS
 from scaler_client.core.core import ClientCore
 from scaler_client.core.effects import AnswerShutdown, Cleared, Connected, Print, Transmit, WorkersListed
@@ -23,6 +24,7 @@ from scaler_client.core.events import (
 from scaler_client.core.records import CallBlock, CallGroup, Deliver, FunctionBody
 from scaler_client.core.releases import RELEASE_TASKS
 from scaler_client.core.sent_functions import KEPT_FUNCTIONS
+from scaler_client.core.submit_builder import MESSAGE_GROUPS
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
 from scaler_protocol.capacity import ListWorkers, WorkerList
 from scaler_protocol.errors import HandshakeRefusedError, SchedulerLostError, restore
@@ -134,6 +136,21 @@ def test_messages_are_cut_at_tasks_and_at_bytes(core: ClientCore) -> None:
     assert [len(message.tasks) for message in sent(core)] == [1, 1, 1]
     core.handle(CallsSubmitted([PlannedCall(20_000, GROUP, bytes(3_000_000))]), 0.0)  # more than MESSAGE_LIMIT
     assert len(sent(core)) == 1
+
+
+def test_messages_are_cut_at_functions(core: ClientCore) -> None:
+    groups = [group_of(number.to_bytes(2, "big")) for number in range(MESSAGE_GROUPS + 1)]
+    core.handle(CallsSubmitted([PlannedCall(number, group) for number, group in enumerate(groups)]), 0.0)
+    assert [len(message.functions) for message in sent(core)] == [MESSAGE_GROUPS, 1]
+
+
+def test_messages_are_cut_at_ids(core: ClientCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit_builder, "MESSAGE_IDS", 2)
+    core.handle(CallsSubmitted([PlannedCall(number, GROUP) for number in range(1, 6)]), 0.0)
+    sent(core)
+    core.handle(TasksCancelled([1, 2, 3, 4, 5]), 0.0)
+    cancels = [effect.message for effect in core.settle(0.0) if isinstance(effect, Transmit)]
+    assert cancels == [Cancel([1, 2]), Cancel([3, 4]), Cancel([5])]
 
 
 def test_the_credit_bounds_what_the_scheduler_holds() -> None:

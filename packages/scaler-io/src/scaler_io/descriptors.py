@@ -12,10 +12,7 @@ import logging
 import os
 import socket
 import sys
-import time
 from typing import Final
-
-from scaler_protocol.plurals import counted
 
 if sys.platform != "win32":
     import resource
@@ -25,14 +22,6 @@ RESERVED: Final = 64
 """Descriptors that are never given to connections."""
 _MOST: Final = 1 << 20
 """The highest limit that is asked for: more is of no use, and some libraries iterate over all numbers."""
-_LOG_SECONDS: Final = 60.0
-TOPICS: Final = 16
-"""Topics that a peer may subscribe to over one connection; a monitor needs only the empty one, which is everything."""
-TOPIC_BYTES: Final = 256
-"""Longest topic: ZeroMQ keeps subscriptions in a tree with a node per byte."""
-_SUBSCRIBED: Final = b"\x01"
-_UNSUBSCRIBED: Final = b"\x00"
-"""First byte of what ZeroMQ reports to a publisher; the topic follows."""
 
 
 def limit() -> int:
@@ -84,105 +73,6 @@ def require(count: int) -> None:
     finally:
         for descriptor in taken:
             os.close(descriptor)
-
-
-class ConnectionLimiter:
-    """Closes connections that take a descriptor from the reserve, and logs this at most once a minute."""
-
-    def __init__(self, address: str) -> None:
-        self.descriptors: dict[bytes, int] = {}
-        """The descriptor of each route on which a message has arrived."""
-        self._routes: dict[int, bytes] = {}
-        self._address = address
-        self._refused = 0
-        self._logged_at = -_LOG_SECONDS
-
-    def accepted(self, descriptor: int) -> None:
-        """A connection was accepted: close it if it is one too many."""
-        self.disconnected(descriptor)
-        if descriptor >= connection_limit():
-            self._log_refused()
-            shut_down(descriptor)
-
-    def disconnected(self, descriptor: int) -> None:
-        """A connection has ended."""
-        if (route := self._routes.pop(descriptor, None)) is not None:
-            del self.descriptors[route]
-
-    def first_message(self, descriptor: int, route: bytes) -> None:
-        """The first message has arrived on a route."""
-        self.disconnected(descriptor)
-        self.descriptors[route], self._routes[descriptor] = descriptor, route
-
-    def cut(self, route: bytes) -> None:
-        """Close the connection of a route, if it has one."""
-        if (descriptor := self.descriptors.get(route)) is not None:
-            shut_down(descriptor)
-
-    def _log_refused(self) -> None:
-        self._refused += 1
-        now = time.monotonic()
-        if now >= self._logged_at + _LOG_SECONDS:
-            self._logged_at = now
-            LOGGER.warning(
-                "%s: %s refused: this process may have %d files open, and all but a reserve are in use; "
-                "raise the limit with ulimit -n, or LimitNOFILE= of systemd",
-                self._address, counted(self._refused, "connection"), limit(),
-            )  # fmt: skip
-
-
-class SubscriptionLimiter(ConnectionLimiter):
-    """Knows a publisher's subscribers. It also closes connections with more than TOPICS subscriptions, and logs this.
-
-    ZeroMQ has no option for this, and keeps the subscriptions of a connection as long as it lasts.
-    """
-
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self.subscribers: set[int] = set()
-        """Descriptors of the peers that have subscribed to everything; it may hold ended ones until all have ended."""
-        self._topics: dict[int, set[bytes]] = {}
-        self._greedy = 0
-        self._greedy_logged_at = -_LOG_SECONDS
-
-    def accepted(self, descriptor: int) -> None:
-        self._topics.pop(descriptor, None)
-        super().accepted(descriptor)
-
-    def subscription_changed(self, descriptor: int | None, change: bytes) -> bool:
-        """Process a change that ZeroMQ reports; returns whether a peer has subscribed to everything, perhaps again.
-
-        ZeroMQ reports an unsubscription when no subscriber is left, and from peers that were not subscribed: these must
-        not end the subscriptions of others. If the last subscriber has disconnected, it reports no descriptor.
-        """
-        if descriptor is None:
-            if change == _UNSUBSCRIBED:
-                self.subscribers.clear()
-            return False
-        if change.startswith(_SUBSCRIBED):
-            self._subscribed(descriptor, change)
-        if change == _SUBSCRIBED:
-            self.subscribers.add(descriptor)
-        elif change == _UNSUBSCRIBED:
-            self.subscribers.discard(descriptor)
-        return change == _SUBSCRIBED
-
-    def _subscribed(self, descriptor: int, topic: bytes) -> None:
-        topics = self._topics.setdefault(descriptor, set())
-        if len(topics) > TOPICS:
-            return  # sent before its connection was closed
-        topics.add(topic)
-        if len(topics) <= TOPICS:
-            return
-        shut_down(descriptor)
-        self._greedy += 1
-        now = time.monotonic()
-        if now >= self._greedy_logged_at + _LOG_SECONDS:
-            self._greedy_logged_at = now
-            LOGGER.warning(
-                "%s: closed %s, whose peers subscribed to more than %d topics; monitors need the empty one",
-                self._address, counted(self._greedy, "connection"), TOPICS,
-            )  # fmt: skip
 
 
 def shut_down(descriptor: int) -> None:

@@ -20,7 +20,7 @@ from scaler_io.links.streams import (
     is_numbered,
     join,
 )
-from scaler_protocol.errors import ProtocolError
+from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import Acknowledge, Goodbye, Heartbeat, Hello, NeedHello, Refused, Welcome
 from scaler_protocol.messages import Cancel, Message, Shutdown
 
@@ -149,6 +149,14 @@ def test_epochs_lose_and_repeat_nothing(steps: list[tuple[bool, int]]) -> None:
             sent += number
     got += deliver(len(wire))
     assert got == sent == other.received
+
+
+def test_a_message_that_the_peer_would_not_receive_is_refused() -> None:
+    stream = Stream(longest=1000)
+    stream.write(Cancel(range(10)))
+    with pytest.raises(MalformedMessageError, match=r"Cancel has 8,.* bytes, and services receive 1,000 at most"):
+        stream.write(Cancel(range(1000)))
+    assert stream.sent == 1
 
 
 def test_the_largest_message_is_no_backlog() -> None:

@@ -19,6 +19,7 @@ from scaler_io.links.uplink import LinkState, Uplink
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.key_files import add_key, load_credentials, make_keys, revoke_key
 from scaler_io.security.keyring import Credentials, KeyRole
+from scaler_io.transport import zeromq
 from scaler_io.transport.curve import new_pair
 from scaler_io.transport.zeromq import Dialer, Listener, Publisher, Subscriber
 from scaler_protocol.addresses import Address
@@ -366,7 +367,7 @@ def test_a_list_that_is_torn_leaves_the_last_one_valid(
 
 
 def test_a_message_beyond_the_limit_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler_io.transport.zeromq._MESSAGE_BYTES", 4096)
+    monkeypatch.setattr(zeromq, "MESSAGE_MOST", 4096)
     service = Service(None)
     with peering(service.address, None) as peer, zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
         until(lambda: peer.up, peer.turn, service.turn)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scaler_io.descriptors import TOPICS
+from scaler_io.transport.connections import TOPICS
 from scaler_io.transport.endpoint import ListenError
 from scaler_io.transport.zeromq import PUBLISHED_AHEAD, Publisher, Subscriber
 from scaler_protocol.addresses import Address

@@ -21,6 +21,10 @@ from scaler_protocol.storage import StorageMessage
 
 MESSAGE_LIMIT = 1024 * 1024
 """Bytes of payload after which a sender begins another message."""
+MESSAGE_MOST: Final = 32 * 1024 * 1024
+"""Longest message that services receive."""
+MESSAGE_IDS: Final = 2**20
+"""Ids after which a sender begins another message."""
 
 Flags = Sequence[bool]
 Ints = Sequence[int]

@@ -66,7 +66,7 @@ from scaler_client.core.releases import Releases
 from scaler_client.core.resubmissions import Resubmissions
 from scaler_client.core.scheduler_link import SchedulerLink
 from scaler_client.core.sent_functions import SentFunctions
-from scaler_client.core.submit_builder import submit_message, tasks_of
+from scaler_client.core.submit_builder import pieces_of, submit_message, tasks_of
 from scaler_client.core.unknown_objects import UnknownObjects
 from scaler_client.core.worker_requests import WorkerRequests
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp
@@ -224,7 +224,7 @@ class ClientCore:
         sent = self._queue.cancel(calls)
         self._graphs_ended(())
         if sent:
-            self._replies.append(Cancel(sent))
+            self._replies += map(Cancel, pieces_of(sent))
 
     def _fail_all(self, status: int, payload: bytes) -> None:
         calls, self._outstanding = self._outstanding, {}
@@ -237,7 +237,7 @@ class ClientCore:
     def _fail_everything(self, failure: ScalerError) -> None:
         """The scheduler cannot be reached: end all calls and requests."""
         if self._outstanding:
-            self._replies.append(Cancel(list(self._outstanding)))  # the link may come back
+            self._replies += map(Cancel, pieces_of(list(self._outstanding)))  # the link may come back
             self._fail_all(Status.FAILED, LocalFailure.of(failure))
         self._out += self._worker_requests.fail(failure)
 
@@ -326,7 +326,8 @@ class ClientCore:
             self._replies = [message for message in self._replies if not isinstance(message, Cancel | ListWorkers)]
             self._replies += self._worker_requests.again()
             self._queue.stop_all_resending()
-            self._send(Reconcile(wanted=self._graphs.resume(self._outstanding, self._queue.tasks())))
+            for wanted in pieces_of(self._graphs.resume(self._outstanding, self._queue.tasks())):
+                self._send(Reconcile(wanted=wanted))
             self._out.append(ListUnknownObjects())
 
     def _link_lost(self, event: LinkLost, now: float) -> None:

@@ -9,8 +9,11 @@ from dataclasses import replace
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock, CallGroup, Dependency, FunctionBody, OutstandingCall, WaitingCall
 from scaler_client.objects.handles import StoredPayload, pending_puts, stored_positions
-from scaler_protocol.messages import Functions, Inputs, Message, Reconcile, Submit
+from scaler_protocol.messages import MESSAGE_IDS, Functions, Inputs, Message, Reconcile, Submit
 from scaler_protocol.payloads import Payloads
+
+MESSAGE_GROUPS = 256
+"""Groups in one message: each may bring functions, which have up to INLINE_LIMIT bytes."""
 
 
 def is_uploaded(call: WaitingCall | GraphPiece) -> bool:
@@ -49,6 +52,8 @@ class SubmitBuilder:
                 group = call._group
                 if group.parent != self.parent:
                     break
+                if group not in self.groups and len(self.groups) >= MESSAGE_GROUPS:
+                    break  # their functions have so many bytes together
                 number = self.groups.setdefault(group, len(self.groups))
             block = call if isinstance(call, CallBlock) else None
             if block is None and not is_uploaded(call):
@@ -82,6 +87,11 @@ class SubmitBuilder:
             if need.task_id:
                 self.dependents.append(position)
                 self.needs.append(need.task_id)
+
+
+def pieces_of(tasks: Sequence[int]) -> Iterable[Sequence[int]]:
+    """The tasks in pieces, at least one, that messages can name."""
+    return [tasks[at : at + MESSAGE_IDS] for at in range(0, max(1, len(tasks)), MESSAGE_IDS)]
 
 
 def submit_message(batch: SubmitBuilder | GraphPiece, bodies: Sequence[FunctionBody]) -> Submit:

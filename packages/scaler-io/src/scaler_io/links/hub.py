@@ -43,6 +43,8 @@ A peer that reads confirms this about once per heartbeat interval, and needs onl
 _HEARTBEATS = 16
 _UNNUMBERED_BYTES = 128
 """About what ZeroMQ takes for a small message."""
+HELLO_BYTES = 256 * 1024
+"""No Hello is longer: what is longer is not decoded for a route without a peer."""
 _ROUTES_LIMIT = 65_536
 """Most routes without a peer whose unread bytes are counted: there are no more connections."""
 _LINK_MESSAGES = frozenset({Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge, Goodbye})
@@ -236,6 +238,10 @@ class Hub:
                 self._cuts.append(peer.route)
                 self._end_link(peer, "its key is accepted no longer")
 
+    def has_peer(self, route: bytes) -> bool:
+        """Whether a peer has said Hello on this route and is not lost."""
+        return route in self._routes
+
     def round_trip(self, identity: bytes) -> float:
         """Seconds of the last heartbeat's round trip; 0 before the first one, and for an unknown peer."""
         peer = self._peers.get(identity)
@@ -357,7 +363,8 @@ class Hub:
     def _receive_hello(self, route: bytes, frames: list[bytes], now: float) -> tuple[bytes, HubEvent] | None:
         """Handle a message from a route without a peer: a Hello, or the sender is asked for one."""
         in_process = type(frames[1]) is not bytes
-        hello = self._decode_hello(route, frames, in_process)
+        fits = in_process or sum(map(len, frames)) <= HELLO_BYTES
+        hello = self._decode_hello(route, frames, in_process) if fits else None
         if hello is None:
             self.refused_frames += 1
             self._ask_hello(route, in_process)

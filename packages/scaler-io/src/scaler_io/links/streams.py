@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scaler_protocol.codec import decode, encode
-from scaler_protocol.errors import ProtocolError
+from scaler_protocol.errors import MalformedMessageError, ProtocolError
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
 from scaler_protocol.messages import MESSAGE_LIMIT, Message
 
@@ -92,10 +92,12 @@ class StreamMismatchError(ProtocolError):
 class Stream:
     """Both directions of one numbered stream; `in_process` if messages are passed as objects instead of encoded."""
 
-    __slots__ = ("_kept", "_largest", "_owed_since", "in_process", "kept_bytes", "owed", "received", "sent")
+    __slots__ = ("_kept", "_largest", "_longest", "_owed_since", "in_process", "kept_bytes", "owed", "received", "sent")
 
-    def __init__(self, *, in_process: bool = False) -> None:
+    def __init__(self, *, in_process: bool = False, longest: int | None = None) -> None:
+        """`longest`: bytes of the longest message that the peer receives; None if it receives any."""
         self.in_process = in_process
+        self._longest = longest
         self.sent = 0
         self.received = 0
         self.kept_bytes = 0
@@ -112,14 +114,19 @@ class Stream:
     def write(self, message: Message) -> Frames:
         """Number a message and return its frames; it is kept until the peer acknowledges it.
 
-        Raises MalformedMessageError, and changes nothing, if it cannot be encoded.
+        Raises MalformedMessageError, and changes nothing, if it cannot be encoded or is too long.
         """
         body: Frames = (message,) if self.in_process else encode(message)
         if type(message) in _UNNUMBERED:
             sequence = 0
         else:
-            self.sent = sequence = self.sent + 1
             size = 0 if self.in_process else sum(map(len, body))
+            if self._longest is not None and size + _HEAD > self._longest:
+                kind = type(message).__name__
+                raise MalformedMessageError(
+                    f"{kind} has {size:,} bytes, and services receive {self._longest:,} at most"
+                )
+            self.sent = sequence = self.sent + 1
             self._kept.append((sequence, size, body))
             self.kept_bytes += size
             if size > MESSAGE_LIMIT:

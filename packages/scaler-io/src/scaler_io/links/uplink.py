@@ -12,7 +12,7 @@ from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, Upli
 from scaler_io.links.streams import ACK_MESSAGES, Frames, Stream, StreamMismatchError, is_numbered, message_of
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.handshake import Acknowledge, Heartbeat, Hello, NeedHello, Refused, Welcome
-from scaler_protocol.messages import Message
+from scaler_protocol.messages import MESSAGE_MOST, Message
 
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
@@ -41,7 +41,7 @@ class Uplink:
         self._hello = hello
         self._timeout = timeout_seconds
         self._heartbeat = 1.0
-        self._stream = Stream(in_process=in_process)
+        self._stream = Stream(in_process=in_process, longest=MESSAGE_MOST)
         self._out: list[Frames] = []
         self._epoch = 0
         self._retry = FIRST_RETRY_SECONDS
@@ -206,7 +206,7 @@ class Uplink:
             self._stream.acknowledge(welcome.received)
             self._out += self._stream.unacknowledged()
         else:
-            self._stream = Stream(in_process=self._stream.in_process)
+            self._stream = Stream(in_process=self._stream.in_process, longest=MESSAGE_MOST)
         return [LinkUp(welcome, same)]
 
     def _refused(self, refused: Refused, now: float) -> list[UplinkEvent]:

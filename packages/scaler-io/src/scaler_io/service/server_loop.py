@@ -17,6 +17,7 @@ from scaler_io.links.effects import Log, Send, Stop, perform_each
 from scaler_io.links.events import HubEvent, SendFailed
 from scaler_io.links.hub import Hub
 from scaler_io.links.streams import ACK_SECONDS, Frames
+from scaler_io.service.sweep import Sweep
 from scaler_io.service.turn_loop import TurnLoop
 from scaler_io.transport.endpoint import TURN_MESSAGES
 from scaler_io.transport.zeromq import Listener
@@ -110,6 +111,10 @@ class ServiceTurn:
         """Give up the peers of these keys with the next turn."""
         self._hub.revoke(keys)
         self._tick_at = self._now
+
+    def has_peer(self, route: bytes) -> bool:
+        """Whether a peer has said Hello on this route and is not lost."""
+        return self._hub.has_peer(route)
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the edge of the listener's descriptor."""
@@ -225,6 +230,7 @@ class ServerLoop:
         self._loop.add_reader(listener.fileno(), self._turns.now)
         self._turns.now()
         self._key_timer = self._loop.call_later(KEYS_SECONDS, self._look_at_keys)
+        self._sweep = Sweep(self._close_greedy)
 
     @property
     def malformed(self) -> int:
@@ -238,6 +244,12 @@ class ServerLoop:
             self._service.revoke(revoked)
             self._turns.soon()
 
+    def _close_greedy(self, seconds: float) -> None:
+        """Close the connections that take too much memory."""
+        self._listener.close_greedy(seconds, self._service.has_peer)
+        if self._listener.readable():
+            self._turns.soon()
+
     def turn(self) -> None:
         """Take a turn now, since the core has something to do."""
         self._turns.now()
@@ -246,6 +258,7 @@ class ServerLoop:
         """Write the last messages and free the address."""
         self._turns.close()
         self._key_timer.cancel()
+        self._sweep.close()
         for readable in (self._listener, *self._listener.watched):
             self._loop.remove_reader(readable.fileno())
         self._service.close()

@@ -26,6 +26,8 @@ HANDSHAKE_FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 """Events of a monitor that say why there is no connection."""
+CURVE_BYTES: Final = 33
+"""What encryption adds to a frame."""
 
 
 def new_pair() -> KeyPair:

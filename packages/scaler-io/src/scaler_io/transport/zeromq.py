@@ -20,16 +20,31 @@ import zmq.backend
 from zmq.utils.monitor import recv_monitor_message
 
 from scaler_io import descriptors
-from scaler_io.descriptors import TOPIC_BYTES, ConnectionLimiter, SubscriptionLimiter
 from scaler_io.links.streams import Frames, cut, join
 from scaler_io.links.uplink import Uplink
 from scaler_io.ports import path_problem
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.keyring import ANYONE, KEY_BYTES, LINK_KEYS, MONITOR_KEYS, Credentials, Principal
-from scaler_io.transport.curve import HANDSHAKE_FAILURES, Gate, HandshakeFailure, handshake_failure, use_credentials
+from scaler_io.transport.connections import (
+    FRAME_BYTES,
+    QUEUED_MESSAGES,
+    TOPIC_BYTES,
+    Connection,
+    ConnectionLimiter,
+    SubscriptionLimiter,
+)
+from scaler_io.transport.curve import (
+    CURVE_BYTES,
+    HANDSHAKE_FAILURES,
+    Gate,
+    HandshakeFailure,
+    handshake_failure,
+    use_credentials,
+)
 from scaler_io.transport.endpoint import LINGER_SECONDS, TURN_MESSAGES, EpochDialer, ListenError
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
+from scaler_protocol.messages import MESSAGE_MOST
 
 _COPY_BELOW = 256 * 1024
 Read = TypeVar("Read")
@@ -54,8 +69,6 @@ _BEAT_MS, _BEAT_TIMEOUT_MS = 2000, 10_000
 # With -1 ("do not reconnect") ZeroMQ drops unread messages when the peer closes.
 _NEVER_MS = 24 * 3600 * 1000
 _LONGEST_WAIT_SECONDS = 3600.0
-_MESSAGE_BYTES = 2**28
-"""Longest message that is received: the codec writes no longer ones. ZeroMQ closes the connection of a longer one."""
 _HANDSHAKE_MS = 2000
 """How long a connection may be open without a handshake, which strangers could use to hold memory."""
 _BACKLOG = 4096
@@ -188,13 +201,15 @@ class Listener:
     def __init__(self, address: Address, keys: AuthorizedKeys | None = None) -> None:
         self._context: Context = _own_context()
         self._socket = _socket(self._context, zmq.ROUTER)
-        _accept(self._socket, _MESSAGE_BYTES)
+        _accept(self._socket, MESSAGE_MOST)
+        self._socket.rcvhwm = QUEUED_MESSAGES
         self._limiter = ConnectionLimiter(str(address))
         self._accept_monitor = _AcceptMonitor(self._socket, self._limiter)
         self._socket.router_mandatory = 1
         self._gate = Gate(self._socket, keys, LINK_KEYS) if keys is not None and not address.path else None
         if self._gate is not None:
             self._gate.guard(address)
+        self._frame_bytes = FRAME_BYTES + (CURVE_BYTES if self._gate is not None else 0)
         self.watched: tuple[Watched, ...] = (self._accept_monitor, *([self._gate] if self._gate else []))
         """What to watch besides this."""
         self._was_readable = False
@@ -238,10 +253,16 @@ class Listener:
                 self._drop(frame)
                 route, frame = _raw.recv(through, _NOWAIT), _raw.recv(through, _NOWAIT, False)
             route = key + route
-        if route not in self._limiter.descriptors and (descriptor := _descriptor(frame)) is not None:
-            self._accept_monitor.process_events()  # the event "accepted" precedes the first message
-            self._limiter.first_message(descriptor, route)
+        connection = self._limiter.routes.get(route) or self._first_message(route, frame)
+        connection.read += len(frame) + self._frame_bytes
         return route, _parts(through, frame)
+
+    def _first_message(self, route: bytes, frame: Any) -> Connection:
+        """The connection of the sender of a frame; one that is forgotten if ZeroMQ made the frame itself."""
+        if (descriptor := _descriptor(frame)) is None:
+            return Connection(-1)
+        self._accept_monitor.process_events()  # the event "accepted" precedes the first message
+        return self._limiter.first_message(descriptor, route)
 
     def _drop(self, frame: Any) -> None:
         """Ignore a message of a key that is accepted no longer, and close its connection."""
@@ -262,7 +283,7 @@ class Listener:
     def send(self, route: bytes, frames: Frames) -> bool:
         """Whether the message was accepted; False if the route is gone."""
         if self._gate is not None:
-            if route not in self._limiter.descriptors:
+            if route not in self._limiter.routes:
                 return False
             route = route[KEY_BYTES:]
         return _send(self._socket, frames, route)
@@ -271,6 +292,15 @@ class Listener:
         """Close a connection, even if messages are on their way; does nothing if the route is gone."""
         self._accept_monitor.process_events()  # the kernel may have reused its descriptor
         self._limiter.cut(route)
+
+    def close_greedy(self, seconds: float, has_peer: Callable[[bytes], bool]) -> None:
+        """Close connections that take too much memory, or have had no peer for long; `has_peer` knows peers' routes.
+
+        Call it every SWEEP_SECONDS or so; `seconds` is the time since the last call. Call `readable` afterwards.
+        """
+        self._accept_monitor.process_events()  # the kernel may have reused descriptors
+        drained = not _is_readable(self._socket)
+        self._limiter.close_greedy(seconds, has_peer, drained=drained)
 
     def close(self) -> None:
         """Free the address, after at most LINGER_SECONDS for sending the last messages."""
@@ -284,7 +314,7 @@ def _cut_keys(keys: set[bytes], monitor: _AcceptMonitor, limiter: ConnectionLimi
     """Close the connections of these keys, with which their routes begin."""
     if keys:
         monitor.process_events()  # the kernel may have reused descriptors
-        for route in [route for route in limiter.descriptors if route[:KEY_BYTES] in keys]:
+        for route in [route for route in limiter.routes if route[:KEY_BYTES] in keys]:
             limiter.cut(route)
 
 
@@ -466,6 +496,11 @@ class Publisher:
             self._accept_monitor.process_events()  # the event "accepted" precedes the first message
             self._limiter.first_message(descriptor, key + descriptor.to_bytes(4, "big"))
         return key is not None
+
+    def close_greedy(self, seconds: float) -> None:
+        """Close connections that take too much memory; `seconds` after the last call. Call `joined` afterwards."""
+        self._accept_monitor.process_events()  # the kernel may have reused descriptors
+        self._limiter.close_greedy(seconds, None, drained=not _is_readable(self._socket))
 
     def close_revoked(self) -> None:
         """Close the connections of keys that are accepted no longer."""

@@ -19,6 +19,7 @@ from scaler_io.links.streams import HEADER
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.service.process import cpu_seconds, resident_bytes
 from scaler_io.service.socket_lock import SocketLock, remove_dead
+from scaler_io.service.sweep import Sweep
 from scaler_io.transport.zeromq import Publisher
 from scaler_protocol.addresses import Address
 from scaler_protocol.codec import encode
@@ -109,6 +110,7 @@ class MonitorPublisher:
         for watched in self._publisher.watched:
             self._loop.add_reader(watched.fileno(), watched.process_events)
             watched.process_events()
+        self._sweep = Sweep(self._close_greedy)
         self._hear()
 
     def _bind(self, address: Address) -> None:
@@ -128,6 +130,10 @@ class MonitorPublisher:
         if not self._publisher.has_subscribers and self._timers:
             self._core.stop_events()
             self._stop()
+
+    def _close_greedy(self, seconds: float) -> None:
+        self._publisher.close_greedy(seconds)
+        self._hear()
 
     def _begin(self) -> None:
         self._publish_events()  # earlier subscribers get what has happened so far
@@ -179,6 +185,7 @@ class MonitorPublisher:
     def close(self) -> None:
         """Stop publishing and free the addresses."""
         self._stop()
+        self._sweep.close()
         for readable in (self._publisher, *self._publisher.watched):
             self._loop.remove_reader(readable.fileno())
         self._publisher.close()

@@ -1,0 +1,38 @@
+"""Sweep: looks at all connections of a socket again and again, and takes little time for it however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from scaler_io.transport.connections import SWEEP_SECONDS
+
+_SHARE: Final = 0.05
+"""Of the time of a loop, which the looks take at most."""
+
+
+class Sweep:
+    """Calls `look` with the seconds since its last call, on the running asyncio loop, until it is closed."""
+
+    def __init__(self, look: Callable[[float], None]) -> None:
+        self._look = look
+        self._loop = asyncio.get_running_loop()
+        self._ended = time.monotonic()
+        self._timer = self._loop.call_later(SWEEP_SECONDS, self._on_time)
+
+    def _on_time(self) -> None:
+        began = time.monotonic()
+        pause = SWEEP_SECONDS
+        try:
+            # A loop that stood still has not read what was sent meanwhile.
+            self._look(min(began - self._ended, 10 * SWEEP_SECONDS))
+            self._ended = time.monotonic()
+            pause = max(SWEEP_SECONDS, (self._ended - began) / _SHARE)
+        finally:
+            self._timer = self._loop.call_later(pause, self._on_time)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._timer.cancel()

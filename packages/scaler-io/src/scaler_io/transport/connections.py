@@ -1,0 +1,273 @@
+"""Connections of an accepting socket: each may hold so many bytes and descriptors, and is closed beyond that.
+
+ZeroMQ hands over whole messages only. Of an unfinished one it keeps what has come, without end if its frames never end,
+and says nothing about it. But the kernel counts what a connection has received: what was not handed over is *unread*.
+A peer that is faster than its service waits, since ZeroMQ stops to read at QUEUED_MESSAGES (TCP then stops the peer).
+Only a peer whose messages are longer than usual exceeds PEER_BYTES.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from scaler_io.descriptors import connection_limit, limit, shut_down
+from scaler_protocol.plurals import counted
+
+LOGGER: Final = logging.getLogger("scaler")
+QUEUED_MESSAGES: Final = 64
+"""Messages of a connection that wait to be read; TCP makes its peer wait then. Most have less than 1 MiB."""
+PEER_BYTES: Final = 128 * 1024 * 1024
+"""Unread bytes that a peer's connection may have."""
+STRANGER_BYTES: Final = 1024 * 1024
+"""Unread bytes of a connection without a peer, which has nothing to send but a Hello."""
+STRANGERS_BYTES: Final = 64 * 1024 * 1024
+"""Unread bytes of all connections without a peer."""
+TOTAL_BYTES: Final = 512 * 1024 * 1024
+"""Unread bytes of all connections of a socket."""
+HELLO_SECONDS: Final = 10.0
+"""How long a connection may be open without a peer."""
+SWEEP_SECONDS: Final = 0.05
+"""How often a service looks at its connections, which takes about 3 us for each."""
+FRAME_BYTES: Final = 9
+"""What ZeroMQ sends before a frame."""
+TOPICS: Final = 16
+"""Topics that a peer may subscribe to over one connection; a monitor needs only the empty one, which is everything."""
+TOPIC_BYTES: Final = 256
+"""Longest topic: ZeroMQ keeps subscriptions in a tree with a node per byte."""
+_FORGIVEN_BYTES: Final = 64
+"""Bytes per second that are not counted: heartbeats of ZeroMQ, which are never handed over."""
+_LOG_SECONDS: Final = 60.0
+_SUBSCRIBED: Final = b"\x01"
+_UNSUBSCRIBED: Final = b"\x00"
+"""First byte of what ZeroMQ reports to a publisher; the topic follows."""
+_TCP_INFO_BYTES: Final = 136
+_RECEIVED: Final = struct.Struct("=Q")
+_RECEIVED_AT: Final = 128
+"""tcpi_bytes_received of linux/tcp.h."""
+
+
+def _file_number(descriptor: int) -> int:
+    """The number of the open file behind a descriptor, which is never reused; 0 if there is none."""
+    try:
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        return 0
+
+
+def received_bytes(descriptor: int) -> int | None:
+    """Bytes that the kernel has received on a TCP connection; None if the system does not tell."""
+    if sys.platform != "linux":
+        return None
+    try:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return None
+    finally:
+        connection.detach()
+    return _RECEIVED.unpack_from(info, _RECEIVED_AT)[0] if len(info) == _TCP_INFO_BYTES else None
+
+
+class Connection:
+    """One accepted connection."""
+
+    __slots__ = ("_file", "base", "closed", "descriptor", "read", "read_before", "route", "strange_seconds")
+
+    def __init__(self, descriptor: int, route: bytes = b"") -> None:
+        self.descriptor, self.route = descriptor, route
+        self._file = _file_number(descriptor)
+        self.read = self.read_before = 0
+        """Bytes of the messages that were handed over: now, and when all sent ones had been handed over."""
+        self.base = 0
+        """Received bytes that are no part of messages."""
+        self.strange_seconds = 0.0
+        """How long it has been open without a peer."""
+        self.closed = False
+
+    def is_over(self) -> bool:
+        """Whether it has ended, which ZeroMQ does not always tell; the descriptor may be another file's."""
+        return _file_number(self.descriptor) != self._file
+
+    def unread(self, seconds: float, *, drained: bool) -> int:
+        """Bytes that were received and not handed over; `seconds` after the last call.
+
+        `drained`: no message of any connection waits to be handed over.
+        """
+        received = received_bytes(self.descriptor)
+        if received is None:
+            return 0
+        unread = received - self.read - self.base
+        if drained and self.read != self.read_before:
+            self.read_before = self.read
+            self.base, unread = self.base + unread, 0
+        forgiven = min(unread, int(_FORGIVEN_BYTES * seconds) + 1)
+        self.base += forgiven
+        return unread - forgiven
+
+
+class _RareLog:
+    """Logs that connections were closed for a reason, at most once a minute, with their number."""
+
+    def __init__(self, text: str) -> None:
+        """The text has places for the address and for the number of connections."""
+        self._text = text
+        self._count, self._logged_at = 0, -_LOG_SECONDS
+
+    def add(self, address: str, *values: object) -> None:
+        """Count one more; `values` fill the other places of the text."""
+        self._count += 1
+        now = time.monotonic()
+        if now >= self._logged_at + _LOG_SECONDS:
+            self._logged_at = now
+            LOGGER.warning(self._text, address, counted(self._count, "connection"), *values)
+
+
+class ConnectionLimiter:
+    """Closes connections that take too much: descriptors of the reserve, or memory for messages that do not end."""
+
+    def __init__(self, address: str) -> None:
+        self.routes: dict[bytes, Connection] = {}
+        """The connection of each route on which a message has arrived."""
+        self._connections: dict[int, Connection] = {}
+        """By descriptor."""
+        self._address = address
+        self._refused = _RareLog(
+            "%s: %s refused: this process may have %d files open, and all but a reserve are in use; "
+            "raise the limit with ulimit -n, or LimitNOFILE= of systemd"
+        )
+        self._greedy = _RareLog("%s: closed %s: %s")
+
+    def accepted(self, descriptor: int) -> None:
+        """A connection was accepted: close it if it is one too many."""
+        self.disconnected(descriptor)
+        if descriptor >= connection_limit():
+            self._refused.add(self._address, limit())
+            shut_down(descriptor)
+        else:
+            self._connections[descriptor] = Connection(descriptor)
+
+    def disconnected(self, descriptor: int) -> None:
+        """A connection has ended."""
+        ended = self._connections.pop(descriptor, None)
+        if ended is not None and ended.route:
+            self.routes.pop(ended.route, None)
+
+    def first_message(self, descriptor: int, route: bytes) -> Connection:
+        """The first message has arrived on a route; returns its connection."""
+        known = self._connections.get(descriptor)
+        if known is None or known.route:
+            self.disconnected(descriptor)
+            known = self._connections[descriptor] = Connection(descriptor)
+        known.route = route
+        self.routes[route] = known
+        return known
+
+    def of(self, descriptor: int) -> Connection:
+        """The connection with this descriptor."""
+        return self._connections.get(descriptor) or Connection(descriptor)
+
+    def cut(self, route: bytes) -> None:
+        """Close the connection of a route, if it has one."""
+        if (connection := self.routes.get(route)) is not None:
+            shut_down(connection.descriptor)
+
+    def close_greedy(self, seconds: float, has_peer: Callable[[bytes], bool] | None, *, drained: bool) -> None:
+        """Close connections with too many unread bytes, and those that have been without a peer for long.
+
+        Call it every SWEEP_SECONDS or so; `seconds` is the time since the last call. `has_peer` tells whether a route
+        has a peer; None if no connection has one, and all may stay. `drained`: no message waits to be handed over.
+        """
+        peers, strangers = list[tuple[int, Connection]](), list[tuple[int, Connection]]()
+        for connection in list(self._connections.values()):
+            if connection.is_over():
+                self.disconnected(connection.descriptor)
+                continue
+            if connection.closed:
+                continue
+            unread = connection.unread(seconds, drained=drained)
+            if has_peer is not None and has_peer(connection.route):
+                connection.strange_seconds = 0.0
+                peers.append((unread, connection))
+                continue
+            connection.strange_seconds += seconds if has_peer is not None else 0.0
+            if connection.strange_seconds > HELLO_SECONDS:
+                self._close(connection, f"without a Hello for {HELLO_SECONDS:g} s")
+            else:
+                strangers.append((unread, connection))
+        self._bound(strangers, STRANGER_BYTES, STRANGERS_BYTES)
+        self._bound([*peers, *strangers], PEER_BYTES, TOTAL_BYTES)
+
+    def _bound(self, holders: Sequence[tuple[int, Connection]], each: int, together: int) -> None:
+        """Close connections with more than `each` unread bytes, and the greatest ones until `together` is kept."""
+        excess = sum(unread for unread, _ in holders) - together
+        if excess <= 0 and all(unread <= each for unread, _ in holders):
+            return
+        for unread, connection in sorted(holders, key=lambda holder: holder[0], reverse=True):
+            if unread <= each and excess <= 0:
+                return
+            excess -= unread
+            if not connection.closed:
+                self._close(connection, f"{unread:,} bytes came of messages that do not end or are not read in time")
+
+    def _close(self, connection: Connection, why: str) -> None:
+        connection.closed = True
+        self._greedy.add(self._address, why)
+        shut_down(connection.descriptor)
+
+
+class SubscriptionLimiter(ConnectionLimiter):
+    """Knows a publisher's subscribers. It also closes connections with more than TOPICS subscriptions, and logs this.
+
+    ZeroMQ has no option for this, and keeps the subscriptions of a connection as long as it lasts.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.subscribers: set[int] = set()
+        """Descriptors of the peers that have subscribed to everything; it may hold ended ones until all have ended."""
+        self._topics: dict[int, set[bytes]] = {}
+        self._curious = _RareLog(
+            f"%s: closed %s, whose peers subscribed to more than {TOPICS} topics; monitors need the empty one"
+        )
+
+    def accepted(self, descriptor: int) -> None:
+        self._topics.pop(descriptor, None)
+        super().accepted(descriptor)
+
+    def subscription_changed(self, descriptor: int | None, change: bytes) -> bool:
+        """Process a change that ZeroMQ reports; returns whether a peer has subscribed to everything, perhaps again.
+
+        ZeroMQ reports an unsubscription when no subscriber is left, and from peers that were not subscribed: these must
+        not end the subscriptions of others. If the last subscriber has disconnected, it reports no descriptor.
+        """
+        if descriptor is None:
+            if change == _UNSUBSCRIBED:
+                self.subscribers.clear()
+            return False
+        self.of(descriptor).read += len(change) + FRAME_BYTES
+        if change.startswith(_SUBSCRIBED):
+            self._subscribed(descriptor, change)
+        if change == _SUBSCRIBED:
+            self.subscribers.add(descriptor)
+        elif change == _UNSUBSCRIBED:
+            self.subscribers.discard(descriptor)
+        return change == _SUBSCRIBED
+
+    def _subscribed(self, descriptor: int, topic: bytes) -> None:
+        topics = self._topics.setdefault(descriptor, set())
+        if len(topics) > TOPICS:
+            return  # sent before its connection was closed
+        topics.add(topic)
+        if len(topics) > TOPICS:
+            shut_down(descriptor)
+            self._curious.add(self._address)

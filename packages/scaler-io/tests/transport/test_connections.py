@@ -1,0 +1,172 @@
+"""Connections of a socket: what each may hold, and which are closed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from scaler_io.transport import connections
+from scaler_io.transport.connections import (
+    HELLO_SECONDS,
+    PEER_BYTES,
+    STRANGER_BYTES,
+    STRANGERS_BYTES,
+    ConnectionLimiter,
+    received_bytes,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers run on Linux only")
+MEGABYTE = 1024 * 1024
+
+
+class Pair(NamedTuple):
+    """Both ends of a TCP connection over loopback."""
+
+    near: socket.socket
+    far: socket.socket
+
+    def is_open(self) -> bool:
+        """Whether our end has not closed it."""
+        try:
+            return self.far.recv(1) != b""
+        except BlockingIOError:
+            return True
+
+
+@pytest.fixture
+def pairs() -> Iterator[list[Pair]]:
+    """Three connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        made = []
+        for _ in range(3):
+            far = socket.create_connection(server.getsockname())
+            far.setblocking(False)
+            made.append(Pair(server.accept()[0], far))
+    yield made
+    for pair in made:
+        pair.near.close()
+        pair.far.close()
+
+
+@pytest.fixture
+def limiter(pairs: list[Pair]) -> ConnectionLimiter:
+    made = ConnectionLimiter("tcp://127.0.0.1:1")
+    for pair in pairs:
+        made.accepted(pair.near.fileno())
+    return made
+
+
+def say(pair: Pair, count: int) -> None:
+    """Send bytes, and take them out of the kernel as ZeroMQ does."""
+    while count:
+        part = pair.far.send(bytes(min(count, 65536)))
+        count -= part
+        while part:
+            part -= len(pair.near.recv(part))
+
+
+def test_the_kernel_counts_what_a_connection_has_received(pairs: list[Pair]) -> None:
+    assert received_bytes(pairs[0].near.fileno()) == 0
+    say(pairs[0], 100_000)
+    assert received_bytes(pairs[0].near.fileno()) == 100_000
+    near, far = socket.socketpair()
+    with near, far:
+        assert received_bytes(near.fileno()) is None, "a Unix socket"
+    assert received_bytes(1 << 20) is None, "no descriptor"
+
+
+def test_connections_beyond_the_limit_are_shut_down_and_other_files_are_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limiter: ConnectionLimiter, pairs: list[Pair]
+) -> None:
+    assert pairs[0].is_open()
+    other = os.open(os.devnull, os.O_RDONLY)
+    monkeypatch.setattr(connections, "connection_limit", lambda: 3)
+    for descriptor in (pairs[0].near.fileno(), other, 1 << 20):
+        limiter.accepted(descriptor)
+    assert not pairs[0].is_open()
+    os.fstat(other)
+    os.close(other)
+    [line] = caplog.messages
+    assert line.startswith("tcp://127.0.0.1:1: 1 connection refused") and "ulimit -n" in line
+
+
+def test_a_stranger_may_send_little_and_a_peer_more(
+    limiter: ConnectionLimiter, pairs: list[Pair], caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger, peer, other = pairs
+    limiter.first_message(peer.near.fileno(), b"peer")
+    for pair in (stranger, peer):
+        say(pair, STRANGER_BYTES + MEGABYTE)
+    limiter.close_greedy(0.05, lambda route: route == b"peer", drained=True)
+    assert not stranger.is_open()
+    assert peer.is_open() and other.is_open()
+    assert "closed 1 connection: 2,097,1" in caplog.text and "messages that do not end" in caplog.text
+
+
+def test_a_peer_with_too_many_unread_bytes_is_closed(
+    limiter: ConnectionLimiter, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "PEER_BYTES", 3 * MEGABYTE)
+    reader = limiter.first_message(pairs[0].near.fileno(), b"reads")
+    limiter.first_message(pairs[1].near.fileno(), b"ends no message")
+    for _ in range(2):
+        for pair in pairs[:2]:
+            say(pair, 2 * MEGABYTE)
+        reader.read += 2 * MEGABYTE
+        limiter.close_greedy(0.05, lambda route: bool(route), drained=False)
+    assert pairs[0].is_open()
+    assert not pairs[1].is_open()
+
+
+def test_what_is_no_part_of_messages_does_not_add_up(limiter: ConnectionLimiter, pairs: list[Pair]) -> None:
+    peer = limiter.first_message(pairs[0].near.fileno(), b"peer")
+    for _ in range(20):
+        say(pairs[0], 200_000)
+        peer.read += 100_000
+        assert peer.unread(0.05, drained=True) == 0, "all messages were read, so the rest is something else"
+    for _ in range(100):
+        say(pairs[0], 17)
+        assert peer.unread(2.0, drained=True) == 0, "a heartbeat of ZeroMQ"
+
+
+def test_strangers_together_may_send_little(
+    limiter: ConnectionLimiter, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "STRANGERS_BYTES", MEGABYTE)
+    for pair, size in zip(pairs, (300_000, 700_000, 500_000), strict=True):
+        say(pair, size)
+    limiter.close_greedy(0.05, lambda route: False, drained=True)
+    assert [pair.is_open() for pair in pairs] == [True, False, True], "the greatest one goes"
+    assert STRANGER_BYTES < STRANGERS_BYTES < PEER_BYTES
+
+
+def test_a_connection_without_a_peer_is_closed_after_a_while(
+    limiter: ConnectionLimiter, pairs: list[Pair], caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter.first_message(pairs[1].near.fileno(), b"peer")
+    for _ in range(11):
+        limiter.close_greedy(HELLO_SECONDS / 10, lambda route: route == b"peer", drained=True)
+    assert [pair.is_open() for pair in pairs] == [False, True, False]
+    assert "without a Hello for 10 s" in caplog.text
+
+
+def test_subscribers_may_stay(limiter: ConnectionLimiter, pairs: list[Pair]) -> None:
+    for _ in range(11):
+        limiter.close_greedy(HELLO_SECONDS / 10, None, drained=True)
+    assert all(pair.is_open() for pair in pairs)
+
+
+def test_a_reused_descriptor_is_left_alone(limiter: ConnectionLimiter, pairs: list[Pair]) -> None:
+    descriptor = pairs[0].near.fileno()
+    near, far = socket.socketpair()
+    with near, far:
+        os.dup2(near.fileno(), descriptor)
+        limiter.close_greedy(2 * HELLO_SECONDS, lambda route: False, drained=True)
+        far.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            far.recv(1)
