@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -22,7 +23,7 @@ from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, StorageFullError
+from scaler_protocol.errors import ObjectNotFoundError, ProtocolError, ScalerError, StorageFullError
 from scaler_protocol.handshake import Refused
 from support.waiting import wait_until
 
@@ -163,7 +164,8 @@ def test_objects_go_to_disk_and_come_back_and_a_quota_is_kept(start: Start, tmp_
     for reference, content in zip(references[1:], contents[1:], strict=True):
         connection.delete(references[:1])
         assert connection.get(reference) == content
-    connection.put_each([b"s" * 100_000] * 20)
+    for _ in range(20):
+        connection.put(b"s" * 100_000)
     connection.close()
     server.process.terminate()
     _, texts, _ = server.ends()
@@ -195,8 +197,12 @@ def test_a_memory_that_is_full_harms_nothing_that_is_there(start: Start, mount: 
     for _ in range(2):
         with pytest.raises(StorageFullError, match="bytes do not fit"):
             connection.put(bytes(75 * MIB))
-        with pytest.raises(StorageFullError, match="the memory for segments is full"):
-            connection.put_each([bytes(40 * MIB)] * 2)  # each finds room, so it is the writers who find out
+        # Each finds room when it begins: one of the writers finds out that the memory is full.
+        ends: SimpleQueue[ScalerError | None] = SimpleQueue()
+        references = [connection.put_soon(bytes(40 * MIB), done=ends.put) for _ in range(2)]
+        [fault] = filter(None, [ends.get(timeout=60) for _ in references])
+        assert isinstance(fault, StorageFullError) and "the memory for segments is full" in str(fault)
+        connection.delete(references)
     kept = connection.put(b"2" * 50 * MIB)
     for _ in range(2):
         with pytest.raises(StorageFullError, match="bytes do not fit"):
@@ -212,7 +218,7 @@ def test_a_memory_that_is_full_goes_to_disk(start: Start, mount: Callable[[int],
     )  # fmt: skip
     connection = ObjectConnection(server.address, session=1)
     contents = [bytes([number]) * 3 * MIB for number in range(6)]
-    references = connection.put_each(contents)
+    references = [connection.put(content) for content in contents]
     assert [bytes(connection.get(reference)) for reference in references] == contents
     connection.close()
 

@@ -115,21 +115,13 @@ def test_copies_are_stored_in_parts_too(server: StorageProcess, connect: Connect
     put_copies(connect(server.address), 20 * MIB)
 
 
-def test_many_are_put_at_once(server: StorageProcess, connect: Connect) -> None:
-    connection = connect(server.address)
-    contents = [pattern(size) for size in (0, 10, 2 * MIB, 20_000)]
-    references = connection.put_each(contents)
-    assert [connection.get(reference) for reference in references] == contents
-    assert connection.put_each([]) == []
-
-
-def test_of_many_all_are_kept_or_none(connect: Connect) -> None:
+def test_a_refused_object_takes_no_room_from_the_next(connect: Connect) -> None:
     server = StorageProcess("--memory-limit", str(MIB))
     try:
         connection = connect(server.address)
-        for _ in range(3):  # nothing of the first attempt takes room from the next
+        for _ in range(3):
             with pytest.raises(StorageFullError):
-                connection.put_each([pattern(MIB // 2), pattern(MIB)])
+                connection.put(pattern(MIB + 1))
         assert connection.get(connection.put(pattern(MIB // 2))) == pattern(MIB // 2)
     finally:
         server.end()

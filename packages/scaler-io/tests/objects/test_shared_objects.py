@@ -83,7 +83,8 @@ def test_an_object_is_mapped_once(start: Start, connect: Connect) -> None:
 
 def test_half_of_the_descriptors_are_left_to_others(start: Start, connect: Connect) -> None:
     server = start()
-    references = connect(server.address).put_each([bytes([number]) * SHARED_BYTES for number in range(100)])
+    connection = connect(server.address)
+    references = [connection.put(bytes([number]) * SHARED_BYTES) for number in range(100)]
     script = """
         import os, resource, sys
         from scaler_io.objects.connection import ObjectConnection
@@ -108,7 +109,8 @@ def test_half_of_the_descriptors_are_left_to_others(start: Start, connect: Conne
 @pytest.mark.parametrize("exhausted", ["descriptors", "mappings"])
 def test_what_can_not_be_mapped_is_copied(start: Start, connect: Connect, exhausted: str) -> None:
     server = start()
-    references = connect(server.address).put_each([bytes([number]) * SHARED_BYTES for number in range(3)])
+    connection = connect(server.address)
+    references = [connection.put(bytes([number]) * SHARED_BYTES) for number in range(3)]
     script = """
         import mmap, os, resource, sys
         from scaler_io.objects.connection import ObjectConnection

@@ -18,7 +18,6 @@ from scaler_io.objects.host_cache import HostCache
 from scaler_io.objects.host_objects import HostObjects
 from scaler_io.objects.operations import (
     DELETED_TOGETHER,
-    Buffer,
     Deletion,
     Download,
     Listing,
@@ -98,7 +97,7 @@ class ObjectConnection(StorageLink):
             or self.is_near()
             or not host.keep(replica, views if copying is None else copies(views, copying))
         ):
-            self._put([Upload(replica.reference, views, replica.session, copying=copying)])
+            self._put(Upload(replica.reference, views, replica.session, copying=copying))
         return replica.reference
 
     def put_soon(self, payload: Pieces, *, session: int = 0, name: bytes = b"", done: PutEnded) -> Reference:
@@ -111,26 +110,16 @@ class ObjectConnection(StorageLink):
         self.start(upload)
         return upload.reference
 
-    def put_each(self, payloads: Sequence[Buffer], *, session: int = 0) -> list[Reference]:
-        """Store each of these as an object, or, if that fails, none; otherwise as `put`."""
-        each = map(views_of, payloads)
-        return self._put([Upload(reference_of(views), views, session or self.session) for views in each])
-
-    def _put(self, uploads: Sequence[Upload]) -> list[Reference]:
-        references = [upload.reference for upload in uploads]
+    def _put(self, upload: Upload) -> None:
         try:
-            for upload in uploads:
-                self.start(upload)
-            for upload in uploads:
-                upload.wait()
+            self.start(upload)
+            upload.wait()
         except BaseException:
-            for upload in uploads:
-                upload.over.set()
-            # Interrupted, or one of many refused: the server still has what it received of the others.
+            upload.over.set()
+            # Interrupted: the server still has the parts that it has received.
             with contextlib.suppress(ClientQuitError):
-                self.delete(references, session=uploads[0].session)
+                self.delete([upload.reference], session=upload.session)
             raise
-        return references
 
     def get(self, reference: Reference, *, timeout: float = math.inf) -> bytes | memoryview:
         """The bytes of an object, of whatever session; raises ObjectNotFoundError at once if there is none.

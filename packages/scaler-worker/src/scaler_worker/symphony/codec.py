@@ -13,11 +13,10 @@ from typing import Any, Final, NoReturn
 
 import cloudpickle
 
-from scaler_client.objects.store import StorageDoor
 from scaler_client.payloads.classes import begin
 from scaler_client.payloads.user_exceptions import headline
 from scaler_client.task_context import CurrentTask
-from scaler_protocol.buffers import Buffer, Payload
+from scaler_protocol.buffers import Payload
 from scaler_protocol.errors import (
     DeserializeError,
     ResultNotSerializableError,
@@ -44,37 +43,20 @@ from scaler_worker.worker.invoke import (
     raised,
     returned,
 )
-from scaler_worker.worker.object_store import WorkerObjectStore
+from scaler_worker.worker.object_store import ObjectRuntime, WorkerObjectStore
 
 FUNCTIONS_LIMIT: Final = 256
 """Loaded functions that are kept, in LRU order."""
 
 
-class ProxyRuntime:
+class ProxyRuntime(ObjectRuntime):
     """The runtime that `scaler_client.task_context` has while a call is decoded here, which runs elsewhere."""
 
     def __init__(self, storage: WorkerObjectStore, scheduler: Callable[[], int]) -> None:
+        super().__init__(storage)
         self.inputs: Mapping[int, tuple[bool, bytes]] = {}
         self.task: CurrentTask | None = None
-        self._storage, self._scheduler = storage, scheduler
-
-    @property
-    def session(self) -> int:
-        """The session of this process in object storage."""
-        return self._storage.session
-
-    @property
-    def storage(self) -> StorageDoor:
-        """The process's connection to object storage."""
-        return self._storage.door
-
-    def fetch(self, reference: bytes) -> Buffer:
-        """Fetch an object that a call refers to; raises ScalerError."""
-        return self._storage.get_shared(reference)
-
-    def load(self, reference: bytes) -> Any:
-        """The value of an object that a call refers to; raises ScalerError, or what unpickling raises."""
-        return self._storage.load_shared(reference)
+        self._scheduler = scheduler
 
     @property
     def scheduler(self) -> int:

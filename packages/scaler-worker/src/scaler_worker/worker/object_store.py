@@ -156,3 +156,28 @@ class WorkerObjectStore:
         name = result_name(self._secret, task, run, self._pid)
         connection = self.door.connection()
         return self._async_puts.put(connection, payload, session=session_of(task), name=name, done=done).pack()
+
+
+class ObjectRuntime:
+    """The part of a `TaskRuntime` of `scaler_client.task_context` that reads the objects which calls name."""
+
+    def __init__(self, store: WorkerObjectStore) -> None:
+        self._store = store
+
+    @property
+    def session(self) -> int:
+        """The session of tasks and objects that are created here; this process owns it in object storage."""
+        return self._store.session
+
+    @property
+    def storage(self) -> StorageDoor:
+        """The process's connection to object storage."""
+        return self._store.door
+
+    def fetch(self, reference: bytes) -> Buffer:
+        """Fetch an object that a call refers to; raises ScalerError."""
+        return self._store.get_shared(reference)
+
+    def load(self, reference: bytes) -> Any:
+        """The value of an object that a call refers to; raises ScalerError, or what unpickling raises."""
+        return self._store.load_shared(reference)

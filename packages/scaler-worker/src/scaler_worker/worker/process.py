@@ -16,16 +16,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from scaler_client import task_context
-from scaler_client.objects.store import StorageDoor
 from scaler_client.payloads.user_exceptions import formatted, headline
 from scaler_client.task_context import CurrentTask
 from scaler_io.interpreters import WORKER_PATH
 from scaler_io.objects.host_cache import HostCache
 from scaler_io.security.key_files import KEYS_VARIABLE
-from scaler_protocol.buffers import Buffer
 from scaler_worker.config import WorkerConfig
 from scaler_worker.ipc.frames import DATAGRAM_LIMIT, DESCRIPTORS_LOST, PRELOAD_FAILED, REPLY
 from scaler_worker.ipc.shared_state import SharedState
@@ -33,7 +31,7 @@ from scaler_worker.worker.agent_transport import AgentTransport
 from scaler_worker.worker.coroutines import run_coroutine
 from scaler_worker.worker.damage import Damage
 from scaler_worker.worker.leftovers import Leftovers, standard_stream
-from scaler_worker.worker.object_store import WorkerObjectStore
+from scaler_worker.worker.object_store import ObjectRuntime, WorkerObjectStore
 from scaler_worker.worker.ordered_replies import OrderedReplies
 from scaler_worker.worker.output import CapturedOutput
 from scaler_worker.worker.preload import Preload
@@ -81,37 +79,19 @@ def _file_of(descriptor: int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class WorkerRuntime:
+class WorkerRuntime(ObjectRuntime):
     """The runtime that `scaler_client.task_context` offers to tasks."""
 
     def __init__(
         self, runner: Runner, transport: AgentTransport, storage: WorkerObjectStore, shared: SharedState, damage: Damage
     ) -> None:
-        self._runner, self._transport, self._storage, self._shared = runner, transport, storage, shared
-        self._damage = damage
+        super().__init__(storage)
+        self._runner, self._transport, self._shared, self._damage = runner, transport, shared, damage
 
     @property
     def inputs(self) -> Mapping[int, tuple[bool, bytes]]:
         """By task id, the inputs of the current run: whether stored, and the payload or its reference."""
         return self._runner.inputs
-
-    @property
-    def session(self) -> int:
-        """The session of tasks that tasks here submit; this process owns it in object storage."""
-        return self._storage.session
-
-    @property
-    def storage(self) -> StorageDoor:
-        """The process's connection to object storage."""
-        return self._storage.door
-
-    def fetch(self, reference: bytes) -> Buffer:
-        """Fetch an object that a call refers to; raises ScalerError."""
-        return self._storage.get_shared(reference)
-
-    def load(self, reference: bytes) -> Any:
-        """The value of an object that a call refers to; raises ScalerError, or what unpickling raises."""
-        return self._storage.load_shared(reference)
 
     def current(self) -> CurrentTask | None:
         """The current task; None between tasks."""
