@@ -23,7 +23,7 @@ from scaler_protocol.errors import ObjectNotFoundError, StorageFullError, Storag
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_storage.engine.pool import RECYCLE_SECONDS
 from support.clusters import listening_to
-from support.faults import TESTS, Service, Services, resident
+from support.faults import TESTS, Service, Services, own_and_mapped, resident
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import (
     BytesSerializer,
@@ -613,17 +613,22 @@ def test_1000_rounds_leave_no_segment_and_flat_memory(
             array = np.full(BIG, number)
             assert client.submit(same, array).result(SECONDS)[-1] == number
 
-    with Gate() as gate:  # both workers have imported numpy
-        both = [client.submit(wait_at, gate.port, np.full(BIG, number)) for number in range(2)]
-        for arrival in [gate.arrive() for _ in both]:
-            arrival.let_go()
-        assert [future.result(SECONDS)[-1] for future in both] == [0, 1]
+    def warm() -> None:
+        """Both workers have imported numpy."""
+        with Gate() as gate:
+            both = [client.submit(wait_at, gate.port, np.full(BIG, number)) for number in range(2)]
+            for arrival in [gate.arrive() for _ in both]:
+                arrival.let_go()
+            assert [future.result(SECONDS)[-1] for future in both] == [0, 1]
+
+    warm()
     play(100)
     pids = [pid for service in services.started for pid in service.family()]
-    before = [resident(pid)[0] for pid in pids]
+    before = [own_and_mapped(pid)[0] for pid in pids]
     play(1000)
-    grown = [resident(pid)[0] - small for pid, small in zip(pids, before, strict=True)]
+    grown = [own_and_mapped(pid)[0] - small for pid, small in zip(pids, before, strict=True)]
     assert all(growth < FLAT_BYTES for growth in grown), grown
+    wait_until(lambda: all(own_and_mapped(pid)[1] < BIG for pid in pids), "workers forget arguments of earlier tasks")
     storage.wait_empty()
     wait_until(lambda: not storage.segments, "memory that is not used again is given up", 2 * RECYCLE_SECONDS)
 

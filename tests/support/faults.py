@@ -19,12 +19,21 @@ TESTS = Path(__file__).resolve().parent.parent
 
 def resident(pid: int) -> tuple[int, int]:
     """Bytes of memory of a process: now, and at the peak."""
-    figures: dict[str, int] = {}
-    for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name in ("VmRSS", "VmHWM"):
-            figures[name] = int(value.split()[0]) * 1024
+    figures = _memory(pid)
     return figures["VmRSS"], figures["VmHWM"]
+
+
+def own_and_mapped(pid: int) -> tuple[int, int]:
+    """Bytes of a process's own memory, and of shared memory that it maps: segments of objects."""
+    figures = _memory(pid)
+    return figures["RssAnon"], figures["RssShmem"]
+
+
+def _memory(pid: int) -> dict[str, int]:
+    lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    return {
+        words[0][:-1]: int(words[1]) * 1024 for words in map(str.split, lines) if words[0].startswith(("Vm", "Rss"))
+    }
 
 
 class Service:
