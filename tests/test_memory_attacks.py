@@ -12,7 +12,7 @@ from scaler_io.transport.connections import PEER_BYTES
 from scaler_protocol.handshake import Role, ServiceKind
 from scaler_protocol.ids import new_identity
 from scaler_protocol.payloads import Payloads
-from scaler_protocol.storage import ObjectStored, PutObject
+from scaler_protocol.storage import GetObject, ObjectStored, PutObject
 from support.faults import Services
 from support.gates import SECONDS
 from support.intruders import hello
@@ -109,3 +109,20 @@ def test_strangers_with_halves_of_long_messages_are_cut_off(services: Services, 
             attacker.is_cut_off(FRAME, 14, growth)
         assert all(attacker.is_closed() for attacker in attackers)
     assert growth.most < MOST
+
+
+@pytest.mark.usefixtures("client")
+def test_who_reads_no_answers_of_storage_holds_little_of_it(services: Services) -> None:
+    growth, name, size = Growth(process_of(services, 1)), new_identity(), 8 * MEGABYTE
+    with Attacker(services.port + 1, hello(service=ServiceKind.STORAGE)) as attacker:
+        for part in range(8):
+            attacker.send(PutObject(name, size, Payloads([FRAME]), offset=part * MEGABYTE))
+            while not isinstance(attacker.read(), ObjectStored):
+                pass
+        before = growth.look()
+        with contextlib.suppress(OSError):
+            for number in range(1000):
+                attacker.send(GetObject(name, number % 8 * MEGABYTE, MEGABYTE, number))
+                growth.look()
+        growth.watch(3)
+    assert growth.most - before < 2 * MOST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.handshake import Heartbeat, Hello, Welcome
 from scaler_protocol.messages import Message
 from support.intruders import GREETING, READY, zmtp_command
+from support.waiting import pause
 
 MEGABYTE = 1024 * 1024
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -38,6 +40,13 @@ class Growth:
         grown = memory_of(self._pid) - self._before
         self.most = max(self.most, grown)
         return grown
+
+    def watch(self, seconds: float) -> None:
+        """Look for so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.look()
+            pause()
 
 
 def padded(frames: Sequence[bytes | memoryview], size: int) -> list[bytes]:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scaler_io.links import hub as hub_module
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
-from scaler_io.links.hub import Hub, PeerTimeouts
-from scaler_io.links.streams import ACK_SECONDS, HEADER, StreamGapError
+from scaler_io.links.hub import Hub, KeptLimits, PeerTimeouts
+from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, StreamGapError
 from scaler_io.links.uplink import GREETING_SECONDS, LinkState
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
@@ -263,7 +262,7 @@ def test_a_peer_that_was_given_up_starts_afresh(rig: Rig) -> None:
 
 def test_a_silent_peer_is_lost_after_its_patience(rig: Rig) -> None:
     client = rig.client()
-    rig.service.timeouts = hub_module.PeerTimeouts(GRACE, math.inf)  # counts from its next Hello only
+    rig.service.timeouts = PeerTimeouts(GRACE, math.inf)  # counts from its next Hello only
     rig.swallow(client)
     began = rig.now
     rig.until(lambda: bool(lost(rig, client)))
@@ -287,10 +286,9 @@ def test_a_silent_service_is_left_for_a_new_connection(rig: Rig) -> None:
     assert LinkDown("the peer is silent") in client.events
 
 
-def test_a_slow_peer_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_peer_is_cut_off(rig: Rig) -> None:
     client, other = rig.client(A), rig.client(B)
-    monkeypatch.setattr(hub_module, "KEPT_LIMIT", 25_000)
-    monkeypatch.setattr(hub_module, "KEPT_MOST", 50_000)
+    rig.service.hub.kept_limits = KeptLimits(25_000, 50_000)
     client.pause()
     rig.service.say(A, *range(2000))
     rig.service.say(B, 1)
@@ -300,10 +298,10 @@ def test_a_slow_peer_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> No
     assert lost(rig, other) == []
 
 
-def test_big_messages_are_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_big_messages_are_waited_for(rig: Rig) -> None:
     """Who is to get them has asked for none of them, and cannot have acknowledged any yet."""
     client = rig.client()
-    monkeypatch.setattr(hub_module, "KEPT_LIMIT", 50_000)
+    rig.service.hub.kept_limits = KeptLimits(50_000, KEPT_MOST)
     client.pause()
     for _ in range(2):
         rig.service.core.outbox.append((client.identity, Cancel(range(200_000))))
@@ -315,16 +313,15 @@ def test_big_messages_are_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
     assert lost(rig, client) == []
 
 
-def welcomed_hub() -> Hub:
+def welcomed_hub(kept: KeptLimits | None = None) -> Hub:
     """One that has welcomed A at time 0."""
-    hub = Hub(5, admit=lambda hello: Welcome(5), timeouts=lambda hello: PeerTimeouts(60, 60))
+    hub = Hub(5, admit=lambda hello: Welcome(5), timeouts=lambda hello: PeerTimeouts(60, 60), kept=kept)
     hub.receive(b"route", [HEADER.pack(0, 0), *map(bytes, encode(Hello(Role.CLIENT, A, 1, epoch=1)))], 0.0)
     return hub
 
 
-def test_a_peer_that_is_behind_must_acknowledge_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "KEPT_LIMIT", 5000)
-    hub = welcomed_hub()
+def test_a_peer_that_is_behind_must_acknowledge_something() -> None:
+    hub = welcomed_hub(KeptLimits(5000, KEPT_MOST))
     for _ in range(4):
         hub.send(A, Cancel(range(500)))
     for now in range(1, 11):
@@ -336,9 +333,18 @@ def test_a_peer_that_is_behind_must_acknowledge_something(monkeypatch: pytest.Mo
     assert peer == A and isinstance(event, PeerLost) and event.reason.startswith("too slow: ")
 
 
-def test_a_peer_that_catches_up_is_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "KEPT_LIMIT", 5000)
-    hub = welcomed_hub()
+def test_a_peer_far_behind_is_given_up_with_the_next_tick() -> None:
+    hub = welcomed_hub(KeptLimits(1_500_000, 2_000_000))
+    for _ in range(4):
+        hub.send(A, Cancel(range(100_000)))
+        assert hub.is_tick_due is (hub.links(0.0)[0].kept > 2_000_000)
+    ((peer, event),) = hub.tick(0.1)
+    assert peer == A and isinstance(event, PeerLost) and event.reason.startswith("too slow: ")
+    assert hub.cuts() == [b"route"] and not hub.is_tick_due
+
+
+def test_a_peer_that_catches_up_is_not_behind() -> None:
+    hub = welcomed_hub(KeptLimits(5000, KEPT_MOST))
     for _ in range(2):
         hub.send(A, Cancel(range(500)))
     assert hub.tick(1.0) == []

@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scaler_io.links.hub import Hub, PeerTimeouts
+from scaler_io.links.hub import Hub, KeptLimits, PeerTimeouts
 from scaler_io.objects.connection import ObjectConnection
+from scaler_io.objects.multiplexer import WINDOW_BYTES
 from scaler_io.security.authorized import AuthorizedKeys
 from scaler_io.security.keyring import Credentials
 from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
@@ -114,6 +115,8 @@ class StorageService:
             heartbeat_seconds=HEARTBEAT_SECONDS,
             principal=listener.principal,
             permitted=PERMITTED,
+            # A peer asks for a window of bytes, and for more when they have arrived.
+            kept=KeptLimits(2 * WINDOW_BYTES, 4 * WINDOW_BYTES),
         )
 
     def _say_ready(self, address: Address) -> None:

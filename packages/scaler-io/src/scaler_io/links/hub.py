@@ -114,6 +114,17 @@ class PeerTimeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptLimits:
+    """Bytes that a peer may leave unacknowledged, without the largest message.
+
+    Beyond `slow` it must acknowledge some within STUCK_SECONDS, beyond `most` it is lost at once.
+    """
+
+    slow: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class LinkFigures:
     """One peer's link: seconds since its last message, whether its route is broken, bytes that wait for the peer.
 
@@ -145,6 +156,7 @@ class Hub:
         heartbeat_seconds: float = 1.0,
         principal: Callable[[bytes], Principal] = lambda route: ANYONE,
         permitted: Permissions | None = None,
+        kept: KeptLimits | None = None,
     ) -> None:
         """`principal` tells whose key the sender of a route has proved, `permitted` what peers of a role may send."""
         self.refused_frames = 0
@@ -157,6 +169,9 @@ class Hub:
         self._heartbeat = heartbeat_seconds
         self._principal = principal
         self._permitted = permitted
+        self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
+        self.is_tick_due = False
+        """Whether `tick` must be called at once, since a peer leaves too many bytes unacknowledged."""
         self._peers: dict[bytes, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
         self._out: list[tuple[bytes, Frames]] = []
@@ -266,6 +281,7 @@ class Hub:
     def tick(self, now: float) -> list[tuple[bytes, HubEvent]]:
         """Send due heartbeats and acknowledgements; returns the lost peers. Call at least every heartbeat interval."""
         self._exclude_pause(now)
+        self.is_tick_due = False
         lost: list[tuple[bytes, HubEvent]] = []
         for peer in list(self._watched):
             if peer.broken_at is None and peer.unread <= UNREAD_LIMIT and not self._is_behind(peer, now):
@@ -292,7 +308,7 @@ class Hub:
         times = [self._heartbeats[0].heartbeat_at + self._heartbeat] if self._heartbeats else []
         times += [at for peer in self._owing if (at := peer.stream.acknowledgement_due()) is not None]
         for peer in self._watched:
-            if peer.stream.backlog > KEPT_MOST or peer.unread > UNREAD_LIMIT:
+            if peer.stream.backlog > self.kept_limits.most or peer.unread > UNREAD_LIMIT:
                 times.append(-math.inf)
             elif peer.broken_at is not None:
                 times.append(peer.broken_at + peer.timeouts.grace)
@@ -330,10 +346,9 @@ class Hub:
             lost.append((peer.identity, PeerLost(reason)))
         return bool(reason)
 
-    @staticmethod
-    def _is_behind(peer: _Peer, now: float) -> bool:
+    def _is_behind(self, peer: _Peer, now: float) -> bool:
         """Whether too many bytes wait for the peer; `stuck` records since when it has acknowledged nothing."""
-        if peer.stream.backlog <= KEPT_LIMIT:
+        if peer.stream.backlog <= self.kept_limits.slow:
             peer.stuck = None
         elif peer.stuck is None or peer.stuck[0] != peer.stream.oldest:
             peer.stuck = peer.stream.oldest, now
@@ -342,7 +357,7 @@ class Hub:
     def _is_too_slow(self, peer: _Peer, now: float) -> bool:
         if not self._is_behind(peer, now) or peer.stuck is None:
             return False
-        return peer.stream.backlog > KEPT_MOST or now >= peer.stuck[1] + STUCK_SECONDS
+        return peer.stream.backlog > self.kept_limits.most or now >= peer.stuck[1] + STUCK_SECONDS
 
     def _handle_link_message(self, peer: _Peer, message: Message, now: float) -> tuple[bytes, HubEvent] | None:
         if isinstance(message, Heartbeat):
@@ -499,8 +514,9 @@ class Hub:
         self.sent[type(message).__name__] += 1
         if peer.broken_at is None:
             self._out.append((peer.route, frames))
-        if stream.kept_bytes > KEPT_LIMIT:
+        if stream.kept_bytes > self.kept_limits.slow:
             self._watched[peer] = None
+            self.is_tick_due = self.is_tick_due or stream.backlog > self.kept_limits.most
 
     def _leave_route(self, peer: _Peer) -> None:
         """Detach the peer from its route, where messages to it may be unread."""

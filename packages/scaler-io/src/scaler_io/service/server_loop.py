@@ -184,6 +184,8 @@ class ServiceTurn:
                 self._tick_at = min(self._tick_at, now + ACK_SECONDS)
         for route in self._hub.cuts():
             self._listener.cut(route)
+        if self._hub.is_tick_due:
+            self._tick_at = now
 
     def _send(self, route: bytes, written: Frames) -> bool:
         """Whether the transport took the message; if not, it is sent again in the peer's next epoch."""
