@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scaler import Client, ScalerFuture, SchedulerClusterCombo
-from support.fault_tasks import bulky, nested_sum, wait_a_moment
-from support.faults import Services, parent_of, resident
-from support.gates import SECONDS
-from support.processes import command_line, descendants, listener_of
-from support.tasks import add, explode, last_digits
+from scaler import Client, SchedulerClusterCombo
+from support.faults import TESTS, Services, resident
+from support.many_tasks import MEBI, Lambdas, Mixture
+from support.processes import listener_of
+from support.tasks import add, last_digits
 from support.waiting import wait_until
 
-Submitted = tuple[ScalerFuture[Any], Callable[[ScalerFuture[Any]], bool]]
-MEBI = 1024 * 1024
-WINDOW = 2000
-"""Futures of the soak that are under way at once."""
 BACKLOG_BYTES = 200 * MEBI
 CREDIT_BYTES = 32 * MEBI
 
@@ -31,90 +27,11 @@ CREDIT_BYTES = 32 * MEBI
 # --- mixed tasks ----------------------------------------------------------------------------------------------------
 
 
-class Mixture:
-    """Calls of every kind, each with what must come of it."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def submit(self, number: int) -> Submitted:
-        """The call of that number, and whether it ended as it must."""
-        client, kind = self._client, number % 20
-        if kind < 12:
-            return client.submit(add, number, 1), lambda future: future.result(SECONDS) == number + 1
-        if kind < 14:
-            return client.submit(wait_a_moment, number), lambda future: future.result(SECONDS) == number
-        if kind < 16:
-            return client.submit(bulky, number, 4096), lambda future: len(future.result(SECONDS)[1]) == 4096
-        if kind < 18:
-            text = str(number)
-            return client.submit(explode, text), lambda future: str(future.exception(SECONDS)) == text
-        if kind == 18 and number % 1000 == 18:
-            return client.submit(nested_sum, client, 5), lambda future: future.result(SECONDS) == 15
-        future = client.submit(wait_a_moment, number)
-        if number % 2:
-            future.cancel()
-        return future, lambda future: future.cancelled() or future.result(SECONDS) == number
-
-
-class Lambdas:
-    """Calls of functions of which no two are equal."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def submit(self, number: int) -> Submitted:
-        """The call of that number, and whether it ended as it must."""
-        future = self._client.submit(lambda value, number=number: value + number, 1)
-        return future, lambda future: future.result(SECONDS) == number + 1
-
-
-def memory(others: set[int]) -> dict[int, tuple[str, int]]:
-    """What this process and its descendants are, and their memory, but for those of other tests."""
-    found = {os.getpid(): ("client", resident(os.getpid())[0])}
-    for pid in set(descendants(os.getpid())) - others:
-        words = command_line(pid)
-        if "scaler_storage" in words:
-            found[pid] = ("storage", resident(pid)[0])
-        elif "scaler_launch.local" in words:  # so are the words of its forks
-            kind = "scheduler and agent" if parent_of(pid) == os.getpid() else "worker"
-            found[pid] = (kind, resident(pid)[0])
-    return found
-
-
 def run_many(kind: type[Mixture | Lambdas], total: int, growth: float, spare: int) -> None:
-    """So many tasks; memory after a fifth of them and at the end, which may be `growth` times that, and `spare`."""
-    under_way: deque[tuple[int, ScalerFuture[Any], Callable[[ScalerFuture[Any]], bool]]] = deque()
-    before: dict[int, tuple[str, int]] = {}
-    others = set(descendants(os.getpid()))
-    with (
-        SchedulerClusterCombo(n_workers=2, logging_level="ERROR", death_timeout_seconds=60) as combo,
-        Client(combo.get_address()) as client,
-    ):
-        calls = kind(client)
-        start = time.monotonic()
-        for number in range(total):
-            under_way.append((number, *calls.submit(number)))
-            if len(under_way) >= WINDOW:
-                drain(under_way, WINDOW // 2)
-            if number == total // 5:
-                before = memory(others)
-        drain(under_way, 0)
-        seconds, after = time.monotonic() - start, memory(others)
-    print(f"\n{total:,} tasks ({kind.__name__}) in {seconds:.0f} s, {total / seconds:,.0f}/s")
-    both = before.keys() & after.keys()  # workers beyond the two come and go, as nested tasks want them
-    assert {"client", "scheduler and agent", "storage", "worker"} == {before[pid][0] for pid in both}
-    for name, pid in sorted((before[pid][0], pid) for pid in both):
-        print(f"  {name:20} {before[pid][1] / MEBI:7.1f} MiB after a fifth, {after[pid][1] / MEBI:7.1f} MiB at the end")
-    grown = {before[pid][0] for pid in both if after[pid][1] > before[pid][1] * growth + spare}
-    assert not grown
-
-
-def drain(under_way: deque[Any], left: int) -> None:
-    """See that the oldest ended as they must."""
-    while len(under_way) > left:
-        number, future, is_right = under_way.popleft()
-        assert is_right(future), f"task {number}: {future!r}"
+    """So many tasks, in a process that no other test has made bigger."""
+    program = f"from support.many_tasks import *; run_many({kind.__name__}, {total}, {growth}, {spare})"
+    words = [sys.executable, "-W", "error", "-c", program]
+    assert subprocess.run(words, env={**os.environ, "PYTHONPATH": str(TESTS)}, check=False).returncode == 0
 
 
 def test_mixed_tasks() -> None:
