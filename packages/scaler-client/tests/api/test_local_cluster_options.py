@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import socket
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -143,6 +144,8 @@ def test_nothing_is_started_with_nonsense(monkeypatch: pytest.MonkeyPatch, name:
         ({"per_worker_capabilities": {"a=b": 1}}, "per_worker_capabilities is .*: "),
         ({"per_worker_capabilities": {"gpu": 0.5}}, "per_worker_capabilities is .*gpu=0.5: give a whole number"),
         ({"monitor_address": "here"}, "monitor_address: address 'here': write tcp"),
+        ({"monitor_address": "tcp://192.0.2.1:5555"}, "monitor_address is 'tcp://192.0.2.1:5555', which other hosts"),
+        ({"monitor_address": "ipc:///nowhere/monitor"}, "monitor_address is .*, and there is no directory /nowhere"),
         ({"protected": Hostile()}, "protected is <Hostile .*, not True or False"),
         ({"preload": "a\0b"}, "preload is .* contains a NUL"),
     ],
@@ -150,6 +153,15 @@ def test_nothing_is_started_with_nonsense(monkeypatch: pytest.MonkeyPatch, name:
 def test_what_is_wrong_is_told(wrong: Mapping[str, Any], told: str) -> None:
     with pytest.raises((ValueError, TypeError), match=told):
         LocalClusterConfig.of({**DEFAULTS, **wrong})
+
+
+def test_a_monitor_address_in_use_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ValueError, match=f"monitor_address is '{address}', and its port is in use"):
+            LocalClusterConfig.of({**DEFAULTS, "monitor_address": address})
 
 
 @pytest.mark.parametrize(

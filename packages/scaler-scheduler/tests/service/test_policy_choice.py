@@ -183,6 +183,16 @@ def test_a_plug_in_that_can_not_be_loaded_is_named(install: Callable[..., None])
         chosen("-pc", "allocate=even_load; scaling=halving")
 
 
+def test_a_plug_in_makes_its_policy_before_the_scheduler_runs(
+    install: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("somewhere:make_halving")
+    monkeypatch.setattr(EntryPoint, "load", lambda self: make_halving)
+    choice = chosen("-pc", "allocate=even_load; scaling=halving:2", "-sdc", "7")
+    monkeypatch.setattr(EntryPoint, "load", lambda self: make_nothing)
+    assert asked(choice) == [(5,), (5,)]
+
+
 def make_nothing(argument: str, cooldown_seconds: float) -> ScalingPolicy:
     """A factory with a bug."""
     raise KeyError(argument)

@@ -64,7 +64,7 @@ def _one_path(words: Sequence[str]) -> Path:
 def _start(path: Path) -> int:
     import asyncio
 
-    from scaler_io.service.process import ending
+    from scaler_io.service.process import ending, hold_signals
     from scaler_launch.cluster_file import read_cluster
     from scaler_launch.supervisor import ServiceFailedError, supervise
 
@@ -78,6 +78,7 @@ def _start(path: Path) -> int:
             return failure.code
         return 0
 
+    hold_signals()
     return asyncio.run(serve())
 
 

@@ -17,6 +17,7 @@ from scaler_client.calls.task_options import TaskOptions
 from scaler_client.core.records import CallGroup
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
+from scaler_client.interrupts import interrupts_blocked
 from scaler_client.objects.handles import StoredPayload, pending_puts
 from scaler_client.objects.rebuild import weak_source
 from scaler_client.parameters import can_prefetch, check, check_client, flag, items, key_directory_of, keywords, rows
@@ -98,7 +99,8 @@ class Client:
         directory = key_directory_of(keys, insecure)
         check_client(address, timeout_seconds, serializer, stream_output, object_storage_address)
         # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
-        from scaler_client.runtime import connection
+        with interrupts_blocked():
+            from scaler_client.runtime import connection
 
         self._settings: dict[str, Any] = {
             "address": address,

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from scaler_client.api.resize_link import ResizeLink
+from scaler_client.interrupts import interrupts_blocked
 from scaler_client.parameters import check
 from scaler_io.interpreters import WORKER_PATH, words_of
 from scaler_io.ports import free_port, is_free
@@ -121,7 +122,8 @@ class SchedulerClusterCombo:
         memory_limit_per_worker: int = 0,
     ) -> None:
         parameters = {name: value for name, value in locals().items() if name != "self"}
-        from scaler_client.api.local_cluster_options import LocalClusterConfig  # keeps `import scaler` light
+        with interrupts_blocked():
+            from scaler_client.api.local_cluster_options import LocalClusterConfig  # keeps `import scaler` light
 
         self._config = LocalClusterConfig.of(parameters)
         self._begin()
@@ -238,7 +240,7 @@ class SchedulerClusterCombo:
         for attempt in range(1, _TRIES + 1):
             wanted = address or f"tcp://127.0.0.1:{free_port()}"
             ready = self._run_cluster(wanted)
-            with contextlib.suppress(ImportError):
+            with interrupts_blocked(), contextlib.suppress(ImportError):
                 import scaler_client.runtime.connection  # noqa: F401  # imports while the services start
             preload = config.preload if config.n_workers else None
             found, failure = _read_ready(ready, preload)
@@ -290,7 +292,7 @@ class SchedulerClusterCombo:
             link.theirs.close()
 
     def _run(self, module: str, words: Sequence[str], *descriptors: int) -> None:
-        with _interrupts_blocked():
+        with interrupts_blocked():  # until it can handle the signal that ends it
             self._services.append(
                 subprocess.Popen(
                     [sys.executable, *words_of(module), *words],
@@ -301,19 +303,6 @@ class SchedulerClusterCombo:
                     pass_fds=descriptors,
                 )
             )
-
-
-@contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread. Its children inherit that, until they can handle the signal that ends them."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _worker_environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""From the parameters of SchedulerClusterCombo to the command lines of its services. Pure.
+"""From the parameters of SchedulerClusterCombo to the command lines of its services.
 
 Parameters are validated before any process is started.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scaler_client.parameters import check, check_address, check_positive_seconds, flag, items
+from scaler_io.ports import is_free
 from scaler_io.service.options import ALLOCATE_POLICY, EVENT_LOOP_KIND, LOGGING_LEVEL
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import capabilities
@@ -182,13 +183,23 @@ def _address(name: str, value: Any) -> str:
 
 
 def _own_address(name: str, value: Any) -> str:
-    """The address of the scheduler."""
+    """The address of the scheduler, or of its monitor."""
     text = _address(name, value)
     if not Address.parse(text).is_local:
         raise AddressError(
             f"{name} is {shown(text)}, which other hosts can reach: a local cluster listens on loopback only; for"
             " other hosts start scaler_scheduler and scaler_cluster"
         )
+    return text
+
+
+def _monitor_address(name: str, value: Any) -> str:
+    text = _own_address(name, value)
+    address = Address.parse(text)
+    if address.path and not os.path.isdir(os.path.dirname(address.path)):
+        raise ValueError(f"{name} is {shown(text)}, and there is no directory {os.path.dirname(address.path)}")
+    if not address.path and address.port and not is_free(address.port):
+        raise ValueError(f"{name} is {shown(text)}, and its port is in use: choose another one, or leave it out")
     return text
 
 
@@ -247,7 +258,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "n_workers": _whole(WORKERS),
     "address": _own_address,
     "object_storage_address": _address,
-    "monitor_address": _address,
+    "monitor_address": _monitor_address,
     "per_worker_capabilities": _capabilities,
     "max_number_of_tasks_waiting": _whole(Whole(-1, SIZE.most)),
     "heartbeat_interval_seconds": _positive_seconds,

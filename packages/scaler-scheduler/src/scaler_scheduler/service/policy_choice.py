@@ -58,11 +58,12 @@ class PolicyOptions:
             given = _content(self.content or DEFAULT_CONTENT)
         option = "--policy-content" if self.strategy is None else "--scaling-controller-strategy"
         words = self.strategy or given["scaling"]
-        make = partial(_make, words, self.cooldown_seconds)
-        if words != DEFAULT_SCALING:
-            with _named(option):
-                make()  # so that a wrong one is refused now
-        return PolicyChoice(self.allocate or given["allocate"], make)
+        allocate = self.allocate or given["allocate"]
+        if words == DEFAULT_SCALING:
+            return PolicyChoice(allocate, partial(_make, words, self.cooldown_seconds))
+        with _named(option):
+            policy = _make(words, self.cooldown_seconds)  # now: a wrong one is refused before the scheduler runs
+        return PolicyChoice(allocate, lambda: policy)
 
     def _refuse_contradictions(self) -> None:
         for name, value, key in (
