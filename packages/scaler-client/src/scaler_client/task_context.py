@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scaler_client.payloads.pickles import load as load_payload
 from scaler_client.payloads.pickles import load_with
 from scaler_protocol.buffers import Buffer
+from scaler_protocol.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from scaler_client.objects.store import StorageDoor

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scaler_protocol.errors import AddressError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.ranges import Text
 
 _TCP = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]/]+)):(?P<port>[0-9]{1,5})")

@@ -6,8 +6,9 @@ A unit is one agent as its manager starts and stops it: a process, a job, a pod,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from scaler_protocol.lazy_dataclass import dataclass
 
 NO_LIMIT: Final = -1
 """The maximum of a manager that has none."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from scaler_protocol.lazy_dataclass import dataclass
 
 PROTOCOL_VERSION = 2
 INLINE_LIMIT = 16 * 1024

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted
 from scaler_protocol.units import duration

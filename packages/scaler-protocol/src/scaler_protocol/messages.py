@@ -9,11 +9,12 @@ OPTIONAL those of them that may be empty; an empty `task_groups` means that all 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Final
 
 from scaler_protocol.capacity import CapacityMessage
 from scaler_protocol.handshake import LinkMessage
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.monitoring import MonitorMessage, NeedStorageStatus
 from scaler_protocol.operations import OperatorMessage
 from scaler_protocol.payloads import NONE, Payloads

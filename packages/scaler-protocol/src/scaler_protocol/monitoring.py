@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from scaler_protocol.lazy_dataclass import dataclass
 
 PACKED_BATCH = struct.Struct("<BQIdQ")
 """A batch in `TaskEvents.batches`: step, subject, how many tasks, seconds after `since`, first run."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import struct
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from scaler_protocol.errors import MalformedMessageError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import SIZE
 from scaler_protocol.messages import MESSAGE_LIMIT
 

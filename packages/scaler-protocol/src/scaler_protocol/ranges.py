@@ -8,8 +8,9 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from scaler_protocol.lazy_dataclass import dataclass
 
 
 class Limit(ABC):

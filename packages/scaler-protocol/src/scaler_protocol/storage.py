@@ -8,9 +8,9 @@ restarted scheduler has forgotten.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.payloads import NONE, Payloads
 
 # --- parts ----------------------------------------------------------------------------------------------------------

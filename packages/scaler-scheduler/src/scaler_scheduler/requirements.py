@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from scaler_protocol.capabilities import Capabilities, missing
 from scaler_protocol.handshake import Hello
+from scaler_protocol.lazy_dataclass import dataclass
 
 Runtime = tuple[str, str] | None
 """Python's and cloudpickle's versions (minor); None for calls that need neither."""

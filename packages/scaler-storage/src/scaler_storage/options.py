@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from scaler_io.service.base import SERVER_OPTIONS, ServerOptions
 from scaler_io.service.cli import Command
 from scaler_io.service.options import REFUSED, Option, positive_seconds
 from scaler_protocol.addresses import Address
+from scaler_protocol.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Final
 
 from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
@@ -20,6 +19,7 @@ from scaler_io.service.options import (
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import QUEUE_SIZE, WORKER_NAME
 
 WORKERS_LIMIT: Final = 4096

@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from scaler_io.interpreters import words_of
 from scaler_io.service.cli import Command
 from scaler_io.service.options import UsageError, field_name
 from scaler_protocol.addresses import Address
+from scaler_protocol.lazy_dataclass import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ from scaler_io.service.options import KEYS, Option, positive_seconds
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import ServiceKind
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.operations import Dump, DumpPart
 
 _LOOK_SECONDS: Final = 0.02

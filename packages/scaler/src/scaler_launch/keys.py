@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from scaler_io.security.key_files import MADE, add_key, load_keyring, make_keys,
 from scaler_io.security.keyring import KeyRole
 from scaler_io.service.cli import Command
 from scaler_io.service.options import Option, one_of
+from scaler_protocol.lazy_dataclass import dataclass
 
 HELP: Final = """\
 usage: scaler keys init DIR                             make the keys of a new cluster, one file per role

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, Option, positive_seconds, whole_number
 from scaler_protocol.addresses import Address
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_protocol.plurals import counted

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scaler_client.parameters import check
 from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import SchedulerLostError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import SECONDS
 from scaler_protocol.ranges import Whole
 

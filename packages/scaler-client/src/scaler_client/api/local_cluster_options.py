@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from scaler_client.parameters import check, check_address, check_positive_seconds, flag, items
@@ -17,6 +16,7 @@ from scaler_io.service.options import ALLOCATE_POLICY, EVENT_LOOP_KIND, LOGGING_
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import capabilities
 from scaler_protocol.errors import AddressError, CapabilityError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import QUEUE_SIZE, SECONDS, SIZE
 from scaler_protocol.ranges import Text, Whole, shown
 

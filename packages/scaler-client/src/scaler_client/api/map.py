@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.buffers import Buffer, Payload
 from scaler_protocol.errors import StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import MESSAGE_LIMIT, Status
 
 _NO_KEYWORDS: Final[dict[str, Any]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -13,6 +13,7 @@ from scaler_client.payloads.pickles import load_with
 from scaler_client.task_context import load_object
 from scaler_protocol.errors import ObjectNotFoundError
 from scaler_protocol.ids import new_identity
+from scaler_protocol.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from scaler_client.parameters import check, check_positive_seconds, flag
 from scaler_protocol.capabilities import Capabilities
 from scaler_protocol.capabilities import capabilities as canonical
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import PRIORITY, RETRIES
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from scaler_client.core.records import Deliver, Discard, Dump
 from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import ScalerError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
 
 

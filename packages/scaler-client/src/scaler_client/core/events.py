@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from scaler_client.core.graph_state import GraphPiece
 from scaler_client.core.records import CallBlock, Outcome, SingleCall
 from scaler_io.links.events import UplinkEvent
 from scaler_protocol.errors import ScalerError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
 
 

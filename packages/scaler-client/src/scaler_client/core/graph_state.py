@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from scaler_client.core.records import CallGroup, Deliver, Dependency, OutstandingCall, ResentCall
 from scaler_client.objects.handles import StoredPayload
 from scaler_client.payloads.user_exceptions import add_note
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Status
 
 F = TypeVar("F", bound=tuple[BaseException, Any])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Protocol
 
 from scaler_client.objects.handles import object_bytes, stored_positions, true_size
 from scaler_protocol.errors import ObjectNotFoundError, ScalerError, StorageLostError, describe, restore
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Done, Group, Status
 from scaler_protocol.objects import REFERENCE_BYTES
 from scaler_protocol.profiles import NO_PROFILE, Profile, profile_at

@@ -6,7 +6,6 @@ import math
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
@@ -18,6 +17,7 @@ from scaler_client.payloads.pickles import load_with
 from scaler_client.payloads.user_exceptions import Origin
 from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import DeserializeError, ScalerError, StorageLostError, restore
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Status
 from scaler_protocol.profiles import Profile
 

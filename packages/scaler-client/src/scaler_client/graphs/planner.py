@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from graphlib import CycleError
 from itertools import chain, islice
 from reprlib import Repr
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from scaler_client.graphs.ordering import depth_first, heights
 from scaler_client.task_context import load_nth_input
+from scaler_protocol.lazy_dataclass import dataclass
 
 _COMPARED = 10_000
 """Keys that are compared at most to suggest the nearest one."""

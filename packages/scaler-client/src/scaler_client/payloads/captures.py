@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import ref
@@ -33,6 +33,7 @@ from scaler_client.payloads.expectations import (
     parts_of,
     weakly,
 )
+from scaler_protocol.lazy_dataclass import dataclass
 
 by_value_modules: Final[Set[str]] = vars(vars(cloudpickle)["cloudpickle"])["_PICKLE_BY_VALUE_MODULES"]
 """The modules whose contents are registered to be pickled by value. This is cloudpickle's own set: its public function

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
 
 

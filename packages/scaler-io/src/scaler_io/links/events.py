@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from scaler_protocol.handshake import Hello, Welcome
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scaler_io.links.admission import Permissions, admit_principal, role_name
 from scaler_io.links.events import HubEvent, PeerJoined, PeerLost
@@ -33,6 +33,7 @@ from scaler_protocol.handshake import (
     Refused,
     Welcome,
 )
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
 
 UNREAD_LIMIT = 1024 * 1024

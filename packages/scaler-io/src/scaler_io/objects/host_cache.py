@@ -22,10 +22,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from scaler_io.objects.file_locks import try_lock
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.objects import Reference
 
 REPLICAS = "replicas"

@@ -21,7 +21,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from scaler_io.links.events import LinkDown, LinkRefused, LinkUp, UplinkEvent
@@ -31,6 +30,7 @@ from scaler_io.objects.operations import Deletion, Download, Operation, Upload
 from scaler_io.objects.replica_server import Outgoing, ReplicaServer
 from scaler_protocol.errors import HandshakeRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import Welcome
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Message
 from scaler_protocol.objects import PART_BYTES, host_proof
 from scaler_protocol.storage import (

@@ -13,13 +13,13 @@ import mmap
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 from scaler_io.objects.file_locks import try_lock
 from scaler_io.objects.host_cache import REPLICAS, TOKEN, CachedFile, cached_name
 from scaler_protocol.addresses import Address
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
 
 _TOKEN_BYTES = 32

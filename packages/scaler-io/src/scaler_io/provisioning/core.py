@@ -27,7 +27,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from statistics import median
 from typing import Any, Final
@@ -49,6 +49,7 @@ from scaler_io.provisioning.events import (
 )
 from scaler_io.provisioning.provisioner import OfferSpec, UnitPhase, UnitReport
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import shortened
 from scaler_protocol.plurals import counted
 from scaler_protocol.ranges import Text

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from scaler_io.links.effects import Log
 from scaler_io.links.events import UplinkEvent
 from scaler_io.provisioning.provisioner import UnitReport
 from scaler_protocol.capacity import ManagerStatus
+from scaler_protocol.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

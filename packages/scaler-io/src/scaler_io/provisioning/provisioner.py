@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+from scaler_protocol.lazy_dataclass import dataclass
 
 
 class UnitPhase(Enum):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from scaler_io.service.options import KEYS, PARENT_PID, READY_FD, STORAGE_OPTION
 from scaler_io.service.process import ending
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
+from scaler_protocol.lazy_dataclass import dataclass
 
 SERVICE_OPTIONS: Final = (KEYS, event_loops.EVENT_LOOP, *logs.LOGGING_OPTIONS, PARENT_PID)
 """The fields of ServiceOptions."""

@@ -15,10 +15,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast
 
 from scaler_io.service.options import REQUIRED, Given, OneOf, Option, Refusal, UsageError, field_name, one_line
+from scaler_protocol.lazy_dataclass import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

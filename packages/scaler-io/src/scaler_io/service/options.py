@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from scaler_io.security.key_files import KEYS_VARIABLE, key_directory
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import SECONDS
 from scaler_protocol.safe_text import escaped
 

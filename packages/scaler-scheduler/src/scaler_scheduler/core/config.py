@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from scaler_protocol.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from scaler_scheduler.scaling.capacity import ScalingPolicy

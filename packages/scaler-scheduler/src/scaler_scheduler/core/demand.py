@@ -7,9 +7,9 @@ lane: the front of a lane is new in every snapshot, so an error of the sample do
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain, islice
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_scheduler.core.records import HELD, AgentRecord, LaneRecord, TaskRecord
 from scaler_scheduler.requirements import Requirement
 from scaler_scheduler.scaling.capacity import Demand

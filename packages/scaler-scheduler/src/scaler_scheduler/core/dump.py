@@ -7,13 +7,14 @@ come from the counters of the core, details from the oldest tasks of the largest
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
 from typing import Any
 
 from scaler_io.links.hub import LinkFigures
 from scaler_protocol.handshake import SESSION_CREDIT
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import shortened
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
+
+from scaler_protocol.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from scaler_scheduler.core.records import SessionRecord, TaskRecord

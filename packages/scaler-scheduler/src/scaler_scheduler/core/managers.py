@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from scaler_io.links.events import PeerLost
@@ -20,6 +20,7 @@ from scaler_protocol.capabilities import Capabilities, parse_capabilities
 from scaler_protocol.capacity import DesiredWorkers, ManagerStatus, UnitState
 from scaler_protocol.errors import CapabilityError, ProtocolError
 from scaler_protocol.handshake import Hello
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import MANAGED, shortened
 from scaler_protocol.operations import Drain
 from scaler_protocol.plurals import counted

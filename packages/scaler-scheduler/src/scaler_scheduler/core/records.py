@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Group, Status
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate, islice
 from typing import Any
 
 from scaler_protocol.capacity import ManagerStatus
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Status
 from scaler_protocol.monitoring import MonitorStatus
 from scaler_scheduler.core.event_log import capability_text

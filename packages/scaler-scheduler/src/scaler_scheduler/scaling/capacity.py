@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from scaler_protocol.capacity import NO_LIMIT
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_scheduler.requirements import Requirement, WorkerClass
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+
+from scaler_protocol.lazy_dataclass import dataclass
 
 NEGLIGIBLE = 1e-9
 """Workers; less is an error of rounding."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import MANAGED
 from scaler_scheduler.requirements import Requirement, WorkerClass, is_met_by_offer
 from scaler_scheduler.scaling.capacity import CapacitySnapshot, Manager, Offer

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from scaler_protocol.capacity import NO_LIMIT
+from scaler_protocol.lazy_dataclass import dataclass
 
 FORM = "priority,worker_manager_id[,max_task_concurrency]"
 

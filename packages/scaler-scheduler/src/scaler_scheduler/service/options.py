@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from scaler_io.ports import free_port
@@ -21,6 +21,7 @@ from scaler_io.service.options import (
 )
 from scaler_io.transport.endpoint import ListenError
 from scaler_protocol.addresses import Address
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_scheduler.scaling.control_law import COOLDOWN_SECONDS
 from scaler_scheduler.scaling.rules import FORM
 from scaler_scheduler.service.policy_choice import (

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from scaler_io.service.options import ALLOCATE_POLICY
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_scheduler.scaling.rules import Rule, parse_rules
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
 from typing import Any, Final
@@ -31,6 +30,7 @@ from scaler_protocol.capabilities import parse_capabilities
 from scaler_protocol.errors import CapabilityError
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.ids import new_incarnation
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import UNIT, WORKERS, shortened
 from scaler_protocol.plurals import counted
 from scaler_protocol.ranges import Text, Whole

@@ -10,9 +10,9 @@ it was deleted. Disk is charged from the begin of a spill until the object is in
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from scaler_protocol.errors import StorageFullError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_storage.engine.pool import SegmentPool
 from scaler_storage.engine.records import ObjectRecord
 from scaler_storage.engine.segments import Moved, Segment, Segments

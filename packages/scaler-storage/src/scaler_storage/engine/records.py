@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.storage import AllocateObject, GetObject, MapObject, PutObject
 from scaler_storage.engine.segments import Segment
 

@@ -7,10 +7,10 @@ allocated, which makes writing several times faster. No IO here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from scaler_protocol.errors import StorageFullError
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.objects import SHARED_BYTES
 
 _PAGE = 4096

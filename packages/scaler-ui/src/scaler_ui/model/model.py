@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import PACKED_BATCH, MonitorMessage, MonitorStatus, StorageStatus, TaskEvents, TaskStep
 from scaler_protocol.profiles import PROFILE

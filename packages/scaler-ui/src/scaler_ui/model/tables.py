@@ -5,9 +5,10 @@ Fractions of CPU are in percent of a core, memory in bytes, lag in seconds.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.messages import WorkerState
 from scaler_protocol.monitoring import MonitorStatus

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Status
 from scaler_protocol.monitoring import TaskStep
 from scaler_protocol.profiles import PROFILE, Profile

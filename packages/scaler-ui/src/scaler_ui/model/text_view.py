@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from textwrap import wrap
 from typing import Any
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.plurals import counted
 from scaler_protocol.tracebacks import headline
 

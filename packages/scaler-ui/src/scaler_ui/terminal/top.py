@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from scaler_io.security.key_files import given_credentials
@@ -12,6 +11,7 @@ from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, Option, positive_seconds
 from scaler_protocol.addresses import Address
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui import programs
 from scaler_ui.listening import Listening
 from scaler_ui.model import text_view

@@ -6,7 +6,6 @@ import logging
 import secrets
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from scaler_io.security.key_files import given_credentials
@@ -15,6 +14,7 @@ from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, whole_number
 from scaler_io.service.process import die_with_parent
 from scaler_protocol.addresses import Address
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui import programs
 from scaler_ui.listening import Listening
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 from nicegui import events, ui
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui.model.views import PageRequest, Row, TablePage
 
 ROWS = 50

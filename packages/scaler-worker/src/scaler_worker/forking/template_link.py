@@ -7,12 +7,12 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaler_io import descriptors
 from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
 from scaler_io.service.runtime_dirs import HostDirectory
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import WORKERS_LIMIT, ClusterConfig, WorkerConfig
 from scaler_worker.forking.template import REPORT, REQUEST, run_template, spawn_arguments
 from scaler_worker.ipc.shared_state import SharedState

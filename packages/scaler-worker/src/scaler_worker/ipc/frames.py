@@ -14,13 +14,13 @@ from __future__ import annotations
 import hmac
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from scaler_protocol.buffers import Buffer
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.ids import session_of
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.objects import OBJECT_ID_BYTES
 
 DATAGRAM_LIMIT: Final = 60 * 1024

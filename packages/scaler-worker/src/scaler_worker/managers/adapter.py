@@ -11,12 +11,13 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple
 
 from scaler_io.provisioning.provisioner import Provisioner, UnitPhase
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
 from scaler_protocol.ids import new_incarnation
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.managers.native import NativeProvisioner, cluster_command
 from scaler_worker.managers.options import ManagerOptions, manager_id
 

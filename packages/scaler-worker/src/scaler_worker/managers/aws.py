@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from scaler_io.provisioning.core import ManagerConfig
@@ -12,6 +12,7 @@ from scaler_io.provisioning.provisioner import ProvisionerError
 from scaler_io.service.daemon_threads import call_each
 from scaler_io.service.options import Option, whole_number
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.managers.options import MOST_WORKERS, ManagerOptions
 
 T = TypeVar("T")

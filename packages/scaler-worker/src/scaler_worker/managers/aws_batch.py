@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from scaler_io.provisioning.core import ManagerConfig
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import Option, Refusal, UsageError, one_of, whole_number
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import HAND_OVER_SECONDS
 from scaler_worker.managers.aws import AwsOptions, aws_options, for_each, name_values, pages, unit_of
 from scaler_worker.managers.options import manager_command

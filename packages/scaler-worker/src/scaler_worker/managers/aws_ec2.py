@@ -7,13 +7,13 @@ import re
 import shlex
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import REQUIRED, Option, Refusal, UsageError, comma_list
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.managers.aws import AwsOptions, aws_options, digest, for_each, pages
 from scaler_worker.managers.options import manager_command, pairs
 from scaler_worker.managers.running import run_manager

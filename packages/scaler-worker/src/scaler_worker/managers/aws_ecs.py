@@ -7,11 +7,11 @@ import math
 import shlex
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import Option, UsageError, comma_list, whole_number
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.managers.aws import AwsOptions, aws_options, digest, for_each, name_values, pages, unit_of
 from scaler_worker.managers.options import manager_command
 from scaler_worker.managers.pods import EXIT_SECONDS

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitReport
 from scaler_io.service.options import Option, UsageError, comma_list, positive_seconds
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.managers.options import ManagerOptions, manager_command, pair, pairs
 from scaler_worker.managers.pods import (
     MANAGER_LABEL,

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from scaler_io.interpreters import environment_of_workers, words_of
 from scaler_io.provisioning.provisioner import Provisioner, UnitPhase, UnitReport
 from scaler_io.service.options import Option, Refusal, UsageError, one_of, whole_number
 from scaler_protocol.ids import new_incarnation
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.managers.options import MOST_WORKERS, ManagerOptions, manager_command
 from scaler_worker.managers.running import run_manager
 

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import cloudpickle
@@ -18,6 +17,7 @@ from scaler_io.service.cli import Command
 from scaler_io.service.options import REFUSED, Option, Refusal, UsageError, comma_list, whole_number
 from scaler_protocol.addresses import Address
 from scaler_protocol.ids import new_incarnation
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import COMMAND as CLUSTER_COMMAND
 from scaler_worker.config import WORKERS_LIMIT
 

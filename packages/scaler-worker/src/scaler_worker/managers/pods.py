@@ -7,12 +7,12 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from scaler_io.provisioning.provisioner import UnitPhase, UnitReport
 from scaler_io.service.options import UsageError, one_line
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
+from scaler_protocol.lazy_dataclass import dataclass
 
 Pod = dict[str, Any]
 """A pod, or a part of one, as in JSON."""

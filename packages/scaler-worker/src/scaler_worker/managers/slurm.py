@@ -13,13 +13,13 @@ import shlex
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, UnitPhase, UnitReport
 from scaler_io.service.options import Option, UsageError, one_line, positive_seconds, whole_number
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import HAND_OVER_SECONDS
 from scaler_worker.managers.options import ManagerOptions, manager_command
 from scaler_worker.managers.programs import (

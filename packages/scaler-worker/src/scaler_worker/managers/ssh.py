@@ -12,7 +12,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ from scaler_io.provisioning.provisioner import Provisioner, ProvisionerError, Un
 from scaler_io.service.daemon_threads import call_each
 from scaler_io.service.options import Option, UsageError, comma_list, one_line, positive_seconds, whole_number
 from scaler_protocol.handshake import MANAGER_VARIABLE, UNIT_VARIABLE
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.managers.options import MOST_WORKERS, ManagerOptions, manager_command
 from scaler_worker.managers.programs import (
     SETUP,

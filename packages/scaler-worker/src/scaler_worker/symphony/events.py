@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from scaler_io.links.effects import Log
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.agent.core.events import EndAgent, SendToScheduler
 from scaler_worker.agent.core.records import Entry
 from scaler_worker.ipc.frames import Definition

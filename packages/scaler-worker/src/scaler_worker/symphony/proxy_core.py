@@ -24,12 +24,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from scaler_io.links.effects import Log
 from scaler_io.links.events import LinkLost, LinkRefused, LinkUp
 from scaler_protocol.errors import ProtocolError, ScalerError, TaskTimeoutError, WorkerDiedError, describe
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import (
     AgentStatus,
     Functions,

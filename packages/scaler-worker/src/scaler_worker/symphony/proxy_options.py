@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from scaler_io.service.base import SERVICE_OPTIONS, ServiceOptions
 from scaler_io.service.cli import Command
 from scaler_io.service.options import REFUSED, Option, UsageError, whole_number
 from scaler_protocol.addresses import Address
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import WORKER_NAME
 from scaler_worker.config import COMMAND as CLUSTER_COMMAND
 from scaler_worker.config import WORKERS_LIMIT

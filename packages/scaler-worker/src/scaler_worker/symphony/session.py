@@ -9,11 +9,11 @@ from __future__ import annotations
 import array
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
 from scaler_protocol.errors import ScalerError
+from scaler_protocol.lazy_dataclass import dataclass
 
 SESSION_TYPE: Final = "RecoverableAllHistoricalData"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
 from scaler_protocol.handshake import Role
 from scaler_protocol.ids import new_identity, new_session, session_of
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.objects import Reference
 from scaler_worker.ipc.frames import result_name
 

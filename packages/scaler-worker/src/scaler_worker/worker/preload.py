@@ -7,10 +7,10 @@ import importlib
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from scaler_protocol.errors import ScalerError
+from scaler_protocol.lazy_dataclass import dataclass
 
 _SPEC: Final = re.compile(r"(?P<module>[\w.]+):(?P<path>[\w.]+)(?P<call>\(.*\))?", re.DOTALL)
 

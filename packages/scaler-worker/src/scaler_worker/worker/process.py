@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -24,6 +24,7 @@ from scaler_client.task_context import CurrentTask
 from scaler_io.interpreters import WORKER_PATH
 from scaler_io.objects.host_cache import HostCache
 from scaler_io.security.key_files import KEYS_VARIABLE
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import WorkerConfig
 from scaler_worker.ipc.frames import DATAGRAM_LIMIT, DESCRIPTORS_LOST, PRELOAD_FAILED, REPLY
 from scaler_worker.ipc.shared_state import SharedState

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import Group, Status, WorkerState
 from scaler_worker.ipc.frames import FOLLOWS, FUNCTIONS_LIMIT
 

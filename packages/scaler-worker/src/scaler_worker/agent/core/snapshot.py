@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus
 from scaler_worker.agent.core.workers import Workers
 
