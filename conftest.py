@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import tempfile
 from collections import Counter
 
 import pytest
@@ -19,6 +22,14 @@ def pytest_collection_finish() -> None:
     """Keep 300,000 objects, which live as long as the tests, out of each garbage collection."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have all clusters of this run use keys of their own, not those of the user who runs the tests."""
+    if not hasattr(config, "workerinput"):  # processes of pytest-xdist inherit the environment
+        runtime = tempfile.mkdtemp(prefix="scaler-tests-")
+        os.environ["XDG_RUNTIME_DIR"] = runtime
+        config.add_cleanup(lambda: shutil.rmtree(runtime, ignore_errors=True))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

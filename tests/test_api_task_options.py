@@ -14,6 +14,7 @@ from scaler_protocol.addresses import Address
 from scaler_ui.listening import Listening
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
+from support.own_keys import MONITOR, own
 from support.tasks import add, note, square, worker_pid
 
 
@@ -34,7 +35,7 @@ def fail_until(attempts: int) -> Any:
 
 def wait_arrived(cluster: LocalCluster, future: ScalerFuture[Any]) -> None:
     """Returns when the scheduler knows a task, and with it all that its client submitted before."""
-    listening = Listening(Address.parse(cluster.address).beside(2))
+    listening = Listening(Address.parse(cluster.address).beside(2), credentials=own(MONITOR))
     try:
         listening.wait_for(lambda model: model.tasks.find(future.task_id) is not None, SECONDS)
     finally:

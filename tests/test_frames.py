@@ -28,9 +28,9 @@ MEMORY_BYTES = 30 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """Services of their own, whose logs say what came."""
-    with Services(tmp_path_factory.mktemp("services")) as started:
-        started.add_agent(2)
+    """Services of their own, which admit everybody, and whose logs say what came."""
+    with Services(tmp_path_factory.mktemp("services"), "--insecure") as started:
+        started.add_agent(2, "--insecure")
         wait_until(lambda: taken_port([started.port + 1]) is not None, "the storage server")
         yield started
 
@@ -38,7 +38,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 @pytest.fixture
 def work(services: Services) -> Iterator[Client]:
     """A client that has work under way all the time, and is not hurt."""
-    with Client(services.address) as client:
+    with Client(services.address, insecure=True) as client:
         futures = [client.submit(add, number, 1) for number in range(2000)]
         yield client
         futures += [client.submit(add, number, 1) for number in range(2000, 4000)]

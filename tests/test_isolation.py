@@ -17,6 +17,7 @@ from scaler_protocol.objects import OBJECT_ID_BYTES, Reference
 from support.faults import Services
 from support.gates import SECONDS
 from support.object_tasks import give, size_of
+from support.own_keys import CLIENT, own
 from support.storage import WatchedStorage
 
 BIG = 300_000
@@ -96,11 +97,15 @@ def test_another_clients_session_can_not_be_taken(alice: Client, storage: Watche
     session = alice._io.storage._session
     alice._io.storage._connection().open()  # she opens it in the background: until then nobody owns her session
     for key in (b"", secrets.token_bytes(16)):
-        thief = ObjectConnection(Address.parse(storage.address), session=session, key=key, timeout_seconds=SECONDS)
+        thief = ObjectConnection(
+            Address.parse(storage.address), session=session, key=key, timeout_seconds=SECONDS, credentials=own(CLIENT)
+        )
         with pytest.raises(HandshakeRefusedError, match=f"session {session} is another client's"):
             thief.open()
         thief.close()
-    other = ObjectConnection(Address.parse(storage.address), session=new_session(), timeout_seconds=SECONDS)
+    other = ObjectConnection(
+        Address.parse(storage.address), session=new_session(), timeout_seconds=SECONDS, credentials=own(CLIENT)
+    )
     other.delete([Reference.unpack(reference)], session=session)
     assert len(other.get(Reference.unpack(reference))) > BIG
     other.close()

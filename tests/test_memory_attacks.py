@@ -28,8 +28,8 @@ MOST = 150 * MEGABYTE
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """A scheduler with its storage and one agent."""
-    with Services(tmp_path_factory.mktemp("services")) as started:
-        started.add_agent(2)
+    with Services(tmp_path_factory.mktemp("services"), "--insecure") as started:
+        started.add_agent(2, "--insecure")
         wait_until(lambda: taken_port([started.port + 1]) is not None, "the storage server")
         yield started
 
@@ -37,7 +37,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 @pytest.fixture
 def client(services: Services) -> Iterator[Client]:
     """A client that is not hurt by an attack."""
-    with Client(services.address) as client:
+    with Client(services.address, insecure=True) as client:
         yield client
         assert client.submit(add, 1, 1).result(SECONDS) == 2
         assert len(client.submit(bytes, MEGABYTE).result(SECONDS)) == MEGABYTE

@@ -30,6 +30,7 @@ from scaler_ui.web.operator_actions import OperatorActions
 from support.clusters import LocalCluster
 from support.fault_tasks import kill_itself
 from support.gates import SECONDS, Gate, wait_at
+from support.own_keys import MONITOR, own
 from support.processes import PROGRAMS, Terminal, free_ports, listener_of
 from support.task_rows import live_rows
 from support.tasks import explode
@@ -63,7 +64,7 @@ def user(watched: LocalCluster) -> Iterator[Client]:
 
 @pytest.fixture
 def listening(monitor: Address) -> Iterator[Listening]:
-    made = Listening(monitor)
+    made = Listening(monitor, credentials=own(MONITOR))
     yield made
     made.close()
 
@@ -102,7 +103,7 @@ def test_who_comes_late_is_told_what_has_not_ended(monitor: Address, user: Clien
     waiting = [user.submit(wait_at, gate.port, number) for number in range(2, 5)]
     needy = user.submit(max, running[0], 9)
     known = {future.task_id for future in [*running, *waiting, needy]}
-    late = Listening(monitor)
+    late = Listening(monitor, credentials=own(MONITOR))
     late.wait_for(lambda model: model.tasks.live == 6, SECONDS)
     tasks = late.model.tasks
     assert {tasks.value("id", row) for row in live_rows(tasks)} == known
@@ -142,7 +143,7 @@ def test_a_path_of_another_process_is_not_removed() -> None:
         with Terminal(PROGRAMS / "scaler_scheduler", address, "-osa", "tcp://127.0.0.1:1", "-lf", "json") as scheduler:
             line = json.loads(scheduler.read_until("no monitor can subscribe at"))
             assert line["level"] == "WARNING" and str(path) in line["message"]
-            made = Listening(Address.parse(address).beside(2))
+            made = Listening(Address.parse(address).beside(2), credentials=own(MONITOR))
             made.wait_for(lambda model: model.status is not None, SECONDS)
             made.close()
             assert scheduler.end() == 0
@@ -252,7 +253,7 @@ def test_calls_that_are_not_plain_are_heard_of(listening: Listening, user: Clien
 def test_orders_of_an_operator(tmp_path: Path, gate: Gate) -> None:
     cluster = LocalCluster(tmp_path / "log", n_workers=2, heartbeat_interval_seconds=1)
     monitor = Address.parse(cluster.address).beside(2)
-    listening = Listening(monitor)
+    listening = Listening(monitor, credentials=own(MONITOR))
     actions = OperatorActions(listening.model, monitor)
 
     def order_until(condition: Callable[[MonitorModel], bool]) -> None:
@@ -393,7 +394,7 @@ def test_top_at_the_scheduler_says_where_the_monitor_is(watched: LocalCluster, m
 def test_the_monitor_lives_through_the_end_of_the_scheduler(tmp_path: Path) -> None:
     started = LocalCluster(tmp_path / "log", n_workers=1)
     address = Address.parse(started.address)
-    made = Listening(address.beside(2))
+    made = Listening(address.beside(2), credentials=own(MONITOR))
     made.wait_for(lambda model: model.status is not None, SECONDS)
     assert made.model.status is not None
     first = made.model.status.incarnation
@@ -420,7 +421,7 @@ def test_a_monitor_loses_no_events_when_another_one_joins(listening: Listening, 
     listening.wait_for(lambda model: model.status is not None, SECONDS)
     for done in range(1, 6):
         assert user.submit(math.sqrt, done).result() == math.sqrt(done)
-        another = Listening(monitor)
+        another = Listening(monitor, credentials=own(MONITOR))
         another.wait_for(lambda model: model.status is not None, SECONDS)
         another.close()
     listening.wait_for(has_ended(5), SECONDS)

@@ -16,6 +16,7 @@ from scaler_ui.listening import Listening
 from support.browsers import opened, served, wait_connected, wait_shown
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
+from support.own_keys import MONITOR, own
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_cancel_a_task_and_drain_a_worker(cluster: LocalCluster, gate: Gate) -> 
         running = [client.submit(wait_at, gate.port, number) for number in range(2)]
         arrivals = [gate.arrive() for _ in running]
         waiting = [client.submit(wait_at, gate.port, number) for number in range(2, 4)]
-        listening = Listening(monitor)
+        listening = Listening(monitor, credentials=own(MONITOR))
         listening.wait_for(lambda model: model.status is not None and all(model.status.worker_runs or (0,)), SECONDS)
 
         page.goto(f"{site}/tasks?token=secret")

@@ -20,6 +20,7 @@ from scaler_ui.listening import Listening
 from support.browsers import NAMELESS, PAGES, UNREADABLE, opened, read, served, shown, wait_connected, wait_shown
 from support.clusters import LocalCluster
 from support.gates import SECONDS, Gate, wait_at
+from support.own_keys import MONITOR, own
 from support.processes import PROGRAMS, Terminal
 from support.tasks import explode
 from support.waiting import wait_until
@@ -90,7 +91,7 @@ def test_every_page_shows_what_the_scheduler_says(
     running = [client.submit(wait_at, gate.port, number) for number in range(2)]
     arrivals = [gate.arrive() for _ in running]
     waiting = [client.submit(wait_at, gate.port, number) for number in range(2, 5)]
-    listening = Listening(monitor)
+    listening = Listening(monitor, credentials=own(MONITOR))
     listening.wait_for(lambda model: model.status is not None and model.status.waiting == 4, SECONDS)
     listening.wait_for(lambda model: model.storage is not None and model.storage.objects == 1, SECONDS)
     status, storage = listening.model.status, listening.model.storage

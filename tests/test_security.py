@@ -91,7 +91,7 @@ def test_a_client_needs_only_its_own_key(cluster: Services, keys: Path, tmp_path
 
 def test_a_client_without_keys_is_told_that_they_are_demanded(cluster: Services) -> None:
     with pytest.raises(HandshakeRefusedError, match=r"demands keys: give --keys or SCALER_KEYS, or keys= of a Client"):
-        Client(address=cluster.address, timeout_seconds=SECONDS)
+        Client(address=cluster.address, insecure=True, timeout_seconds=SECONDS)
 
 
 def test_a_key_of_another_cluster_is_refused_with_the_reason(cluster: Services, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_monitors_see_a_cluster_with_a_monitors_key_only(cluster: Services, keys
     assert "scheduler" in shown.stdout, shown.stderr
     top = f"tcp://127.0.0.1:{cluster.port + 2}"
     assert "task_manager" in run("scaler_ui.terminal.top", top, "--once", "--keys", str(monitor)).stdout
-    refused = run("scaler_launch", "status", cluster.address, "-t", str(SECONDS))
+    refused = run("scaler_launch", "status", cluster.address, "--insecure", "-t", str(SECONDS))
     assert refused.returncode == 1
     assert "demands keys" in refused.stderr
     client = only(keys, tmp_path / "mine", "client")
@@ -142,7 +142,7 @@ def test_a_dump_needs_an_operators_key(cluster: Services, keys: Path, tmp_path: 
     operator = only(keys, tmp_path / "operators", "operator")
     shown = run("scaler_launch", "dump", cluster.address, "-t", str(SECONDS), "--keys", str(operator))
     assert json.loads(shown.stdout)["scheduler"]["address"] == cluster.address, shown.stderr
-    refused = run("scaler_launch", "dump", cluster.address, "-t", str(SECONDS))
+    refused = run("scaler_launch", "dump", cluster.address, "--insecure", "-t", str(SECONDS))
     assert refused.returncode == 1
     assert "demands keys" in refused.stderr
     refused = run("scaler_launch", "dump", cluster.address, "--keys", str(only(keys, tmp_path / "mine", "client")))
@@ -177,7 +177,7 @@ def test_an_agent_with_a_clients_key_ends_with_the_reason(cluster: Services, key
     ended = run("scaler_worker", cluster.address, "-n", "1", "--keys", str(handed))
     assert ended.returncode == 2
     assert "has no worker.key or server.key" in ended.stderr
-    ended = run("scaler_worker", cluster.address, "-n", "1")
+    ended = run("scaler_worker", cluster.address, "-n", "1", "--insecure")
     assert ended.returncode == 1
     assert "demands keys" in ended.stdout + ended.stderr
 
@@ -221,3 +221,62 @@ def test_a_file_names_the_keys_in_each_table(keys: Path, tmp_path: Path) -> None
     finally:
         launcher.process.terminate()
         assert launcher.process.wait(SECONDS) == 0, launcher.said()
+
+
+# --- the user's own keys ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """A cluster on loopback, of which nothing says what keys it has."""
+    with Services(tmp_path_factory.mktemp("mine")) as services:
+        services.add_agent(2)
+        yield services
+
+
+def test_all_programs_of_a_user_find_the_users_own_keys(mine: Services) -> None:
+    with Client(address=mine.address) as client:
+        assert len(client.submit(grow, SIZE).result()) == SIZE
+        assert client.submit(submit_within, mine.address, SIZE).result() == SIZE
+        assert client.submit(key_directory_here).result() == ""
+    assert "scheduler" in run("scaler_launch", "status", mine.address).stdout
+    assert "task_manager" in run("scaler_ui.terminal.top", f"tcp://127.0.0.1:{mine.port + 2}", "--once").stdout
+    assert json.loads(run("scaler_launch", "dump", mine.address).stdout)["scheduler"]["address"] == mine.address
+
+
+def test_other_users_find_a_closed_door(mine: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for port in range(mine.port, mine.port + 2):
+        with pytest.raises(HandshakeRefusedError, match=r"demands keys: give --keys or SCALER_KEYS"):
+            Client(address=f"tcp://127.0.0.1:{port}", insecure=True, timeout_seconds=SECONDS)
+    other = tmp_path / "runtime"
+    other.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))
+    with pytest.raises(HandshakeRefusedError, match=r"or uses no keys: give its keys \(--keys, SCALER_KEYS, keys="):
+        Client(address=mine.address, timeout_seconds=SECONDS)
+    refused = run("scaler_launch", "status", mine.address, "-t", str(SECONDS))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "has another key than the one that the key monitor was made for, or uses no keys" in refused.stderr
+
+
+def test_a_cluster_without_keys_has_clients_that_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Services(tmp_path, "--insecure") as services:
+        services.add_agent(1, "--insecure")
+        with Client(address=services.address, insecure=True) as client:
+            assert len(client.submit(grow, SIZE).result()) == SIZE
+            assert client.submit(submit_within, services.address, SIZE).result() == SIZE
+        with pytest.raises(HandshakeRefusedError, match=r"or say --insecure \(insecure=True\) if it has none"):
+            Client(address=services.address, timeout_seconds=SECONDS)
+        monkeypatch.setenv("SCALER_INSECURE", "yes")
+        with Client(address=services.address) as client:
+            assert client.submit(pow, 2, 3).result() == 8
+        monkeypatch.setenv("SCALER_INSECURE", "maybe")
+        with pytest.raises(ValueError, match="SCALER_INSECURE: 'maybe' is neither true nor false"):
+            Client(address=services.address)
+
+
+def test_a_local_cluster_has_the_users_own_keys() -> None:
+    with SchedulerClusterCombo(n_workers=1, logging_level="ERROR") as local:
+        with Client(address=local.get_address()) as client:
+            assert len(client.submit(grow, SIZE).result()) == SIZE
+        with pytest.raises(HandshakeRefusedError, match="demands keys"):
+            Client(address=local.get_address(), insecure=True, timeout_seconds=SECONDS)

@@ -22,6 +22,7 @@ from scaler_protocol.handshake import Role
 from support.faults import Service, Services
 from support.gates import SECONDS, Gate, wait_at
 from support.object_tasks import doubled, fail_with, give, mark, same, size_of, total, weigh
+from support.own_keys import WORKER, own
 from support.processes import free_ports, stopped
 from support.storage import WatchedStorage
 from support.waiting import wait_until
@@ -222,7 +223,9 @@ def test_after_a_restart_of_the_scheduler_what_nobody_knows_is_freed_and_nothing
             kept = storage.objects
             held = client.submit(wait_at, gate.port, bytes(BIG))
             arrival = gate.arrive()
-            worker = ObjectConnection(Address.parse(storage.address), session=0, role=Role.AGENT)
+            worker = ObjectConnection(
+                Address.parse(storage.address), session=0, role=Role.AGENT, credentials=own(WORKER)
+            )
             for _ in range(3):  # of runs whose host was lost before it could say so
                 worker.put(bytes(BIG), session=client._io.storage._session)
             services.scheduler.kill()

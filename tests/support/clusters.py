@@ -12,13 +12,14 @@ from scaler import SchedulerClusterCombo
 from scaler_io.transport.zeromq import Subscriber
 from scaler_protocol.addresses import Address
 from support.gates import SECONDS
+from support.own_keys import MONITOR, own
 from support.processes import Watched, descendants
 
 
 @contextmanager
 def listening_to(scheduler: str) -> Iterator[None]:
     """Somebody subscribes to what this scheduler publishes, and reads none of it."""
-    subscriber = Subscriber(Address.parse(scheduler).beside(2))
+    subscriber = Subscriber(Address.parse(scheduler).beside(2), credentials=own(MONITOR))
     try:
         assert subscriber.wait(SECONDS)
         yield

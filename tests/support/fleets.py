@@ -12,6 +12,7 @@ from scaler_ui.listening import Listening
 from scaler_ui.model.reasons import why
 from support.faults import Service, Services
 from support.gates import SECONDS
+from support.own_keys import MONITOR, own
 from support.waiting import wait_until
 
 COOLDOWN = "--scale-down-cooldown-seconds"
@@ -22,7 +23,7 @@ class Fleet(Services):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, COOLDOWN, "1")
-        self._listening = Listening(Address.parse(self.address).beside(2))
+        self._listening = Listening(Address.parse(self.address).beside(2), credentials=own(MONITOR))
 
     def add_manager(self, workers: int, *words: str, id: str = "local", kind: str = "baremetal_native") -> Service:
         """Start a manager; returns when it is connected."""

@@ -25,6 +25,7 @@ from scaler_protocol.storage import AllocateObject, GetObject, MapObject, PutObj
 from scaler_storage.engine.engine import StorageEngine
 from scaler_storage.files import FileSegments
 from support.gates import SECONDS
+from support.own_keys import accepted
 from support.waiting import wait_until
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class WatchedStorage:
         segments = self._stack.enter_context(contextlib.closing(FileSegments(self._directory, None)))
         self._core = CountingCore(segments, 8 * 1024**3, retention_seconds)
         self._grace = grace_seconds
-        self._listener = Listener(Address.parse("tcp://127.0.0.1:0"))
+        self._listener = Listener(Address.parse("tcp://127.0.0.1:0"), accepted())
         self.address = str(self._listener.address)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()

@@ -75,7 +75,7 @@ class StorageProcess:
         """Start on the address of before; on a free port the first time, where the port is 0."""
         source, ready = os.pipe()
         command = [sys.executable, "-m", "scaler_storage", str(self.address), "--ready-fd", str(ready)]
-        command += ["-lp", "/dev/null", *self._words]
+        command += ["--insecure", "-lp", "/dev/null", *self._words]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(ready,))
         os.close(ready)
         with open(source, encoding="utf-8") as reader:

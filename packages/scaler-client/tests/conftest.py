@@ -11,8 +11,9 @@ from support.fake_cluster import FakeCluster
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    """A running FakeCluster."""
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """A running FakeCluster, which uses no keys."""
+    monkeypatch.setenv("SCALER_INSECURE", "1")
     cluster = FakeCluster()
     yield cluster
     cluster.stop()

@@ -39,7 +39,7 @@ class StorageProgram:
     def __init__(self, *words: str) -> None:
         self._ready, ready = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "scaler_storage", *words, "--ready-fd", str(ready)],
+            [sys.executable, "-m", "scaler_storage", *words, "--insecure", "--ready-fd", str(ready)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from scaler_io.security.key_files import KEYS_VARIABLE, key_directory
+from scaler_io.security.key_files import INSECURE_VARIABLE, KEYS_VARIABLE, key_directory
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 from scaler_protocol.limits import SECONDS
@@ -89,15 +89,33 @@ def check_serializer(value: object) -> None:
             raise TypeError(f"serializer is {shown(value)}, which has no method {method}")
 
 
-def key_directory_of(keys: Any, insecure: Any) -> Path | None:
-    """Where a client's keys are; None if it uses none. Raises ValueError, TypeError."""
+def key_settings(keys: Any, insecure: Any) -> tuple[Path | None, bool]:
+    """The directory of keys that a client is given, if any, and whether it uses none. Raises ValueError, TypeError.
+
+    What a parameter says is not changed by an environment variable.
+    """
     flag("insecure", insecure)
     if keys is not None and not isinstance(keys, str | os.PathLike):
         raise TypeError(f"keys is {shown(keys)}, not the path of a directory")
     if insecure and keys is not None:
         raise ValueError(f"keys={shown(keys)} and insecure=True contradict each other: leave one out")
-    given = os.environ.get(KEYS_VARIABLE) if keys is None else os.fspath(keys)
-    return key_directory(given) if given and not insecure else None
+    if keys is not None or insecure:
+        return (None if keys is None else key_directory(os.fspath(keys))), insecure
+    given = os.environ.get(KEYS_VARIABLE)
+    return (key_directory(given) if given else None), _is_on(INSECURE_VARIABLE)
+
+
+def _is_on(variable: str) -> bool:
+    """Whether an environment variable says yes; raises ValueError if it says neither yes nor no."""
+    text = os.environ.get(variable)
+    if not text:
+        return False
+    from scaler_io.service.options import boolean  # keeps `import scaler` light
+
+    try:
+        return boolean(text)
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None
 
 
 def check_client(

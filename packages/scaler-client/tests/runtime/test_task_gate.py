@@ -21,8 +21,9 @@ LIMIT = 8
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    """A cluster that allows each client LIMIT unfinished tasks, and runs none yet."""
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """A cluster without keys that allows each client LIMIT unfinished tasks, and runs none yet."""
+    monkeypatch.setenv("SCALER_INSECURE", "1")
     cluster = FakeCluster()
     cluster.task_credit, cluster.paused = LIMIT, True
     yield cluster

@@ -74,11 +74,12 @@ ENTRY = f'[[key]]\nrole = "client"\nname = "ada"\npublic = "{"0" * 64}"\n'
         (ENTRY.replace("client", "server"), "no other key has the role server"),
         (ENTRY.replace("client", "queen"), "role 'queen' is not one of server, worker, client, operator, monitor"),
         (ENTRY.replace("0" * 64, "0" * 63), "public is not 64 hexadecimal digits"),
-        (ENTRY + "other = 1\n", "an entry has the keys role, name, public, and no others"),
-        ("other = 1\n" + ENTRY, "something else than tables"),
-        ("key = 1\n", "something else than tables"),
-        ('[[key]]\nrole = "client"\nname = "ada"\npublic = 5\n', "all values are texts"),
-        (ENTRY[:-3], "not TOML"),
+        (ENTRY + 'other = "1"\n', "an entry has the keys role, name, public, and no others"),
+        ('other = "1"\n' + ENTRY, "something else than tables"),
+        ("key = 1\n", 'line 1 is neither \\[\\[key\\]\\] nor name = "text"'),
+        ('[[key]]\nrole = "client"\nname = "ada"\npublic = 5\n', 'line 4 is neither .* name = "text"'),
+        (ENTRY + 'name = "bea"\n', "line 5 gives a name again"),
+        (ENTRY[:-3], "line 4 is neither .* may be cut off"),
     ],
 )
 def test_a_malformed_keyring_is_refused_with_the_reason(text: str, reason: str) -> None:

@@ -215,7 +215,8 @@ def test_a_service_with_another_key_or_without_keys_gets_nothing(keys: Path, tmp
                 until(lambda peer=peer: peer.refusals, peer.turn, service.turn)  # type: ignore[misc]
                 assert peer.refusals == [
                     f"the service at {service.address} has another key than the one that the key client was made for, "
-                    "or uses no keys"
+                    "or uses no keys: give its keys (--keys, SCALER_KEYS, keys= of a Client), or say --insecure "
+                    "(insecure=True) if it has none"
                 ]
             assert not service.events and not service.faults
         finally:
@@ -360,7 +361,7 @@ def test_a_list_that_is_torn_leaves_the_last_one_valid(
     with peering(service.address, credentials(keys)) as peer:
         until(lambda: peer.up, peer.turn, service.turn)
     assert "the former one stays valid" in caplog.text
-    assert caplog.text.count("authorized.toml: it is not TOML") == 1
+    assert caplog.text.count("authorized.toml: line 2 is neither") == 1
 
 
 # --- strangers --------------------------------------------------------------------------------------------------------

@@ -44,13 +44,14 @@ class WorkerConfig:
     """Open files allowed per worker, as set when the agent was started; 0: the template's limit."""
     keys: str = ""
     """The directory of the cluster's keys; empty if connections use none."""
+    key_environment: tuple[tuple[str, str], ...] = ()
+    """What clients in tasks, and in processes that tasks start, find in their environment about keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig(ServiceOptions):
     """The command line of `scaler_cluster`."""
 
-    address: Address
     object_storage_address: Address | None
     num_of_workers: int
     worker_names: tuple[str, ...]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from scaler_io.security.key_files import given_credentials
 from scaler_io.security.keyring import OPERATOR_KEYS, Credentials
 from scaler_io.service.cli import Command
 from scaler_io.service.operator_link import OperatorLink
 from scaler_io.service.options import KEYS, Option, positive_seconds
+from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import ServiceKind
@@ -34,6 +34,7 @@ class DumpOptions:
     output: Path | None
     timeout_seconds: float
     keys: Path | None = None
+    insecure: bool = False
 
 
 DUMP: Final = Command(
@@ -43,7 +44,7 @@ DUMP: Final = Command(
     config=DumpOptions,
     options=(
         Option(("address", "scheduler_address"), "the scheduler", Address.parse_peer),
-        KEYS,
+        *KEYS,
         Option(("--output", "-o"), "a file to write; standard output", Path, default=None, metavar="FILE"),
         Option(("--timeout-seconds", "-t"), "how long to wait for an answer", positive_seconds, default=5.0),
     ),
@@ -57,7 +58,7 @@ def show(words: Sequence[str]) -> int:
     Raises NoDumpError if no scheduler answers, OSError if the file cannot be written, KeyFileError for wrong keys.
     """
     options = DUMP.read(words)
-    credentials = given_credentials(options.keys, OPERATOR_KEYS)
+    credentials = credentials_for(options.address, options.keys, options.insecure, OPERATOR_KEYS)
     text = fetch(options.address, credentials, options.timeout_seconds)
     if options.output is None:
         sys.stdout.write(text.decode())

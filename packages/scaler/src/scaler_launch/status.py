@@ -9,10 +9,10 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final
 
-from scaler_io.security.key_files import given_credentials
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, Option, positive_seconds, whole_number
+from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.manager_rows import manager_rows
@@ -31,6 +31,7 @@ class StatusOptions:
     json: bool
     timeout_seconds: float
     keys: Path | None = None
+    insecure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class WaitOptions:
     workers: int
     timeout_seconds: float
     keys: Path | None = None
+    insecure: bool = False
 
 
 STATUS: Final = Command(
@@ -50,7 +52,7 @@ STATUS: Final = Command(
     config=StatusOptions,
     options=(
         _ADDRESS,
-        KEYS,
+        *KEYS,
         Option(("--json",), "print JSON", default=False, flag=True),
         Option(("--timeout-seconds", "-t"), "how long to wait for an answer", positive_seconds, default=5.0),
     ),
@@ -63,7 +65,7 @@ WAIT: Final = Command(
     config=WaitOptions,
     options=(
         _ADDRESS,
-        KEYS,
+        *KEYS,
         Option(("--workers", "-n"), "how many", whole_number(0)),
         Option(("--timeout-seconds", "-t"), "how long to wait at most", positive_seconds, default=300.0),
     ),
@@ -74,7 +76,7 @@ WAIT: Final = Command(
 def show(words: Sequence[str]) -> int:
     """Print the status; returns the exit code. Raises NoStatusError if no scheduler answers."""
     options = STATUS.read(words)
-    with _listening(options.address, options.keys) as listening:
+    with _listening(options) as listening:
         # The second status follows the tasks that have not ended.
         listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)
     status = listening.model.status
@@ -87,7 +89,7 @@ def show(words: Sequence[str]) -> int:
 def wait(words: Sequence[str]) -> int:
     """Wait for workers; returns 0, or 1 after the time limit. Raises NoStatusError if no scheduler answers."""
     options = WAIT.read(words)
-    with _listening(options.address, options.keys) as listening:
+    with _listening(options) as listening:
         listening.wait_for(lambda model: model.status is not None, min(options.timeout_seconds, 30.0))
         status = listening.model.status
         assert status is not None
@@ -104,10 +106,12 @@ def wait(words: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _listening(scheduler: Address, keys: Path | None) -> Iterator[Listening]:
+def _listening(options: StatusOptions | WaitOptions) -> Iterator[Listening]:
     """A subscription to a scheduler's monitor, which is two ports above unless it was moved."""
+    scheduler = options.address
     monitor = scheduler.beside(2)
-    listening = Listening(monitor, credentials=given_credentials(keys, SUBSCRIBER_KEYS))
+    credentials = credentials_for(monitor, options.keys, options.insecure, SUBSCRIBER_KEYS)
+    listening = Listening(monitor, credentials=credentials)
     try:
         yield listening
     except NoStatusError:

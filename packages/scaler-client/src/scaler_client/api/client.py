@@ -20,7 +20,7 @@ from scaler_client.futures.waiters import FutureOwner
 from scaler_client.interrupts import interrupts_blocked
 from scaler_client.objects.handles import StoredPayload, pending_puts
 from scaler_client.objects.rebuild import weak_source
-from scaler_client.parameters import can_prefetch, check, check_client, flag, items, key_directory_of, keywords, rows
+from scaler_client.parameters import can_prefetch, check, check_client, flag, items, key_settings, keywords, rows
 from scaler_client.payloads.serializers import DefaultSerializer
 from scaler_client.runtime.lifetimes import ClientLife
 from scaler_client.task_context import current_task, forwarding_to, runtime
@@ -63,9 +63,10 @@ class Client:
         stream_output: whether to print here what tasks print; `"prefixed"` puts task, worker and host before each line.
         object_storage_address: the object storage server, if not the one that the scheduler names.
         security_config: None only, for older programs.
-        keys: the directory of the cluster's keys, if its services demand them; `SCALER_KEYS` by default. The connection
-            is then encrypted, and both sides prove a key. Inside tasks the workers' keys are taken.
-        insecure: use no keys, although `SCALER_KEYS` is set.
+        keys: the directory of the cluster's keys; by default `SCALER_KEYS`, or, at an address that only this host can
+            reach, this user's own keys. The connection is encrypted, and both sides prove a key. Inside tasks the
+            workers' keys are taken.
+        insecure: use no keys, as the services of a cluster with `--insecure` do; by default as `SCALER_INSECURE` says.
         block: whether `submit`, `map`, `get` and their like wait while this client has as many unfinished tasks as the
             scheduler allows (`--max-number-of-tasks-waiting`); otherwise they raise SubmitLimitError then.
 
@@ -96,7 +97,7 @@ class Client:
     ) -> None:
         if security_config is not None:
             raise ValueError("security_config is no longer taken: name the directory of the cluster's keys with keys=")
-        directory = key_directory_of(keys, insecure)
+        security = key_settings(keys, insecure)
         check_client(address, timeout_seconds, serializer, stream_output, object_storage_address)
         # ZeroMQ, Cap'n Proto and cloudpickle take most of the start-up time: services start meanwhile.
         with interrupts_blocked():
@@ -118,7 +119,7 @@ class Client:
         self._identity = new_identity()
         self._closed = False
         self._io, self._inside = connection.connect(
-            runtime(), address, self._identity, float(timeout_seconds), object_storage_address or "", directory
+            runtime(), address, self._identity, float(timeout_seconds), object_storage_address or "", security
         )
         try:
             self._prepare(serializer, stream_output)

@@ -16,8 +16,8 @@ from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.task_context import TaskRuntime, Transport, is_fork
 from scaler_io.links.uplink import Uplink
 from scaler_io.objects.connection import ObjectConnection
-from scaler_io.security.key_files import given_credentials
 from scaler_io.security.keyring import CLIENT_KEYS, Credentials
+from scaler_io.transport.own_keys import credentials_for
 from scaler_io.transport.zeromq import Dialer
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import ClientForkedError
@@ -105,10 +105,11 @@ def connect(
     identity: bytes,
     timeout_seconds: float,
     storage_address: str,
-    keys: Path | None,
+    security: tuple[Path | None, bool],
 ) -> tuple[IoThread, TaskRuntime | None]:
     """The thread for a client, connected, and `inside` where it is the one that the tasks of this process share.
 
+    `security` is the directory of keys, if one is given, and whether to use none.
     Raises ValueError or ClientForkedError where an address is needed, AddressError, KeyFileError,
     HandshakeRefusedError, SchedulerLostError.
     """
@@ -121,7 +122,7 @@ def connect(
                 " pass the address of the scheduler to Client"
             )
         raise ValueError("No scheduler address provided, and not running inside a worker context")
-    credentials = given_credentials(keys, CLIENT_KEYS)
+    credentials = credentials_for(Address.parse_peer(address), *security, CLIENT_KEYS)
     io = dial(address, identity, f"Client|{identity.hex()}", timeout_seconds, storage_address, credentials)
     try:
         io.wait_connected(timeout_seconds + CONNECT_GRACE_SECONDS)

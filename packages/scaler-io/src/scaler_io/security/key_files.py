@@ -30,6 +30,8 @@ from scaler_io.security.keyring import (
 
 KEYS_VARIABLE: Final = "SCALER_KEYS"
 """The environment variable that names the directory."""
+INSECURE_VARIABLE: Final = "SCALER_INSECURE"
+"""The environment variable that says to use no keys."""
 AUTHORIZED: Final = "authorized.toml"
 """The list of accepted keys; only services read it."""
 MADE: Final = (KeyRole.WORKER, KeyRole.CLIENT, KeyRole.OPERATOR, KeyRole.MONITOR)
@@ -57,11 +59,6 @@ def load_credentials(directory: Path, roles: Sequence[KeyRole]) -> Credentials:
             return found
     names = " or ".join(f"{role.value}.key" for role in roles)
     raise KeyFileError(f"{directory} has no {names}: `scaler keys init` makes all keys of a cluster")
-
-
-def given_credentials(directory: Path | None, roles: Sequence[KeyRole]) -> Credentials | None:
-    """As `load_credentials`; None without a directory: connections use no keys then."""
-    return None if directory is None else load_credentials(directory, roles)
 
 
 def key_directory(text: str) -> Path:

@@ -7,11 +7,10 @@ The *keyring* lists the public keys that services accept. The role of a peer fol
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.handshake import Role
@@ -19,6 +18,9 @@ from scaler_protocol.lazy_dataclass import dataclass
 
 KEY_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_IGNORED: Final = re.compile(r"\s*(#.*)?")
+_TABLE: Final = re.compile(r"\s*\[\[key\]\]\s*(?:#.*)?")
+_VALUE: Final = re.compile(r"""\s*(\w+)\s*=\s*"([^"\\]*)"\s*(?:#.*)?""")
 _HEX: Final = re.compile(f"[0-9a-f]{{{2 * KEY_BYTES}}}")
 
 
@@ -119,7 +121,10 @@ def credentials_text(credentials: Credentials) -> str:
 
 def read_credentials(text: str) -> Credentials:
     """Credentials from the text of their file; raises KeyFileError, which never quotes the text."""
-    fields = _fields(_toml(text), ("role", "name", "public", "secret", "server"))
+    fields, others = _tables(text)
+    _check_fields(fields, ("role", "name", "public", "secret", "server"))
+    if others:
+        raise KeyFileError("it holds [[key]]: this is a list of keys, not a secret key")
     return Credentials(_principal(fields), _key(fields, "secret"), _key(fields, "server"))
 
 
@@ -134,14 +139,14 @@ def keyring_text(keyring: Iterable[Principal]) -> str:
 
 def read_keyring(text: str) -> dict[bytes, Principal]:
     """The accepted keys from the text of their file; raises KeyFileError for a malformed one."""
-    tables = _toml(text)
-    entries = tables.get("key", [])
-    if tables.keys() - {"key"} or not isinstance(entries, list):
+    first, entries = _tables(text)
+    if first:
         raise KeyFileError("it holds something else than tables [[key]]")
     keyring: dict[bytes, Principal] = {}
     names = set[str]()
     for entry in entries:
-        holder = _principal(_fields(entry, ("role", "name", "public")))
+        _check_fields(entry, ("role", "name", "public"))
+        holder = _principal(entry)
         if holder.role is KeyRole.SERVER:
             raise KeyFileError(f"key {holder.name}: services accept their own key, no other key has the role server")
         if holder.key in keyring or holder.name in names:
@@ -151,24 +156,35 @@ def read_keyring(text: str) -> dict[bytes, Principal]:
     return keyring
 
 
-def _toml(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):  # imported late: most clients use no keys
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        # Without the parser's reason, which may quote a part of a secret.
-        raise KeyFileError("it is not TOML; it may be cut off") from None
+def _tables(text: str) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """What stands before the first [[key]], and each [[key]] table. Errors quote nothing: it may be of a secret.
+
+    This is the part of TOML that these files need. The library for all of it takes longer to load than the rest of
+    what a client does with keys.
+    """
+    first: dict[str, str] = {}
+    tables: list[dict[str, str]] = []
+    table = first
+    for number, line in enumerate(text.splitlines(), 1):
+        if _IGNORED.fullmatch(line):
+            continue
+        if _TABLE.fullmatch(line):
+            table = {}
+            tables.append(table)
+            continue
+        found = _VALUE.fullmatch(line)
+        if found is None:
+            raise KeyFileError(f'line {number} is neither [[key]] nor name = "text"; the file may be cut off')
+        name, value = found.groups()
+        if name in table:
+            raise KeyFileError(f"line {number} gives a name again")
+        table[name] = value
+    return first, tables
 
 
-def _fields(table: object, names: tuple[str, ...]) -> dict[str, str]:
-    if not isinstance(table, dict) or table.keys() != set(names):
+def _check_fields(table: Mapping[str, str], names: tuple[str, ...]) -> None:
+    if table.keys() != set(names):
         raise KeyFileError(f"an entry has the keys {', '.join(names)}, and no others")
-    if not all(isinstance(value, str) for value in table.values()):
-        raise KeyFileError("all values are texts in quotes")
-    return table
 
 
 def _principal(fields: Mapping[str, str]) -> Principal:

@@ -11,34 +11,32 @@ from typing import Final
 from scaler_io import descriptors
 from scaler_io.private_files import parent_fault
 from scaler_io.security.authorized import AuthorizedKeys
-from scaler_io.security.key_files import KEYS_VARIABLE, given_credentials
 from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.service import event_loops, logs
-from scaler_io.service.options import KEYS, PARENT_PID, READY_FD, STORAGE_OPTIONS, Option
+from scaler_io.service.options import KEYS, PARENT_PID, READY_FD, STORAGE_OPTIONS
 from scaler_io.service.process import ending
+from scaler_io.transport.own_keys import credentials_for, key_place
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 from scaler_protocol.lazy_dataclass import dataclass
 
-SERVICE_OPTIONS: Final = (KEYS, event_loops.EVENT_LOOP, *logs.LOGGING_OPTIONS, PARENT_PID)
+SERVICE_OPTIONS: Final = (*KEYS, event_loops.EVENT_LOOP, *logs.LOGGING_OPTIONS, PARENT_PID)
 """The fields of ServiceOptions."""
 SERVER_OPTIONS: Final = (
     *STORAGE_OPTIONS,
-    Option(("--insecure",), "listen without keys where other hosts can reach it", default=False, flag=True),
     *SERVICE_OPTIONS,
     READY_FD,
 )
 """The fields of ServerOptions whose meaning does not depend on the server."""
 
 
-_UNSET: Final = f"unset {KEYS_VARIABLE}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """Its keys, how a service logs, which event loop it runs, and with which parent process it ends."""
+    """Where a service listens or connects, its keys, how it logs, and with which parent process it ends."""
 
+    address: Address
     keys: Path | None = None
+    insecure: bool = False
     event_loop: str
     logging_paths: tuple[str, ...]
     logging_level: str
@@ -46,9 +44,13 @@ class ServiceOptions:
     logging_config_file: str | None
     parent_pid: int | None
 
+    def key_place(self) -> Path | None:
+        """The directory of its keys; None if it uses none. Raises KeyFileError, ValueError."""
+        return key_place(self.address, self.keys, self.insecure)
+
     def credentials(self, roles: Sequence[KeyRole]) -> Credentials | None:
-        """The first of these keys that --keys holds; None without --keys. Raises KeyFileError."""
-        return given_credentials(self.keys, roles)
+        """The first of these keys that it has; None if it uses none. Raises KeyFileError, ValueError."""
+        return credentials_for(self.address, self.keys, self.insecure, roles)
 
     def begin_log(self) -> None:
         """Set up logging and log where the logs go; raises ValueError, which names the path that cannot be written."""
@@ -58,10 +60,8 @@ class ServiceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions(ServiceOptions):
-    """Where a server listens, and what object storage (the server itself, or the one that it starts) may keep."""
+    """What object storage may keep: the server itself, or the one that it starts."""
 
-    address: Address
-    insecure: bool
     memory_limit: int | None
     segment_directory: Path | None
     spill_directory: Path | None
@@ -77,13 +77,13 @@ class ServerOptions(ServiceOptions):
         for name, directory in (("segment", self.segment_directory), ("spill", self.spill_directory)):
             if directory is not None:
                 _require_writable(f"--{name}-directory", directory)
-        if self.keys is not None and self.insecure:
-            raise ValueError(f"--keys {self.keys} and --insecure contradict each other: leave one out, or {_UNSET}")
+        self.key_place()
         refuse_exposed(self.address, self.insecure or self.keys is not None)
 
     def authorized(self) -> AuthorizedKeys | None:
-        """The keys that the server accepts; None without --keys. Raises KeyFileError."""
-        return AuthorizedKeys(self.keys) if self.keys is not None else None
+        """The keys that the server accepts; None if it uses none. Raises KeyFileError, ValueError."""
+        place = self.key_place()
+        return AuthorizedKeys(place) if place is not None else None
 
 
 def _require_writable(option: str, directory: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scaler_io.security.key_files import KEYS_VARIABLE, key_directory
+from scaler_io.security.key_files import INSECURE_VARIABLE, KEYS_VARIABLE, key_directory
 from scaler_protocol.addresses import Address
 from scaler_protocol.errors import AddressError
 from scaler_protocol.lazy_dataclass import dataclass
@@ -223,14 +223,25 @@ STORAGE_OPTIONS: Final = (
 )
 """How much an object storage server may keep, and where: options of the server and of programs that start one."""
 
-KEYS: Final = Option(
-    ("--keys",),
-    "the directory of the cluster's keys, which `scaler keys init` makes: links are encrypted, both sides prove a key",
-    key_directory,
-    default=None,
-    environment=KEYS_VARIABLE,
-    metavar="DIRECTORY",
+KEYS: Final = (
+    Option(
+        ("--keys",),
+        "the directory of the cluster's keys, which `scaler keys init` makes: links are encrypted, both sides prove a "
+        "key; at addresses that only this host can reach, this user's own keys if left out",
+        key_directory,
+        default=None,
+        environment=KEYS_VARIABLE,
+        metavar="DIRECTORY",
+    ),
+    Option(
+        ("--insecure",),
+        "use no keys: whoever reaches the cluster's ports can run code on its workers and read all results",
+        default=False,
+        environment=INSECURE_VARIABLE,
+        flag=True,
+    ),
 )
+"""Options of every program that connects or listens."""
 
 PARENT_PID: Final = Option(
     ("--parent-pid",),

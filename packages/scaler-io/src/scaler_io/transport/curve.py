@@ -117,6 +117,11 @@ class HandshakeFailure(NamedTuple):
     final: bool
 
 
+_REMEDY: Final = (
+    "give its keys (--keys, SCALER_KEYS, keys= of a Client), or say --insecure (insecure=True) if it has none"
+)
+
+
 def handshake_failure(event: int, value: int, credentials: Credentials | None, address: Address) -> HandshakeFailure:
     """What an event of a monitor says about the keys of both sides; the reason is empty if it says nothing.
 
@@ -135,5 +140,5 @@ def handshake_failure(event: int, value: int, credentials: Credentials | None, a
         event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value == errno.EPIPE
     ):
         text = f"the service at {address} has another key than the one that the key {holder.name} was made for"
-        return HandshakeFailure(f"{text}, or uses no keys", final=False)
+        return HandshakeFailure(f"{text}, or uses no keys: {_REMEDY}", final=False)
     return HandshakeFailure("", final=False)

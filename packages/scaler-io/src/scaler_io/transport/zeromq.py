@@ -408,7 +408,8 @@ class Dialer(EpochDialer[_Connection]):
 
     def _refused(self, connection: _Connection) -> str:
         reason, final = connection.failure
-        self._mismatches += bool(reason)
+        if reason:  # without keys there is one reason, a service with keys, and most attempts do not see it
+            self._mismatches += 1 if self._credentials is not None else _MISMATCHES
         certain = self._mismatches >= _MISMATCHES and not self.uplink.peer_incarnation
         return reason if final or certain else ""
 

@@ -6,10 +6,10 @@ import json
 import sys
 from pathlib import Path
 
-from scaler_io.security.key_files import given_credentials
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, Option, positive_seconds
+from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui import programs
@@ -31,6 +31,7 @@ class TopOptions:
     json: bool
     timeout_seconds: float
     keys: Path | None = None
+    insecure: bool = False
 
 
 COMMAND = Command(
@@ -49,7 +50,7 @@ COMMAND = Command(
         Option(
             ("--timeout-seconds", "-t"), "with --once: how long to wait for a status", positive_seconds, default=5.0
         ),
-        KEYS,
+        *KEYS,
     ),
     example="scaler_top tcp://127.0.0.1:2347",
 )
@@ -77,7 +78,8 @@ def _main() -> None:
     options = COMMAND.read()
     if options.json and not options.once:
         COMMAND.refuse("--json needs --once: it prints one screen")
-    listening = Listening(options.address, credentials=given_credentials(options.keys, SUBSCRIBER_KEYS))
+    credentials = credentials_for(options.address, options.keys, options.insecure, SUBSCRIBER_KEYS)
+    listening = Listening(options.address, credentials=credentials)
     try:
         if options.once:
             once(listening, options)

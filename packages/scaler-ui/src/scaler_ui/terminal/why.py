@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from scaler_io.security.key_files import given_credentials
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, Option, positive_seconds
+from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui import programs
@@ -35,6 +35,7 @@ class WhyOptions:
     task: int
     timeout_seconds: float
     keys: Path | None = None
+    insecure: bool = False
 
 
 COMMAND = Command(
@@ -50,7 +51,7 @@ COMMAND = Command(
         ),
         Option(("task",), "the id of a task, hexadecimal, as a future shows it", task_id),
         Option(("--timeout-seconds", "-t"), "how long to wait for a status", positive_seconds, default=5.0),
-        KEYS,
+        *KEYS,
     ),
     example="scaler_why tcp://127.0.0.1:2347 3f9a6c0e00000001",
 )
@@ -63,7 +64,8 @@ def main() -> int:
 
 def _main() -> None:
     options = COMMAND.read()
-    listening = Listening(options.address, credentials=given_credentials(options.keys, SUBSCRIBER_KEYS))
+    credentials = credentials_for(options.address, options.keys, options.insecure, SUBSCRIBER_KEYS)
+    listening = Listening(options.address, credentials=credentials)
     try:
         # After the status that follows the snapshot, all tasks that have not ended are known.
         listening.wait_for(lambda model: len(model.history) > 1, options.timeout_seconds)

@@ -8,11 +8,11 @@ import socket
 import sys
 from pathlib import Path
 
-from scaler_io.security.key_files import given_credentials
 from scaler_io.security.keyring import SUBSCRIBER_KEYS
 from scaler_io.service.cli import Command
 from scaler_io.service.options import KEYS, PARENT_PID, Option, Refusal, whole_number
 from scaler_io.service.process import die_with_parent
+from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_ui import programs
@@ -32,6 +32,7 @@ class WebOptions:
     name: tuple[str, ...]
     parent_pid: int | None
     keys: Path | None = None
+    insecure: bool = False
 
 
 COMMAND = Command(
@@ -61,7 +62,7 @@ COMMAND = Command(
             repeated=True,
         ),
         PARENT_PID,
-        KEYS,
+        *KEYS,
     ),
     refusals=(
         Refusal(("--gui-address",), "say --host and --port"),
@@ -90,7 +91,8 @@ def _main() -> None:
         die_with_parent(options.parent_pid)
     token = token_for(options)
     _check_free(options)
-    listening = Listening(options.address, credentials=given_credentials(options.keys, SUBSCRIBER_KEYS))
+    credentials = credentials_for(options.address, options.keys, options.insecure, SUBSCRIBER_KEYS)
+    listening = Listening(options.address, credentials=credentials)
     serve(listening, options, token)
 
 
@@ -134,7 +136,9 @@ def serve(listening: Listening, options: WebOptions, token: str | None) -> None:
     app.timer(LOOK_SECONDS, listening.look)
     app.on_shutdown(listening.close)
     # Without a token the pages are read-only, because every process of this host can reach them.
-    actions = OperatorActions(listening.model, options.address, keys=options.keys) if token is not None else None
+    actions = None
+    if token is not None:
+        actions = OperatorActions(listening.model, options.address, keys=options.keys, insecure=options.insecure)
     if actions is not None:
         app.timer(LOOK_SECONDS, actions.turn)
         app.on_shutdown(actions.close)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from scaler_io.security.key_files import given_credentials
 from scaler_io.security.keyring import OPERATOR_KEYS, KeyFileError
 from scaler_io.service.operator_link import OperatorLink
+from scaler_io.transport.own_keys import credentials_for
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import ServiceKind
 from scaler_protocol.messages import Cancel, Message
@@ -35,9 +35,10 @@ class OperatorActions:
         clock: Callable[[], float] = time.monotonic,
         *,
         keys: Path | None = None,
+        insecure: bool = False,
     ) -> None:
-        """`keys` is the directory with the operator's key."""
-        self._keys = keys
+        """`keys` is the directory with the operator's key; `insecure` says that the scheduler uses none."""
+        self._keys, self._insecure = keys, insecure
         self.trouble = ""
         """Why the last action failed; empty if it did not."""
         self._model = model
@@ -59,7 +60,7 @@ class OperatorActions:
         if self._link is None and self._model.status is not None:
             address = scheduler_address(self._monitor, self._model.status.address)
             try:
-                credentials = given_credentials(self._keys, OPERATOR_KEYS)
+                credentials = credentials_for(address, self._keys, self._insecure, OPERATOR_KEYS)
             except KeyFileError as error:
                 self.trouble = f"this page cannot give orders: {error}"
                 return

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from scaler_io import descriptors
+from scaler_io.security.key_files import INSECURE_VARIABLE, KEYS_VARIABLE
 from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
 from scaler_io.service.runtime_dirs import HostDirectory
 from scaler_protocol.lazy_dataclass import dataclass
@@ -98,6 +99,13 @@ class TemplateLink:
         self._channel.close()
 
 
+def _key_environment(config: ClusterConfig) -> tuple[tuple[str, str], ...]:
+    """The keys of the command line; the user's own are found without a variable, where they are for."""
+    if config.insecure:
+        return ((INSECURE_VARIABLE, "1"),)
+    return ((KEYS_VARIABLE, str(config.keys)),) if config.keys is not None else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Forking:
     """The template, and the resources that workers inherit."""
@@ -132,7 +140,8 @@ class Forking:
                 str(cache.path),
                 min(limit, free_bytes(directory)),
                 descriptors.limit(),
-                str(config.keys or ""),
+                str(config.key_place() or ""),
+                _key_environment(config),
             )
             lifeline = os.pipe()
             shared = SharedState.create(WORKERS_LIMIT + BLOCKED_AND_SPARE)

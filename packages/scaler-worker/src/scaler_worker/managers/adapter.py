@@ -34,7 +34,6 @@ class AdapterOptions(ManagerOptions):
     host: str
     port: int
     auth_token: str | None
-    insecure: bool
     leave_units: bool = field(init=False, default=False)
 
 

@@ -54,7 +54,6 @@ def command() -> Command[AdapterOptions]:
             default=None,
             environment="SCALER_ADAPTER_TOKEN",
         ),
-        Option(("--insecure",), "listen where other hosts can reach it, without a token", default=False, flag=True),
     )
     taken = {"leave_units", *(option.destination for option in own)}
     return Command(

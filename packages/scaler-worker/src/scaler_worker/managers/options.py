@@ -52,7 +52,6 @@ def pairs(text: str) -> dict[str, str]:
 class ManagerOptions(ServiceOptions):
     """What every kind of worker manager needs to know."""
 
-    address: Address
     worker_manager_id: str
     worker_scheduler_address: Address | None
     object_storage_address: Address | None
@@ -110,7 +109,7 @@ class ManagerOptions(ServiceOptions):
             words += ["--worker-manager-id", self.worker_manager_id, "--unit-id", unit]
         for name, value in self._given():
             words += [name, value]
-        return words
+        return [*words, *["--insecure"] * self.insecure]
 
     def _given(self) -> list[tuple[str, str]]:
         """The options for units that differ from the defaults of `scaler_cluster`."""

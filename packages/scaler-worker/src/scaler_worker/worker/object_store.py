@@ -14,7 +14,7 @@ from scaler_io.objects.async_puts import AsyncPuts
 from scaler_io.objects.connection import ObjectConnection
 from scaler_io.objects.host_cache import HostCache
 from scaler_io.objects.operations import PutEnded
-from scaler_io.security.key_files import given_credentials
+from scaler_io.security.key_files import load_credentials
 from scaler_io.security.keyring import WORKER_KEYS
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
@@ -77,7 +77,7 @@ class WorkerObjectStore:
             timeout_seconds=PATIENCE_SECONDS,
             name=self._name,
             cache=self._cache,
-            credentials=given_credentials(self._keys, WORKER_KEYS),
+            credentials=load_credentials(self._keys, WORKER_KEYS) if self._keys is not None else None,
         )
 
     @property

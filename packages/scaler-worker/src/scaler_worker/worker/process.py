@@ -23,7 +23,6 @@ from scaler_client.payloads.user_exceptions import formatted, headline
 from scaler_client.task_context import CurrentTask
 from scaler_io.interpreters import WORKER_PATH
 from scaler_io.objects.host_cache import HostCache
-from scaler_io.security.key_files import KEYS_VARIABLE
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_worker.config import WorkerConfig
 from scaler_worker.ipc.frames import DATAGRAM_LIMIT, DESCRIPTORS_LOST, PRELOAD_FAILED, REPLY
@@ -124,8 +123,7 @@ def use_path_of_caller() -> None:
 def _object_store(config: WorkerConfig, shared: SharedState, name: str) -> WorkerObjectStore:
     """The connection to object storage; clients in tasks, and in processes that tasks start, use the same keys."""
     keys = Path(config.keys) if config.keys else None
-    if keys is not None:
-        os.environ[KEYS_VARIABLE] = config.keys
+    os.environ.update(config.key_environment)
     return WorkerObjectStore(
         lambda: config.object_storage_address or shared.storage, shared.secret, name, cache=_cache(config), keys=keys
     )

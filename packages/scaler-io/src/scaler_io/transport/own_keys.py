@@ -1,0 +1,102 @@
+"""Which keys a connection uses: those that are given, the user's own where only this host can connect, or none.
+
+The user's own keys are made on first use, in a directory of mode 0700 that all programs of this user on this host find:
+a cluster on one host needs no setting, and other users of the host are not admitted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from scaler_io.private_files import is_private_directory, parent_fault
+from scaler_io.security.key_files import INSECURE_VARIABLE, KEYS_VARIABLE, load_credentials, make_keys
+from scaler_io.security.keyring import Credentials, KeyFileError, KeyRole
+from scaler_io.transport.curve import new_pair
+from scaler_protocol.addresses import Address
+
+RUNTIME_VARIABLE: Final = "XDG_RUNTIME_DIR"
+"""The environment variable that names the user's runtime directory."""
+_USERS: Final = Path("/run/user")
+"""Where systemd makes a directory for each user who has logged in."""
+_REMEDY: Final = "name a directory of keys with --keys, or use none with --insecure"
+
+
+def key_place(address: Address, keys: Path | None, insecure: bool) -> Path | None:
+    """The directory of the keys for connections to this address, or at it; None if they use none.
+
+    Raises ValueError if keys are given although there shall be none, KeyFileError if the user's own ones are not safe.
+    """
+    if keys is not None and insecure:
+        unset = f"leave one out, and unset {KEYS_VARIABLE} or {INSECURE_VARIABLE}"
+        raise ValueError(f"--keys {keys} and --insecure contradict each other: {unset}")
+    if keys is not None or insecure or not address.is_local:
+        return keys
+    return own_keys()
+
+
+def credentials_for(
+    address: Address, keys: Path | None, insecure: bool, roles: Sequence[KeyRole]
+) -> Credentials | None:
+    """The first of these keys in `key_place`; None if connections use none. Raises as it does, and KeyFileError."""
+    place = key_place(address, keys, insecure)
+    return None if place is None else load_credentials(place, roles)
+
+
+def own_keys() -> Path | None:
+    """The directory of the user's own keys, made if there is none yet; None where services do not run.
+
+    Raises KeyFileError if it cannot be made, or if another user could have made or read it.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        places = _places(os.getuid())
+        found = next((place for place in places if os.path.lexists(place)), None) or _made(places[0])
+        if not is_private_directory(found):
+            raise KeyFileError(f"{found} is not a directory that this user alone can use: remove it, or {_REMEDY}")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise KeyFileError(f"this user's own keys cannot be made: {where}{error.strerror}; {_REMEDY}") from None
+    return found
+
+
+def _places(user: int) -> list[Path]:
+    """Where the user's own keys may be, the best place first.
+
+    Programs that were not started in a login may find no variable, or be there before the runtime directory.
+    """
+    usual, named = _USERS / str(user), os.environ.get(RUNTIME_VARIABLE)
+    if named and Path(named) != usual and _is_usable(Path(named)):
+        return [Path(named, "scaler-keys")]
+    places = [usual / "scaler-keys"] if _is_usable(usual) else []
+    temporary = Path(tempfile.gettempdir())
+    if not parent_fault(temporary):
+        places.append(temporary / f"scaler-keys-{user}")
+    if not places:
+        raise KeyFileError(f"every user can replace what is in {temporary}: set {RUNTIME_VARIABLE}, or {_REMEDY}")
+    return places
+
+
+def _is_usable(directory: Path) -> bool:
+    with contextlib.suppress(OSError):  # the variable may be another user's, as after `su`
+        return directory.is_absolute() and is_private_directory(directory) and os.access(directory, os.W_OK)
+    return False
+
+
+def _made(place: Path) -> Path:
+    """Make the keys elsewhere and give them their name at once: of several programs the first one's stay."""
+    making = Path(tempfile.mkdtemp(prefix=".scaler-keys-", dir=place.parent))
+    try:
+        make_keys(making, new_pair)
+        with contextlib.suppress(OSError):
+            making.rename(place)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return place

@@ -1,0 +1,24 @@
+"""The keys with which the clusters of this test run admit peers that tests make themselves."""
+
+from __future__ import annotations
+
+from scaler_io.security.authorized import AuthorizedKeys
+from scaler_io.security.key_files import load_credentials
+from scaler_io.security.keyring import Credentials, KeyRole
+from scaler_io.transport.own_keys import own_keys
+
+MONITOR, CLIENT, WORKER, OPERATOR = KeyRole.MONITOR, KeyRole.CLIENT, KeyRole.WORKER, KeyRole.OPERATOR
+
+
+def accepted() -> AuthorizedKeys:
+    """This user's own keys, for a service that a test makes itself."""
+    place = own_keys()
+    assert place is not None
+    return AuthorizedKeys(place)
+
+
+def own(role: KeyRole) -> Credentials:
+    """This user's own key of a role."""
+    place = own_keys()
+    assert place is not None
+    return load_credentials(place, [role])
