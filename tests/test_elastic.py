@@ -82,6 +82,21 @@ def test_a_killed_scheduler_finds_the_fleet_again(fleet: Fleet, tmp_path: Path) 
         assert set(units_of(manager)) == before, "no unit was started twice"
 
 
+def test_a_second_signal_to_a_manager_ends_its_units_by_force(fleet: Fleet, tmp_path: Path) -> None:
+    manager = fleet.add_manager(2)
+    with Client(fleet.address) as client:
+        future = client.submit(step, str(tmp_path / "begun"), 1, 10 * SECONDS)
+        wait_until((tmp_path / "begun").exists, "the task runs")
+        with Watched(manager.family()) as watched:
+            manager.process.send_signal(signal.SIGTERM)
+            fleet.wait_status(lambda status: any(status.agent_draining), "a draining agent")
+            assert manager.process.poll() is None
+            manager.process.send_signal(signal.SIGTERM)
+            assert manager.process.wait(SECONDS) == 0
+            assert watched.wait_gone(5) == []
+        assert not future.done()
+
+
 def test_a_second_manager_of_the_same_id_is_refused(fleet: Fleet) -> None:
     fleet.add_manager(1)
     second = fleet.add_manager(1)

@@ -542,21 +542,52 @@ def test_a_second_request_stops_by_force(provider: Provider) -> None:
     assert provider.stopped[-1] == ("grid-a-1", True) and provider.code == 0
 
 
-def test_units_that_cannot_be_stopped_are_named() -> None:
-    class Denying(Provider):
-        def perform(self, effect: Any) -> None:
-            if isinstance(effect, StopUnits):
-                self.core.handle(UnitsStopped("denied"), self.now)
-            else:
-                super().perform(effect)
+class Denying(Provider):
+    """A provider that refuses the next stops, so many of them."""
 
-    provider = Denying()
-    provider.settle()
-    provider.link()
+    denials = 10**6
+
+    def perform(self, effect: Any) -> None:
+        if isinstance(effect, StopUnits) and self.denials:
+            self.denials -= 1
+            self.stopped += [(name, effect.force) for name in effect.units]
+            self.core.handle(UnitsStopped("denied"), self.now)
+        else:
+            super().perform(effect)
+
+
+@pytest.fixture
+def denying() -> Denying:
+    made = Denying()
+    made.settle()
+    made.link()
+    return made
+
+
+def test_a_stop_that_fails_is_repeated(denying: Denying) -> None:
+    denying.denials = 3
+    denying.want(4)
+    denying.want(2)
+    assert denying.stopped == [("grid-a-1", False)]
+    denying.later(5.0)
+    assert denying.stopped == [("grid-a-1", False)] * 4 and denying.units.keys() == {"grid-a-2"}
+    assert sum("could not be stopped: denied" in text for text in denying.logs) == 1
+
+
+def test_a_stop_that_fails_at_the_end_of_the_manager_is_repeated(denying: Denying) -> None:
+    denying.denials = 3
+    denying.want(4)
+    denying.handle(StopRequested())
+    denying.later(5.0)
+    assert denying.code == 0 and not denying.units and not any(force for _, force in denying.stopped)
+
+
+def test_units_that_cannot_be_stopped_are_forced_and_then_named(denying: Denying) -> None:
+    provider = denying
     provider.want(2)
     provider.handle(StopRequested())
     provider.later(120.0)
-    assert provider.code == 1 and "grid-a-1" in provider.logs[-1]
+    assert provider.code == 1 and "grid-a-1" in provider.logs[-1] and provider.stopped[-1] == ("grid-a-1", True)
 
 
 def test_units_may_stay_when_the_manager_ends() -> None:

@@ -159,6 +159,28 @@ def test_second_signal_during_start_up_is_immediate(number: int, start: Start) -
     program.ends(128 + number)
 
 
+@both_signals
+def test_who_hears_of_a_second_signal_ends_with_the_third(number: int, start: Start) -> None:
+    program = start("""
+        import asyncio
+        from scaler_io.service.event_loops import run
+        from scaler_io.service.process import ending, main_guard
+        async def serve():
+            again = asyncio.Event()
+            stop = ending(None, again=again.set)
+            for name, event in (("ready", None), ("first", stop), ("second", again)):
+                if event is not None:
+                    await event.wait()
+                print(name, flush=True)
+            await asyncio.Event().wait()
+        main_guard("program", lambda: run(serve))
+    """)
+    for name in ("ready", "first", "second"):
+        assert program.line() == name
+        program.signal(number)
+    program.ends(128 + number)
+
+
 @both_loops
 def test_signal_that_was_swallowed_during_start_up_stops_the_loop(kind: str, start: Start) -> None:
     program = start(

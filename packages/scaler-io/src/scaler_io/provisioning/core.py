@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from statistics import median
@@ -122,7 +122,11 @@ class _Unit:
     left_at: float = math.inf
     """When its agent left; infinity while it is connected or has never been."""
     stopped_at: float = -math.inf
-    """When the provider was last asked to stop it."""
+    """When the provider was last asked to stop it, repeats of failed stops not counted."""
+    is_forced: bool = False
+    """Whether that was by force."""
+    is_unstopped: bool = False
+    """Whether that has failed, and is to be repeated."""
     hindrance: str = ""
     """What keeps it from starting, as the provider says."""
 
@@ -158,7 +162,7 @@ class _Busy:
     """The calls of the provisioner that are under way."""
 
     starting: bool = False
-    stopping: bool = False
+    stopping: Sequence[_Unit] = ()
     listing: bool = False
 
 
@@ -173,6 +177,8 @@ class ManagerCore:
         self._has_listed = False
         self._listing_failure = ""
         self._busy = _Busy()
+        self._stop_again_at = math.inf
+        self._stop_failure = ""
         self._list_at = now
         self._count = 0
         self._failures, self._paused_until, self._failure = 0, -math.inf, ""
@@ -204,6 +210,8 @@ class ManagerCore:
         if now >= self._list_at and not self._busy.listing:
             self._busy.listing = True
             self._out.append(ListUnits())
+        if now >= self._stop_again_at and not self._busy.stopping:
+            self._stop_again(now)
         if self._ending is not None:
             self._settle_ending(self._ending, now)
         else:
@@ -218,6 +226,8 @@ class ManagerCore:
     def due(self) -> float:
         """When `settle` is to be called although nothing happened."""
         times = [math.inf if self._busy.listing else self._list_at]
+        if not self._busy.stopping:
+            times.append(self._stop_again_at)
         if self._is_linked:
             times.append(self._report_at)
         if self._ending is not None:
@@ -301,9 +311,14 @@ class ManagerCore:
         self._list_at = min(self._list_at, now + self._config.poll_seconds)
 
     def _stopped(self, event: UnitsStopped, now: float) -> None:
-        self._busy.stopping = False
+        asked, self._busy.stopping = self._busy.stopping, ()
         if event.failure:
-            self._log(f"units could not be stopped: {event.failure}", logging.WARNING)
+            for unit in asked:
+                unit.is_unstopped = True
+            self._stop_again_at = now + self._config.poll_seconds
+            if event.failure != self._stop_failure:
+                self._log(f"units could not be stopped: {event.failure}", logging.WARNING)
+        self._stop_failure = event.failure
         self._list_at = now
 
     def _listed(self, event: UnitsListed, now: float) -> None:
@@ -454,10 +469,23 @@ class ManagerCore:
         if not units or self._busy.stopping:
             return
         for unit in units:
-            unit.stopped_at = now
-            if unit.state is not _State.STOPPING:
-                self._enter(unit, _State.STOPPING, now)
-        self._busy.stopping = True
+            unit.stopped_at, unit.is_forced = now, force
+            self._enter(unit, _State.STOPPING, now)
+        self._ask_to_stop(units, force)
+
+    def _stop_again(self, now: float) -> None:
+        """Repeat the stops that have failed, those by force first."""
+        units = [unit for unit in self._units.values() if unit.is_unstopped]
+        force = any(unit.is_forced for unit in units)
+        first = [unit for unit in units if unit.is_forced is force]
+        self._stop_again_at = now if len(first) < len(units) else math.inf
+        if first:
+            self._ask_to_stop(first, force)
+
+    def _ask_to_stop(self, units: Sequence[_Unit], force: bool) -> None:
+        for unit in units:
+            unit.is_unstopped = False
+        self._busy.stopping = units
         self._out.append(StopUnits(tuple(unit.name for unit in units), force))
 
     # --- the end ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ SIGINT and SIGTERM raise SystemExit(0), so that a signal during imports, name lo
 without a traceback. An event loop that is partly made cannot be unwound without one: from `hold_signals` on the first
 signal is only recorded. The main coroutine begins with `terminate_on_signals`: from then on the first signal calls
 `stop`; if one was recorded before, or swallowed by a library, `stop` is called at once. After the main function a
-signal ends the process immediately. A second signal always ends the process immediately. The program that starts this
+signal ends the process immediately. A second signal ends the process immediately, at any time, unless the program has
+asked to hear of it: then the third one does. The program that starts this
 one may have blocked these signals, which is inherited: `main_guard` unblocks them, and SIGCHLD, which tells a template
 of the ends of workers.
 
@@ -91,11 +92,13 @@ def terminate_on_signals(
     stop: Callable[[], None],
     on_terminate: Callable[[], None] | None = None,
     at_once: Callable[[], None] | None = None,
+    again: Callable[[], None] | None = None,
 ) -> None:
     """The first SIGINT or SIGTERM calls `stop` on the loop; a second one ends the process with 128 + its number.
 
     Call this first in the main coroutine. If a signal came earlier, `stop` is called at once. With `on_terminate`, a
-    first SIGTERM calls that instead. A second signal calls `at_once` before the end, whatever the loop does then.
+    first SIGTERM calls that instead. With `again`, a second signal calls that on the loop, and a third one ends the
+    process. The signal that ends it calls `at_once` before, whatever the loop does then.
     """
 
     def stop_soon(number: int) -> None:
@@ -106,9 +109,14 @@ def terminate_on_signals(
             on_terminate()
         else:
             stop()
+        if again is not None and len(_received) > 1:
+            again()
 
     def count(number: int, frame: FrameType | None) -> None:
-        _count(number, at_once)
+        if again is not None and len(_received) == 1:
+            _received.append(number)
+        else:
+            _count(number, at_once)
 
     for number in STOP_SIGNALS:
         # The loop's handler wakes the loop from any thread; ours runs even while a callback is stuck.
@@ -122,16 +130,18 @@ def ending(
     parent_pid: int | None,
     on_terminate: Callable[[], None] | None = None,
     at_once: Callable[[], None] | None = None,
+    again: Callable[[], None] | None = None,
 ) -> asyncio.Event:
     """An event for the main coroutine to wait for: the first SIGINT or SIGTERM, or the end of process `parent_pid`.
 
     With `on_terminate` a first SIGTERM calls that, and does not set the event. A second signal calls `at_once` and ends
-    this process. Raises SystemExit(0) if the parent process has ended already.
+    this process; with `again` it calls that on the loop, and a third one ends this process. Raises SystemExit(0) if the
+    parent process has ended already.
     """
     import asyncio
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    terminate_on_signals(loop, stop.set, on_terminate, at_once)
+    terminate_on_signals(loop, stop.set, on_terminate, at_once, again)
     if parent_pid is not None:
         end_with(parent_pid, loop, stop.set)
     return stop

@@ -21,7 +21,8 @@ def run_manager(options: ManagerOptions, provisioner: Callable[[], Provisioner],
     credentials = options.credentials(WORKER_KEYS)
 
     async def main() -> int:
-        stop = ending(options.parent_pid)
+        force = asyncio.Event()
+        stop = ending(options.parent_pid, again=force.set)
         manager = WorkerManager(
             config,
             options.address,
@@ -30,10 +31,11 @@ def run_manager(options: ManagerOptions, provisioner: Callable[[], Provisioner],
             credentials=credentials,
         )
         running = asyncio.ensure_future(manager.run())
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        manager.stop()
+        for signalled in (stop, force):  # the first signal stops the units, a second one stops them by force
+            waiting = asyncio.ensure_future(signalled.wait())
+            await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            manager.stop()
         return await running
 
     return event_loops.run(main, options.event_loop)
