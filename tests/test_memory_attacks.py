@@ -9,8 +9,10 @@ import pytest
 
 from scaler import Client
 from scaler_io.transport.connections import PEER_BYTES
+from scaler_protocol.errors import restore
 from scaler_protocol.handshake import Role, ServiceKind
-from scaler_protocol.ids import new_identity
+from scaler_protocol.ids import first_task, new_identity
+from scaler_protocol.messages import Done, Group, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.storage import GetObject, ObjectStored, PutObject
 from support.faults import Services
@@ -126,3 +128,22 @@ def test_who_reads_no_answers_of_storage_holds_little_of_it(services: Services) 
                 growth.look()
         growth.watch(3)
     assert growth.most - before < 2 * MOST
+
+
+@pytest.mark.usefixtures("client")
+def test_a_client_that_ignores_its_credit_is_refused(services: Services) -> None:
+    growth, greeting = Growth(services.scheduler.pid), hello()
+    nobody = Group(b"f" * 16, capability_names=("nobody has it",), capability_values=(1,))
+    calls = Payloads([bytes(4096)] * 256)
+    with Attacker(services.port, greeting) as attacker:
+        first, refused = first_task(greeting.session), 0
+        for number in range(600):
+            tasks = range(first + number * 256 + 1, first + (number + 1) * 256 + 1)
+            attacker.send(Submit([nobody], tasks, calls))
+            growth.look()
+        while not refused:
+            if isinstance(done := attacker.read(), Done):
+                refused = len(done.tasks)
+                assert "and its credit is 33,554,432" in str(restore(done.results[0]))
+        growth.watch(1)
+    assert growth.most < 2 * MOST

@@ -38,6 +38,7 @@ from scaler_protocol.operations import Drain, Dump, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_protocol.plurals import counted
 from scaler_protocol.storage import DeleteObjects
+from scaler_scheduler.core.call_budgets import CallBudgets
 from scaler_scheduler.core.checks import check_done, check_functions, check_inputs, check_submit
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.config import SchedulerConfig
@@ -109,6 +110,8 @@ class SchedulerCore:
         self._managers = Managers(self.state, config.scaling)
         self._worker_queries = WorkerQueries(self.state)
         self._task_credits = TaskCredits(self.state)
+        most = config.max_session_bytes
+        self._call_budgets = CallBudgets(self.state.sessions, most, 2 * most)
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
             PeerJoined: self._joined,
@@ -351,6 +354,8 @@ class SchedulerCore:
         try:
             check_submit(event)
             submitter = self._intake.submitter(peer, event) if event.tasks else None
+            if submitter is not None and submitter.session is not None:
+                self._call_budgets.take(submitter.session, event)
         except ProtocolError as error:
             self._intake.refuse(peer, event, error)
             raise

@@ -62,6 +62,10 @@ class SessionRecord:
     served: int = 0
     """Tasks of this root session dispatched so far: the session served least goes first."""
     waiting: int = 0
+    call_bytes: int = 0
+    """Bytes of the calls outside of graphs that have not ended, or more: see `scaler_scheduler.core.call_budgets`."""
+    task_bytes: int = 0
+    """What all tasks take, or more."""
     watched: bool = False
     """Whether its client is sent Ended for intermediate nodes."""
     groups: OrderedDict[GroupKey, GroupRecord] = field(default_factory=OrderedDict)

@@ -44,6 +44,7 @@ class SchedulerOptions(ServerOptions):
     metrics_address: Address | None
     protected: bool
     max_number_of_tasks_waiting: int
+    max_session_bytes: int | None
     worker_timeout_seconds: float
     allocate_policy: str | None
     policy_engine_type: str
@@ -197,6 +198,13 @@ COMMAND = Command(
             "clients wait before they submit more than this and one task for each worker; -1 for no limit",
             whole_number(-1),
             default=-1,
+        ),
+        Option(
+            ("--max-session-bytes",),
+            "memory of the scheduler for the tasks of one client; all have twice as much; a quarter of this host's",
+            whole_number(minimum=1),
+            default=None,
+            metavar="BYTES",
         ),
         Option(
             ("--client-timeout-seconds", "-ct"),

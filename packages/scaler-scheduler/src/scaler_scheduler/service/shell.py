@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.security.keyring import Credentials, KeyRole
+from scaler_io.service.memory_limits import allowed_bytes
 from scaler_io.service.server_loop import ServerLoop
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -113,6 +114,7 @@ class SchedulerService:
             scaling=policies.scaling,
             adapters=self._adapters(),
             max_number_of_tasks_waiting=options.max_number_of_tasks_waiting,
+            max_session_bytes=options.max_session_bytes or allowed_bytes() // 4,
             client_timeout_seconds=options.client_timeout_seconds,
             worker_timeout_seconds=options.worker_timeout_seconds,
             storage_address=str(options.advertised_object_storage_address or storage),

@@ -1,0 +1,96 @@
+"""CallBudgets: how much memory unfinished tasks may take in the scheduler. Pure, no IO.
+
+A client was told its credit, and sends no more bytes of calls than that, graphs excepted. Whoever sends more is refused
+at twice the credit, and graphs at a share of the scheduler's memory. If all sessions together have taken that memory,
+those are refused that have more than an equal part of it: the others go on.
+
+What a session has is estimated from above by adding up what it submits, which costs an addition per message. It is
+counted, task by task, when the estimate exceeds a budget; then as much must be submitted again before the next count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import SESSION_CREDIT
+from scaler_protocol.messages import Submit
+from scaler_scheduler.core.records import SessionRecord
+
+CALLS_LIMIT: Final = 2 * SESSION_CREDIT
+"""Bytes of calls outside of graphs that a session may have."""
+TASK_BYTES: Final = 512
+"""About what a task takes beside its call."""
+_RECOUNT_SHARE: Final = 16
+"""All sessions are counted again when a part of the memory that is so small has been submitted."""
+
+
+class CallBudgets:
+    """Refuses what exceeds the budgets."""
+
+    def __init__(self, sessions: Mapping[int, SessionRecord], session_bytes: int, total_bytes: int) -> None:
+        """What all tasks of one of these sessions may take, with their calls, and those of all sessions."""
+        self._sessions = sessions
+        self._session_bytes, self._total_bytes = session_bytes, total_bytes
+        self._total = 0
+        """What all sessions had at the last count, and have submitted since."""
+        self._recount_at = total_bytes
+
+    def take(self, session: SessionRecord, event: Submit) -> None:
+        """Count the tasks of a message. Raises ProtocolError, and counts nothing, if they exceed a budget."""
+        size = sum(event.calls.lengths)
+        calls = 0 if event.graph else size
+        size += TASK_BYTES * len(event.tasks)
+        if session.call_bytes + calls > CALLS_LIMIT or session.task_bytes + size > self._session_bytes:
+            _count(session)
+            self._check(session, calls, size)
+        if self._total + size > self._recount_at:
+            self._count_all()
+        if self._total + size > self._total_bytes:
+            self._check_share(session, size)
+        session.call_bytes += calls
+        session.task_bytes += size
+        self._total += size
+
+    def _check(self, session: SessionRecord, calls: int, size: int) -> None:
+        """Raise ProtocolError if so many more bytes of calls, or bytes, are too many for the session."""
+        if session.call_bytes + calls > CALLS_LIMIT:
+            raise ProtocolError(
+                f"session {session.number} has {session.call_bytes:,} bytes of calls that have not ended, and its "
+                f"credit is {SESSION_CREDIT:,}: its client must wait before it submits more"
+            )
+        if session.task_bytes + size > self._session_bytes:
+            raise ProtocolError(
+                f"session {session.number} has {len(session.tasks):,} tasks, which take {session.task_bytes:,} bytes "
+                f"in the scheduler, and may take {self._session_bytes:,}: submit fewer tasks, or give the scheduler "
+                "more with --max-session-bytes"
+            )
+
+    def _check_share(self, session: SessionRecord, size: int) -> None:
+        """The memory for tasks is in use: raise ProtocolError if the session has more than its share."""
+        share = self._total_bytes // max(1, len(self._sessions))
+        if session.task_bytes + size > share:
+            raise ProtocolError(
+                f"the tasks of {len(self._sessions):,} sessions take {self._total:,} bytes in the scheduler, which is "
+                f"all they may take; session {session.number} has {session.task_bytes:,} of them, and its share is "
+                f"{share:,}: submit again when tasks have ended"
+            )
+
+    def _count_all(self) -> None:
+        for session in self._sessions.values():
+            _count(session)
+        self._total = sum(session.task_bytes for session in self._sessions.values())
+        self._recount_at = max(self._total_bytes, self._total + self._total_bytes // _RECOUNT_SHARE)
+
+
+def _count(session: SessionRecord) -> None:
+    """Set the estimates of a session to what it has."""
+    calls = graphs = 0
+    for task in session.tasks.values():
+        if task.extra is not None and task.extra.graph is not None:
+            graphs += len(task.call)
+        else:
+            calls += len(task.call)
+    session.call_bytes = calls
+    session.task_bytes = calls + graphs + TASK_BYTES * len(session.tasks)

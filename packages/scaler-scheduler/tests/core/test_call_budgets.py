@@ -1,0 +1,89 @@
+"""What the unfinished tasks of a session may take."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler_protocol.errors import ProtocolError
+from scaler_protocol.handshake import SESSION_CREDIT
+from scaler_protocol.messages import Group, Submit
+from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.call_budgets import CALLS_LIMIT, TASK_BYTES, CallBudgets
+from scaler_scheduler.core.functions import FunctionRecord
+from scaler_scheduler.core.records import GraphRecord, GroupRecord, LaneRecord, SessionRecord, TaskRecord
+from scaler_scheduler.requirements import Requirement
+
+MEGABYTE = 1024 * 1024
+
+
+class Sessions:
+    """Sessions 1 and 2, and what they submit."""
+
+    def __init__(self, session_bytes: int = 2**40, total_bytes: int = 2**41) -> None:
+        self.sessions = {number: SessionRecord(number, bytes(16)) for number in (1, 2)}
+        self.budgets = CallBudgets(self.sessions, session_bytes, total_bytes)
+        self.next = 1
+
+    def submit(self, number: int, count: int, size: int, *, graph: bool = False) -> list[TaskRecord]:
+        """Tasks with calls of this size."""
+        session = self.sessions[number]
+        tasks = range(self.next, self.next + count)
+        calls = [bytes(size)] * count
+        event = Submit([Group(b"f" * 16)], tasks, Payloads(calls), graph=tasks[0] if graph else 0)
+        self.budgets.take(session, event)
+        self.next += count
+        lane = LaneRecord(session, 0, 0, Requirement((), None), None)
+        group = GroupRecord(Group(b"f" * 16), session, lane, FunctionRecord(b"f" * 16), None, Group(b"f" * 16))
+        records = [TaskRecord(task, group, call) for task, call in zip(tasks, calls, strict=True)]
+        for record in records:
+            if graph:
+                record.more().graph = GraphRecord(tasks[0], 1, count, number, 0.0)
+            session.tasks[record.id] = record
+        return records
+
+
+def test_a_client_that_keeps_to_its_credit_is_never_refused() -> None:
+    has = Sessions()
+    for _ in range(5):
+        records = has.submit(1, 8, SESSION_CREDIT // 8)
+        for record in records:
+            record.call = b""  # it has ended
+
+
+def test_a_client_that_ignores_its_credit_is_refused_at_twice_the_credit() -> None:
+    has = Sessions()
+    for _ in range(8):
+        has.submit(1, 1, CALLS_LIMIT // 8)
+    with pytest.raises(ProtocolError, match=r"session 1 has 67,108,864 bytes of calls .* credit is 33,554,432"):
+        has.submit(1, 1, 100)
+    has.submit(2, 1, MEGABYTE)
+    next(iter(has.sessions[1].tasks.values())).call = b""
+    has.submit(1, 1, 100)
+
+
+def test_graphs_have_a_budget_of_their_own() -> None:
+    has = Sessions(session_bytes=2 * CALLS_LIMIT)
+    for _ in range(15):
+        has.submit(1, 1, CALLS_LIMIT // 8, graph=True)
+    has.submit(1, 1, 100)
+    with pytest.raises(ProtocolError, match=r"session 1 has 16 tasks, which take .* --max-session-bytes"):
+        has.submit(1, 1, CALLS_LIMIT // 8, graph=True)
+
+
+def test_tasks_without_bytes_count_too() -> None:
+    has = Sessions(session_bytes=100 * TASK_BYTES)
+    has.submit(1, 100, 0)
+    with pytest.raises(ProtocolError, match="session 1 has 100 tasks"):
+        has.submit(1, 1, 0)
+
+
+def test_if_all_memory_is_in_use_who_has_more_than_a_share_is_refused() -> None:
+    has = Sessions(total_bytes=100 * TASK_BYTES)
+    has.submit(1, 100, 0)
+    with pytest.raises(ProtocolError, match=r"tasks of 2 sessions take .* session 1 has .* share is 25,600"):
+        has.submit(1, 1, 0)
+    has.submit(2, 50, 0)
+    with pytest.raises(ProtocolError, match="session 2"):
+        has.submit(2, 1, 0)
+    has.sessions[1].tasks.clear()
+    has.submit(2, 40, 0)
