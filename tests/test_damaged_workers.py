@@ -71,11 +71,9 @@ def test_what_a_task_leaves_behind_does_not_meet_the_next_one(own: LocalCluster,
     with Client(own.address) as client, Client(own.address, stream_output=True) as streaming:
         client.map(root_of, range(TASKS))
         left = [client.submit(leave) for _ in range(TASKS)]  # type: ignore[call-overload]
-        futures = [each.submit(print_a_while, number) for number in range(TASKS) for each in (client, streaming)]
+        futures = [each.submit(print_a_while, number) for number in range(4) for each in (client, streaming)]
         assert [type(future.exception(SECONDS)) for future in left] == [LeavingError] * TASKS
-        assert [future.result(SECONDS) for future in futures] == [
-            n for number in range(TASKS) for n in (number, number)
-        ]
+        assert [future.result(SECONDS) for future in futures] == [0, 0, 1, 1, 2, 2, 3, 3]
         assert {future.profiling_info().attempt for future in futures} == {1}
 
 

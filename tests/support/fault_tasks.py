@@ -140,7 +140,8 @@ class LeavingError(Exception):
     """A task has left something behind."""
 
 
-ALARM_SECONDS = 0.02
+ALARM_SECONDS = 0.3
+"""Longer than a busy machine needs to end the task that sets the alarm."""
 
 
 def leave_alarm() -> None:
