@@ -43,13 +43,13 @@ def nothing(value: int) -> int:
 
 
 @contextlib.contextmanager
-def cluster(keys: Path | None) -> Iterator[tuple[Client, list[psutil.Process]]]:
-    """A client of a scheduler and an agent with two workers, and all processes."""
+def cluster(keys: Path | None = None, *of_scheduler: str) -> Iterator[tuple[Client, list[psutil.Process]]]:
+    """A client of a scheduler, with these options, and an agent with two workers, and all processes."""
     address = f"tcp://127.0.0.1:{free_port()}"
     words = ["--keys", str(keys)] if keys is not None else ["--insecure"]
     words += ["--logging-level", "ERROR", "--parent-pid", str(os.getpid())]
     started = [
-        subprocess.Popen([sys.executable, "-m", "scaler_scheduler", address, *words]),
+        subprocess.Popen([sys.executable, "-m", "scaler_scheduler", address, *words, *of_scheduler]),
         subprocess.Popen([sys.executable, "-m", "scaler_worker", address, "-n", "2", *words]),
     ]
     try:

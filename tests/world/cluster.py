@@ -26,6 +26,7 @@ from scaler_scheduler.core.dump import WriteDump
 from scaler_scheduler.core.records import DONE, HELD, SessionRecord, TaskRecord
 from world.callers import Caller, WorldClient, WorldFuture
 from world.hosts import SimulatedHost
+from world.journals import Disk, MemoryJournal
 from world.plans import Execution, Plan
 
 ADDRESS = Address(path="/world/scheduler")
@@ -65,7 +66,7 @@ class CheckedScheduler:
 class SchedulerLife:
     """One incarnation of the scheduler's process."""
 
-    def __init__(self, network: MemoryNetwork, config: SchedulerConfig) -> None:
+    def __init__(self, network: MemoryNetwork, config: SchedulerConfig, disk: Disk | None) -> None:
         core = SchedulerCore(network.random.randrange(1, 2**24), config)
 
         def timeouts(hello: Hello) -> PeerTimeouts:
@@ -77,7 +78,18 @@ class SchedulerLife:
         self.hub = Hub(core.state.incarnation, admit=core.admit, timeouts=timeouts)
         self.listener = MemoryListener(network, ADDRESS)
         self.checked = CheckedScheduler(core)
-        self.service = ServiceTurn("Scheduler", self.listener, self.hub, self.checked, lambda: None, network.clock)
+        self.journal: MemoryJournal | None = None
+        if disk is not None:
+            self.journal = MemoryJournal(network, disk, core, lambda: self.shell.alive, lambda: self.shell.wake())
+        self.service = ServiceTurn(
+            "Scheduler",
+            self.listener,
+            self.hub,
+            self.checked,
+            lambda: None,
+            network.clock,
+            hold=self.journal.commits.hold if self.journal else None,
+        )
         self.shell: MemoryShell = network.attach(self.service.turn, self.listener)
 
     def record(self, future: WorldFuture) -> TaskRecord | None:
@@ -101,6 +113,9 @@ class SchedulerLife:
             assert agent.load < 1e-6
         recovery = core._recovery
         assert not (recovery._wanted or recovery._running or recovery._finished or recovery._adopted)
+        assert not state.assigned_before
+        if self.journal:
+            self.journal.check_nothing_is_held()
         assert not any(function.waiting_tasks for function in core.state.functions.latest())
         assert not any(task.state == HELD for task in core.state.suspects)
 
@@ -118,13 +133,15 @@ class World:
         queue_size: int = 1000,
         client_timeout_seconds: float = 60.0,
         host_timeout_seconds: float = 60.0,
+        journal: bool = False,
     ) -> None:
         self.network = MemoryNetwork(seed)
         self.config = config
         self.history: list[Execution] = []
         self.hosts: list[SimulatedHost] = []
         self.clients: list[WorldClient] = []
-        self.lives = [SchedulerLife(self.network, config)]
+        self.disk = Disk() if journal else None
+        self.lives = [SchedulerLife(self.network, config, self.disk)]
         self._client_timeout, self._host_timeout = client_timeout_seconds, host_timeout_seconds
         for workers in [1] * hosts if isinstance(hosts, int) else hosts:
             self.add_host(workers, queue_size=queue_size)
@@ -240,7 +257,7 @@ class World:
 
     def start_scheduler(self) -> None:
         """Another one, on the same address."""
-        self.lives.append(SchedulerLife(self.network, self.config))
+        self.lives.append(SchedulerLife(self.network, self.config, self.disk))
 
     def replace_scheduler(self) -> None:
         """Another one takes over, behind a proxy that keeps the connections: old traffic reaches the new one."""

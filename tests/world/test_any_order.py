@@ -48,8 +48,13 @@ chosen = st.integers(0, 99)
 class AnyFaults(RuleBasedStateMachine):
     """Clients work, everything breaks; at the end everything is healed."""
 
-    @initialize(seed=st.integers(0, 9), hosts=st.lists(st.integers(1, 3), min_size=1, max_size=2), queue=st.booleans())
-    def start(self, seed: int, hosts: list[int], queue: bool) -> None:
+    @initialize(
+        seed=st.integers(0, 9),
+        hosts=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+        queue=st.booleans(),
+        journal=st.booleans(),
+    )
+    def start(self, seed: int, hosts: list[int], queue: bool, journal: bool) -> None:
         self.world = World(
             seed,
             hosts=hosts,
@@ -57,6 +62,7 @@ class AnyFaults(RuleBasedStateMachine):
             queue_size=2 if queue else 1000,
             client_timeout_seconds=TIMEOUT_SECONDS,
             host_timeout_seconds=TIMEOUT_SECONDS,
+            journal=journal,
         )
         self.agents_in_trouble = 0
         self.clients_in_trouble = False

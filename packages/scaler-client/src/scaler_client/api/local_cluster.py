@@ -66,6 +66,8 @@ class SchedulerClusterCombo:
         preload: what each worker runs when it starts, `module:function`.
         memory_limit, segment_directory, spill_directory, spill_limit: bytes of stored objects in memory, where they
             are, and where and how many bytes of them may be moved to disk.
+        journal, journal_sync: the file in which accepted work is recorded, and from which it continues; `"normal"` or
+            `"full"` (docs/durability.md).
         worker_io_threads, scheduler_io_threads, load_balance_seconds, load_balance_trigger_times: without effect, for
             older programs; only the defaults are accepted.
         hard_processor_suspend, scaler_policy, worker_manager_id, security_config: the same.
@@ -120,6 +122,8 @@ class SchedulerClusterCombo:
         spill_directory: str | os.PathLike[str] | None = None,
         spill_limit: int | None = None,
         memory_limit_per_worker: int = 0,
+        journal: str | os.PathLike[str] | None = None,
+        journal_sync: str = "normal",
     ) -> None:
         parameters = {name: value for name, value in locals().items() if name != "self"}
         with interrupts_blocked():

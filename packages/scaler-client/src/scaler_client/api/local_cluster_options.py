@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from scaler_client.parameters import check, check_address, check_positive_seconds, flag, items
 from scaler_io.ports import is_free
-from scaler_io.service.options import ALLOCATE_POLICY, EVENT_LOOP_KIND, LOGGING_LEVEL
+from scaler_io.service.options import ALLOCATE_POLICY, EVENT_LOOP_KIND, JOURNAL_SYNC, LOGGING_LEVEL
 from scaler_protocol.addresses import Address
 from scaler_protocol.capabilities import capabilities
 from scaler_protocol.errors import AddressError, CapabilityError
@@ -38,6 +38,8 @@ _SCHEDULER_OPTIONS = (
     "spill_limit",
     "allocate_policy",
     "event_loop",
+    "journal",
+    "journal_sync",
 )
 _CLUSTER_OPTIONS = (
     "heartbeat_interval_seconds",
@@ -98,6 +100,8 @@ class LocalClusterConfig:
     segment_directory: str | None
     spill_directory: str | None
     spill_limit: int | None
+    journal: str | None
+    journal_sync: str
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> LocalClusterConfig:
@@ -283,6 +287,8 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "segment_directory": _path,
     "spill_directory": _path,
     "spill_limit": _whole(_BYTES),
+    "journal": _path,
+    "journal_sync": _word(JOURNAL_SYNC),
 }
 _OPTIONAL: Final = frozenset(
     {
@@ -297,6 +303,7 @@ _OPTIONAL: Final = frozenset(
         "segment_directory",
         "spill_directory",
         "spill_limit",
+        "journal",
     }
 )
 """Parameters that may be None."""

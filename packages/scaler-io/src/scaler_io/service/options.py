@@ -122,6 +122,7 @@ def one_of(*words: str, **aliases: str) -> OneOf:
 EVENT_LOOP_KIND: Final = one_of("builtin", "uvloop")
 LOGGING_LEVEL: Final = one_of("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 ALLOCATE_POLICY: Final = one_of("even_load", "capability", even="even_load")
+JOURNAL_SYNC: Final = one_of("normal", "full")
 
 
 def boolean(text: str) -> bool:

@@ -63,6 +63,9 @@ class RouteListener(Protocol):
         """Free the address."""
 
 
+Hold = Callable[[list[tuple[bytes, Frames]], list[bytes]], tuple[list[tuple[bytes, Frames]], list[bytes]]]
+
+
 class ServiceTurn:
     """The turns of a service, independent of what drives them; `stop` is called when the core wants to end.
 
@@ -79,8 +82,12 @@ class ServiceTurn:
         stop: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         perform: Mapping[type, Callable[[Any], object]] = MappingProxyType({}),
+        hold: Hold | None = None,
     ) -> None:
-        """`perform` tells how to perform effects of this core alone, by type."""
+        """`perform` tells how to perform effects of this core alone, by type.
+
+        `hold` takes the messages of a turn and the routes to close after them, and returns those that may leave now.
+        """
         self.malformed = 0
         self._name = name
         self._listener = listener
@@ -88,6 +95,7 @@ class ServiceTurn:
         self._core = core
         self._stop = stop
         self._clock = clock
+        self._hold = hold
         self._now = self._tick_at = 0.0
         self._perform: dict[type, Callable[[Any], object]] = {
             Send: self._send_to,
@@ -115,6 +123,15 @@ class ServiceTurn:
     def has_peer(self, route: bytes) -> bool:
         """Whether a peer has said Hello on this route and is not lost."""
         return self._hub.has_peer(route)
+
+    def write(self) -> bool:
+        """Write without a turn; False if the next one must come soon, since a route is gone or a message is there.
+
+        ZeroMQ reports a message once, and writing may take that report.
+        """
+        before = self._tick_at
+        self._write(self._now)
+        return self._tick_at == before and not self.readable()
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the edge of the listener's descriptor."""
@@ -178,11 +195,14 @@ class ServiceTurn:
                 LOGGER.exception("%s: message number %s from %s could not be handled", self._name, number, sender)
 
     def _write(self, now: float) -> None:
-        for route, written in self._hub.outgoing():
+        outgoing, cuts = self._hub.outgoing(), self._hub.cuts()
+        if self._hold is not None:
+            outgoing, cuts = self._hold(outgoing, cuts)
+        for route, written in outgoing:
             if not self._send(route, written):
                 self._hub.unreachable(route, now)
                 self._tick_at = min(self._tick_at, now + ACK_SECONDS)
-        for route in self._hub.cuts():
+        for route in cuts:
             self._listener.cut(route)
         if self._hub.is_tick_due:
             self._tick_at = now
@@ -202,15 +222,14 @@ class ServiceTurn:
 
     def close(self) -> None:
         """Write the last messages and free the address."""
-        for route, written in self._hub.outgoing():
-            self._send(route, written)
+        self._write(self._now)
         self._listener.close()
 
 
 class ServerLoop:
     """Runs a core behind a listening socket on the running asyncio loop, until it is closed.
 
-    `stop` is called when the core wants to end; `perform` is that of ServiceTurn.
+    `stop` is called when the core wants to end; `perform` and `hold` are those of ServiceTurn.
     """
 
     def __init__(
@@ -221,9 +240,10 @@ class ServerLoop:
         core: ServiceCore,
         stop: Callable[[], None],
         perform: Mapping[type, Callable[[Any], object]] = MappingProxyType({}),
+        hold: Hold | None = None,
     ) -> None:
         self._listener = listener
-        self._service = ServiceTurn(name, listener, hub, core, stop, perform=perform)
+        self._service = ServiceTurn(name, listener, hub, core, stop, perform=perform, hold=hold)
         self._turns = TurnLoop(self._service)
         self._loop = asyncio.get_running_loop()
         for watched in listener.watched:
@@ -250,6 +270,11 @@ class ServerLoop:
         """Close the connections that take too much memory."""
         self._listener.close_greedy(seconds, self._service.has_peer)
         if self._listener.readable():
+            self._turns.soon()
+
+    def write(self) -> None:
+        """Write what `hold` has kept back and lets go now."""
+        if not self._service.write():
             self._turns.soon()
 
     def turn(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
 from scaler_protocol.errors import MemoryLimitError, ScalerError, WorkerDiedError, describe, restore
@@ -23,6 +23,7 @@ from scaler_scheduler.core.records import (
     HELD,
     WAITING,
     AgentRecord,
+    KeptOutcome,
     Outcome,
     OutcomeBatch,
     SessionRecord,
@@ -78,11 +79,24 @@ class Completion:
         for record in records:
             record.state = DONE
             record.call = b""
-        self._state.send(owner.peer, report)
+        if owner.attached:
+            self._state.send(owner.peer, report)
+        if owner.kept is not None:
+            self._keep(owner.kept, report)
+        if self._state.recorder is not None:
+            self._state.recorder.forwarded(owner, report)
         event_log = self._state.event_log
         event_log.ended[Status.VALUE] += len(records)
         if event_log.listening:
             event_log.done(agent, report.tasks, report.statuses, report.profiles)
+
+    @staticmethod
+    def _keep(kept: dict[int, KeptOutcome], report: Done) -> None:
+        stored = set(report.stored)
+        for position, (task, status, payload) in enumerate(
+            zip(report.tasks, report.statuses, report.results, strict=True)
+        ):
+            kept[task] = (status, payload, position in stored), profile_of(report, position), report.agent
 
     def _intermediate_value(
         self, agent: AgentRecord, record: TaskRecord, report: Done, position: int, stored: bool, now: float
@@ -91,6 +105,8 @@ class Completion:
         record.state, record.call = DONE, b""
         event_log, outcome = self._state.event_log, (Status.VALUE, report.results[position], stored)
         self._state.count_ended(record, Status.VALUE)
+        if self._state.recorder is not None:
+            self._state.recorder.ended(record, outcome, profile_of(report, position), report.agent)
         if event_log.listening:
             event_log.done(agent, (record.id,), (Status.VALUE,), profile_of(report, position))
         if record.extra is not None and record.extra.children:
@@ -149,6 +165,7 @@ class Completion:
         last_counted = Status.FAILED if record.is_call_missing else Status.RAISED
         if status > last_counted or not self._recovery.was_given(agent, record, run):
             return None
+        self._state.assigned_before.pop(task, None)
         self.take_back(record)
         return record
 
@@ -187,6 +204,8 @@ class Completion:
             self.end_children(record, now)
             if record.state == ASSIGNED:
                 self._state.queue([record], now, first=True)
+            if self._state.recorder is not None:
+                self._state.recorder.attempts(record)
         return again
 
     def _is_lost_run_repeated(self, record: TaskRecord, payload: bytes) -> bool:
@@ -256,14 +275,43 @@ class Completion:
                 event_log.add_error(record.id, *outcome)
         extra = record.extra
         if extra is None or not extra.intermediate or (outcome[0] != Status.VALUE and not shared):
-            owner = record.group.session.peer
-            batch = self._batches.get((owner, agent_name))
-            if batch is None:
-                batch = self._batches[(owner, agent_name)] = OutcomeBatch()
-            batch.add(record.id, outcome, profile)
+            self._post(record.group.session, record.id, (outcome, profile, agent_name))
+        if self._state.recorder is not None:
+            self._state.recorder.ended(record, outcome, profile, agent_name)
         if extra is not None:
             extra.missing_inputs = 0
             self.end_children(record, now)
+
+    def _post(self, session: SessionRecord, task: int, ended: KeptOutcome) -> None:
+        """Send an outcome to the owner with this turn, or keep it."""
+        outcome, profile, agent_name = ended
+        if session.kept is not None:
+            session.kept[task] = ended
+        if session.attached:
+            batch = self._batches.get((session.peer, agent_name))
+            if batch is None:
+                batch = self._batches[(session.peer, agent_name)] = OutcomeBatch()
+            batch.add(task, outcome, profile)
+
+    def attached(self, session: SessionRecord, wanted: Collection[int], now: float) -> None:
+        """The process of a session has come back: send it the outcomes that it wants, and drop what it does not want.
+
+        Nodes that it has not asked for stay, for their consumers.
+        """
+        kept, session.kept = session.kept or {}, None
+        for task in wanted:
+            if task in kept:
+                self._post(session, task, kept[task])
+        unwanted = [
+            task
+            for task, record in session.tasks.items()
+            if task not in wanted and not (record.extra is not None and record.extra.intermediate)
+        ]
+        if unwanted:
+            if self._state.recorder is not None:
+                self._state.recorder.cancelled(session, unwanted)
+            self.cancel_known(unwanted, now)
+        self._ask_for_inputs(self.dependencies.lacking(session))
 
     def fail(self, record: TaskRecord, error: ScalerError, now: float) -> None:
         """A task that is not on an agent ends with an error of the scheduler."""
@@ -312,6 +360,7 @@ class Completion:
             if record.state != ASSIGNED:  # it is among its own children, as a wrong peer may claim
                 continue
             extra = record.more()
+            charged_before = extra.lost_runs, extra.shared_losses, extra.earlier_runs
             extra.given_up = (*extra.given_up[1 - GIVEN_UP_RUNS :], (record.run, agent.peer))
             self._state.event_log.lost_runs += record.run in blamed.running
             if record.run in on_workers:
@@ -323,6 +372,12 @@ class Completion:
             elif record.run in blamed.suspected:
                 extra.shared_losses += record.run in blamed.running
                 extra.suspect = True
+            if self._state.recorder is not None and charged_before != (
+                extra.lost_runs,
+                extra.shared_losses,
+                extra.earlier_runs,
+            ):
+                self._state.recorder.attempts(record)
             if extra.lost_runs < self._state.config.lost_run_limit:
                 again.append(record)
                 continue
@@ -390,6 +445,9 @@ class Completion:
 
     def released(self, session: SessionRecord, tasks: Sequence[int], now: float) -> None:
         """The owner has received these outcomes."""
+        if session.kept:
+            for task in tasks:
+                session.kept.pop(task, None)
         pop = session.tasks.pop
         for task in tasks:
             record = pop(task, None)
@@ -407,6 +465,12 @@ class Completion:
         agent.released.append(task)
         if self._release_at is None:
             self._release_at = now + RELEASE_SECONDS
+
+    def drop_messages(self) -> None:
+        """Forget what would be sent or queued: it belongs to the past that was restored."""
+        self.dependencies.drop_ready()
+        self._batches.clear()
+        self._state.out.clear()
 
     def due(self) -> float | None:
         """When collected releases must be sent."""

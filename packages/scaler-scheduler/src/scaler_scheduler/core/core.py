@@ -50,11 +50,12 @@ from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.operators import Operators
 from scaler_scheduler.core.records import ASSIGNED, DONE, GONE, WAITING, AgentRecord, SessionRecord
 from scaler_scheduler.core.recovery import Recovery
+from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.core.task_credits import TaskCredits
 from scaler_scheduler.core.worker_queries import WorkerQueries
-from scaler_scheduler.requirements import WorkerClass, runtime_of
+from scaler_scheduler.requirements import Runtime, WorkerClass, runtime_of
 
 _ROLES = (Role.CLIENT, Role.AGENT, Role.OPERATOR, Role.MANAGER)
 
@@ -112,6 +113,8 @@ class SchedulerCore:
         self._task_credits = TaskCredits(self.state)
         most = config.max_session_bytes
         self._call_budgets = CallBudgets(self.state.sessions, most, 2 * most)
+        self.restoration = Restoration(self.state, self._intake, self._definitions, self._completion, self._recovery)
+        self._absent_until: float | None = None
         self._clients: dict[bytes, SessionRecord] = {}
         self._handlers: dict[type[Any], Callable[[bytes, Any, float], None]] = {
             PeerJoined: self._joined,
@@ -192,6 +195,8 @@ class SchedulerCore:
         state = self.state
         state.event_log.now = now
         self._recovery.settle(now)
+        if self._absent_until is not None and now >= self._absent_until:
+            self._end_absent(now)
         self._completion.dependencies.queue_ready(now)
         self._dispatch.assign(now)
         if state.withdrawn:
@@ -204,8 +209,35 @@ class SchedulerCore:
 
     def due(self) -> float | None:
         """The time at which `settle` must be called even if no event arrives; None if never."""
-        times = [self._completion.due(), self._dispatch.due(), self._recovery.due(), self._managers.due()]
+        times = [
+            self._completion.due(),
+            self._dispatch.due(),
+            self._recovery.due(),
+            self._managers.due(),
+            self._absent_until,
+        ]
         return min([time for time in times if time is not None], default=None)
+
+    def restored(self, now: float) -> None:
+        """All records of the earlier life were told to `restoration`: continue from there."""
+        self.restoration.finish(now)
+        if self.state.sessions:
+            self._absent_until = now + self._config.client_timeout_seconds
+
+    def refuse_new_work(self, reason: str) -> None:
+        """Take no new work for this reason, or take it again if there is none."""
+        self.state.refusal = reason
+        if reason:
+            self.state.log(f"refuses new work: {reason}", logging.ERROR)
+        else:
+            self.state.log("takes new work again")
+
+    def _end_absent(self, now: float) -> None:
+        """Clients of the earlier life that have not come back are gone."""
+        self._absent_until = None
+        for session in [session for session in self.state.sessions.values() if not session.attached]:
+            self._session_over(session, now)
+            self.state.log(f"client {session.name or session.number} has not come back", logging.DEBUG)
 
     # --- monitors ---------------------------------------------------------------------------------------------------
 
@@ -242,11 +274,7 @@ class SchedulerCore:
         hello = event.hello
         runtime = runtime_of(hello)
         if hello.role == Role.CLIENT:
-            if hello.session not in self.state.sessions:
-                self.state.sessions[hello.session] = self._clients[peer] = SessionRecord(
-                    hello.session, peer, runtime=runtime, name=hello.name, host=hello.host
-                )
-                self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
+            self._client_joined(peer, hello, runtime)
         elif hello.role == Role.OPERATOR:
             self._operators.joined(peer, hello)
         elif hello.role == Role.MANAGER:
@@ -267,12 +295,26 @@ class SchedulerCore:
             self._dispatch.joined(agent, now)
             self._managers.agent_changed(agent)
             self._worker_queries.answer()
+            if self.state.recorder is not None:
+                self.state.recorder.agent_joined(agent)
             self.state.log(f"agent {agent.name or agent.host} ({counted(agent.workers, 'worker')}) connected")
         self._task_credits.announce(self._clients)
         if hello.peer_incarnation not in (0, self.state.incarnation):
             self._managers.hold(now)
             if hello.role in (Role.CLIENT, Role.AGENT):
                 self._recovery.open(now)
+
+    def _client_joined(self, peer: bytes, hello: Hello, runtime: Runtime) -> None:
+        session = self.state.sessions.get(hello.session)
+        if session is None:
+            session = self.state.sessions[hello.session] = SessionRecord(
+                hello.session, peer, runtime=runtime, name=hello.name, host=hello.host
+            )
+            if self.state.recorder is not None:
+                self.state.recorder.session(session)
+            self.state.log(f"client {hello.name or hello.session} connected from {hello.host}", logging.DEBUG)
+        session.attached = True
+        self._clients[peer] = session
 
     def _lost(self, peer: bytes, event: PeerLost, now: float) -> None:
         if peer in self.state.agents:
@@ -292,6 +334,8 @@ class SchedulerCore:
         self._managers.agent_changed(agent)
         self._dispatch.left(agent)
         self._recovery.agent_left(agent, now)
+        if self.state.recorder is not None:
+            self.state.recorder.agent_left(peer)
         text = f"agent {agent.name or agent.host} is gone: {reason}"
         self.state.log(text, logging.WARNING if charged else logging.INFO)
         self._completion.agent_lost(agent, reason, now, charged=charged)
@@ -301,6 +345,8 @@ class SchedulerCore:
     def _session_over(self, session: SessionRecord, now: float) -> None:
         self._completion.cancel_known(list(session.tasks), now)
         self.state.sessions.pop(session.number, None)
+        if self.state.recorder is not None and not session.nested:
+            self.state.recorder.session_over(session.number)
         self._recovery.session_over(session)
         self.state.waiting.drop_session(session)
         session.end()
@@ -353,6 +399,8 @@ class SchedulerCore:
     def _submit(self, peer: bytes, event: messages.Submit, now: float) -> None:
         try:
             check_submit(event)
+            if self.state.refusal and not event.parent:
+                raise ProtocolError(f"the scheduler refuses new work: {self.state.refusal}")
             submitter = self._intake.submitter(peer, event) if event.tasks else None
             if submitter is not None and submitter.session is not None:
                 self._call_budgets.take(submitter.session, event)
@@ -362,6 +410,9 @@ class SchedulerCore:
         self._definitions.take(event, now)
         if submitter is not None:
             self._intake.submit(submitter, event, now)
+            session = submitter.session
+            if self.state.recorder is not None and session is not None and not session.nested:
+                self.state.recorder.submitted(session, event)
 
     def _done(self, peer: bytes, event: messages.Done, now: float) -> None:
         check_done(event)
@@ -374,12 +425,16 @@ class SchedulerCore:
         self.state.event_log.not_found += sum(self.state.find(task) is None for task in event.tasks)
         owned = [task for task in event.tasks if self._owns(peer, session_of(task))]
         self._recovery.cancelled(owned)
+        if self.state.recorder is not None and owned:
+            self.state.recorder.cancelled(self.state.sessions[session_of(owned[0])], owned)
         self._completion.cancel_known(owned, now)
 
     def _release(self, peer: bytes, event: messages.Release, now: float) -> None:
         if event.tasks:
             session = self.state.sessions.get(session_of(event.tasks[0]))
             if session is not None and session.peer == peer:
+                if self.state.recorder is not None:
+                    self.state.recorder.released(session, event.tasks)
                 self._completion.released(session, event.tasks, now)
 
     def _returned(self, peer: bytes, event: messages.Returned, now: float) -> None:
@@ -410,6 +465,9 @@ class SchedulerCore:
     def _inputs(self, peer: bytes, event: messages.Inputs, now: float) -> None:
         check_inputs(event)
         stored = set(event.stored)
+        session = self.state.sessions.get(session_of(event.tasks[0])) if event.tasks else None
+        if self.state.recorder is not None and session is not None and session.peer == peer:
+            self.state.recorder.inputs(session, event)
         for position, task in enumerate(event.tasks):
             record = self.state.find(task)
             if record is not None and record.group.session.peer == peer:
@@ -464,7 +522,10 @@ class SchedulerCore:
             if session is not None:
                 self._recovery.client_resumes(session, event, now)
         elif peer in self._clients:
-            self._recovery.client_resumes(self._clients[peer], event, now)
+            session = self._clients[peer]
+            if session.kept is not None:
+                self._completion.attached(session, dict.fromkeys(event.wanted), now)
+            self._recovery.client_resumes(session, event, now)
 
     def _owns(self, peer: bytes, number: int) -> bool:
         session = self.state.sessions.get(number)

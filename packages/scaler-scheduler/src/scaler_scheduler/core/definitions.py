@@ -22,6 +22,8 @@ class Definitions:
         """The bytes of functions have arrived."""
         if not event.functions:
             return
+        if self._state.recorder is not None:
+            self._state.recorder.functions(event)
         fresh = self._state.functions.define(event.functions, event.names, event.bodies, event.bodies_stored)
         self._dispatch.queue_defined(fresh, now)
         for function in fresh:

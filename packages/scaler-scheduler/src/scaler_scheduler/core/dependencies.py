@@ -94,6 +94,17 @@ class Dependencies:
         extra.inputs[need] = None
         extra.missing_inputs += 1
 
+    @staticmethod
+    def lacking(session: SessionRecord) -> list[tuple[TaskRecord, int]]:
+        """Tasks of a session with inputs that no task will give them, and which."""
+        return [
+            (record, need)
+            for record in session.tasks.values()
+            if record.extra is not None and record.extra.missing_inputs
+            for need, given in record.extra.inputs.items()
+            if given is None and _is_over(session.tasks.get(need))
+        ]
+
     def give(self, record: TaskRecord, need: int, payload: bytes, *, stored: bool) -> None:
         """Give a task one of its inputs."""
         extra = record.more()
@@ -173,10 +184,15 @@ class Dependencies:
         extra.owner_waits = False
         return True
 
+    def drop_ready(self) -> None:
+        """Forget which tasks have got all inputs: they are queued by another."""
+        self._ready.clear()
+
     def queue_ready(self, now: float) -> None:
         """Queue tasks whose inputs have all arrived before other tasks, so that results are used up first."""
         if self._ready:
-            ready, self._ready = [task for task in self._ready if task.state == HELD], []
+            elsewhere = self._state.assigned_before
+            ready, self._ready = [task for task in self._ready if task.state == HELD and task.id not in elsewhere], []
             self._state.queue(ready, now, soon=True)
 
     def check(self, session: SessionRecord) -> None:
@@ -188,6 +204,10 @@ class Dependencies:
                 if record.state == DONE:
                     assert not extra.inputs and not extra.dependents, f"{record.id:x} {extra}"
                     assert not extra.intermediate or extra.consumers > 0, f"{record.id:x} is kept without consumers"
+
+
+def _is_over(source: TaskRecord | None) -> bool:
+    return source is None or source.state == DONE
 
 
 def _note_consumers(event: Submit, records: Sequence[TaskRecord]) -> None:

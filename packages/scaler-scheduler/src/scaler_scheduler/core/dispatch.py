@@ -309,6 +309,8 @@ class Dispatch:
         ids = [task.id for task in tasks]
         if self._state.event_log.listening:
             self._state.event_log.assigned(agent, tasks[0].run, ids)
+        if self._state.recorder is not None:
+            self._state.recorder.assigned(agent, tasks[0].run, ids)
         self._state.send(
             agent.peer,
             Run(

@@ -39,6 +39,8 @@ WAITING, HELD, ASSIGNED, DONE, GONE = (int(state) for state in TaskState)
 
 Outcome = tuple[int, bytes, bool]
 """Status, payload, and whether that is a reference."""
+KeptOutcome = tuple[Outcome, bytes, str]
+"""Outcome, profile, and the name of the agent."""
 LaneKey = tuple[int, int, Requirement, "AgentRecord | None"]
 """Priority, depth, requirement, and the agent of the parents, see `LaneRecord.agent`."""
 GroupKey = tuple[Group, "SessionRecord", int, "AgentRecord | None"]
@@ -59,6 +61,12 @@ class SessionRecord:
     """Kept although it has no tasks: after a restart, agents may still report some."""
     last_wanted: int = 0
     """The greatest task that its client has asked for in Reconcile: later ones are unknown to earlier schedulers."""
+    last_task: int = 0
+    """The greatest task that is recorded in a journal."""
+    attached: bool = True
+    """Whether its process is connected: outcomes are sent only then."""
+    kept: dict[int, KeptOutcome] | None = None
+    """Outcomes for a process that is away; None if none are kept."""
     served: int = 0
     """Tasks of this root session dispatched so far: the session served least goes first."""
     waiting: int = 0

@@ -49,6 +49,16 @@ class Recovery:
         self._asked: dict[int, AgentRecord] = {}
         """Tasks whose outcomes were requested, with the agents that keep them."""
         self._answers_until = 0.0
+        self._awaited: set[bytes] = set()
+        """Agents that a journal knows, and that have not reported their runs since."""
+        self._knows_all = False
+        """Whether a journal has told which agents and tasks there were."""
+
+    def restored(self, agents: set[bytes], now: float) -> None:
+        """A journal has told the agents of the earlier life: open the window until they have reported."""
+        self._knows_all, self._awaited = True, agents
+        if agents:
+            self.open(now)
 
     def open(self, now: float) -> None:
         """A peer was connected to an earlier incarnation: open the window."""
@@ -61,6 +71,7 @@ class Recovery:
 
     def agent_left(self, agent: AgentRecord, now: float) -> None:
         """The runs and outcomes of this agent are lost."""
+        self._heard(agent.peer, now)
         self._give_up([task for task, asked in self._asked.items() if asked is agent], now)
         self._running = {task: found for task, found in self._running.items() if found[0] is not agent}
         self._finished = {task: found for task, found in self._finished.items() if found is not agent}
@@ -104,6 +115,7 @@ class Recovery:
         if unwanted:
             self._state.send(agent.peer, Withdraw(unwanted))
         self._finish(agent, event, now)
+        self._heard(agent.peer, now, kept=event.finished)
 
     def _runs(self, agent: AgentRecord, task: int, run: int) -> bool:
         """Whether the agent may continue this run; records it if so."""
@@ -123,11 +135,14 @@ class Recovery:
 
     def _adopt_again(self, agent: AgentRecord, record: TaskRecord, run: int) -> bool:
         """An agent that was given up is back with a run: adopt it if the task still waits for another one."""
-        extra = record.extra
-        is_apart = record.state == HELD and extra is not None and extra.is_apart
-        if not (record.state == WAITING or is_apart) or not self.was_given(agent, record, run):
+        extra, is_awaited = record.extra, record.id in self._state.assigned_before
+        is_apart = record.state == HELD and extra is not None and extra.is_apart and not is_awaited
+        is_free = record.state == WAITING or is_apart or (is_awaited and record.state == HELD)
+        if not is_free or not self.was_given(agent, record, run):
             return False
-        if is_apart:
+        if is_awaited:
+            del self._state.assigned_before[record.id]
+        elif is_apart:
             self._state.leave_apart(record)
         else:
             self._state.waiting.remove(record)
@@ -183,7 +198,7 @@ class Recovery:
                 record.agent = agent  # it gets the Release when the owner has the outcome
             elif record is not None and record.state != DONE:
                 resend.append(task)
-            elif record is None and self._until is not None:
+            elif record is None and self._until is not None and not self._is_released(task):
                 self._finished[task] = agent
             else:
                 forget.append(task)
@@ -191,6 +206,11 @@ class Recovery:
             self._state.send(agent.peer, Resend(resend))
         if forget:
             self._state.send(agent.peer, Release(forget))
+
+    def _is_released(self, task: int) -> bool:
+        """Whether, by a journal, the owner of a task that is not known any more has its outcome."""
+        session = self._state.sessions.get(session_of(task))
+        return self._knows_all and session is not None and not session.nested
 
     def _is_kept(self, record: TaskRecord) -> bool:
         """Whether the agent that keeps the outcome is still connected."""
@@ -200,11 +220,44 @@ class Recovery:
         """Close the window in time: clients submit missing tasks again, agents drop what no client wants."""
         if self._asked and now >= self._answers_until:
             self._give_up(list(self._asked), now)
-        if self._until is not None and now >= self._until:
-            self._close()
+        if self._until is not None and (now >= self._until or self._is_complete()):
+            self._close(now)
 
-    def _close(self) -> None:
+    def _is_complete(self) -> bool:
+        """Whether all agents of the earlier life have said what they have, and all of that is known."""
+        if not self._knows_all or self._awaited or self._running or self._finished:
+            return False
+        before = self._state.assigned_before
+        for task in [task for task in before if not _is_held(self._state.find(task))]:
+            del before[task]
+        return not before
+
+    def _heard(self, agent: bytes, now: float, kept: Iterable[int] = ()) -> None:
+        """An agent of the earlier life has reported, or is lost: what it has not is queued; `kept` is on its way."""
+        if agent not in self._awaited:
+            return
+        self._awaited.discard(agent)
+        lacking = [task for task, (other, _) in self._state.assigned_before.items() if other == agent]
+        self._queue_lost(set(lacking).difference(kept), now)
+
+    def _queue_lost(self, tasks: Iterable[int], now: float) -> None:
+        """The agents that had these tasks have them no longer."""
+        lost: list[TaskRecord] = []
+        for task in tasks:
+            agent, run = self._state.assigned_before.pop(task)
+            record = self._state.find(task)
+            if record is not None and record.state == HELD:
+                record.more().given_up = ((run, agent),)
+                lost.append(record)
+        self._state.queue(lost, now)
+
+    def _close(self, now: float) -> None:
         self._until = None
+        self._queue_lost(list(self._state.assigned_before), now)
+        if self._state.recorder is not None:
+            for gone in self._awaited:
+                self._state.recorder.agent_left(gone)
+        self._awaited = set()
         self._ask_for_calls()
         for agent, run in self._running.values():
             self._state.withdrawn.setdefault(agent, []).append(run)
@@ -276,3 +329,7 @@ class Recovery:
         agent.runs[run] = record
         if run in self._blocked:
             agent.blocked.add(run)
+
+
+def _is_held(record: TaskRecord | None) -> bool:
+    return record is not None and record.state == HELD

@@ -26,6 +26,7 @@ from scaler_scheduler.core.records import (
     GraphRecord,
     LaneRecord,
     SessionRecord,
+    TaskExtra,
     TaskRecord,
 )
 from scaler_scheduler.core.suspects import Suspects
@@ -33,6 +34,7 @@ from scaler_scheduler.requirements import WorkerClass
 
 if TYPE_CHECKING:
     from scaler_scheduler.core.dump import WriteDump
+    from scaler_scheduler.core.recorder import Recorder
 
 ENDED_GRAPHS_LIMIT = 100
 """Ended graphs kept for monitors."""
@@ -57,6 +59,14 @@ class SchedulerState:
         self.out: list[Effect | WriteDump] = []
         self.nested_lanes: dict[LaneRecord, None] = {}
         """Lanes with an agent of their own that have new tasks."""
+        self.recorder: Recorder | None = None
+        """What keeps a journal."""
+        self.refusal = ""
+        """Why no new work is taken; empty if it is."""
+        self.restoring = False
+        """Whether the tables are being rebuilt from a journal: no task is queued until all of it is known."""
+        self.assigned_before: dict[int, tuple[bytes, int]] = {}
+        """Tasks that are HELD since, by the journal, an agent has them: its identity and the run."""
         self.withdrawn: dict[AgentRecord, list[int]] = {}
         self.ended_intermediates: dict[SessionRecord, list[int]] = {}
         """Intermediate nodes to report to sessions that watch them."""
@@ -104,12 +114,10 @@ class SchedulerState:
         for task in tasks:
             task.state, task.agent = WAITING, None
             extra = task.extra
-            if extra is not None and (extra.missing_inputs or (extra.is_apart and not task.group.lane.calls_missing)):
+            if self.restoring:
                 task.state = HELD
-                if extra.is_apart:
-                    (self.exclusive if extra.exclusive else self.suspects).add(task)
-                if self.event_log.listening:
-                    self.event_log.entered(HELD, (task,))
+            elif extra is not None and (extra.missing_inputs or (extra.is_apart and not task.group.lane.calls_missing)):
+                self._hold(task, extra)
             else:
                 lanes.setdefault(task.group.lane, []).append(task)
         for lane, members in lanes.items():
@@ -123,6 +131,14 @@ class SchedulerState:
                 self.waiting.add(members, lane, now, first=first, soon=soon)
                 if lane.agent is not None:
                     self.nested_lanes[members[0].group.lane] = None
+
+    def _hold(self, task: TaskRecord, extra: TaskExtra) -> None:
+        """The task cannot wait in a lane, since it lacks inputs or must run apart from others."""
+        task.state = HELD
+        if extra.is_apart:
+            (self.exclusive if extra.exclusive else self.suspects).add(task)
+        if self.event_log.listening:
+            self.event_log.entered(HELD, (task,))
 
     def leave_agent(self, task: TaskRecord) -> None:
         """The task's run has ended or was returned: remove it from its agent, which has room again."""

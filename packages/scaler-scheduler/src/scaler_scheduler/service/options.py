@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from scaler_io.ports import free_port
@@ -10,6 +11,7 @@ from scaler_io.service.base import SERVER_OPTIONS, ServerOptions, refuse_exposed
 from scaler_io.service.cli import Command
 from scaler_io.service.options import (
     ALLOCATE_POLICY,
+    JOURNAL_SYNC,
     REFUSED_BY_SCHEDULER,
     STORAGE_OPTIONS,
     Option,
@@ -51,6 +53,8 @@ class SchedulerOptions(ServerOptions):
     policy_content: str | None
     scaling_controller_strategy: str | None
     scale_down_cooldown_seconds: float
+    journal: Path | None
+    journal_sync: str
     adapter_webhook_urls: tuple[str, ...]
     adapter_webhook_token: str | None
 
@@ -165,6 +169,22 @@ POLICY_OPTIONS = (
     ),
 )
 
+JOURNAL_OPTIONS = (
+    Option(
+        ("--journal",),
+        "record accepted work in this file, and continue from it at the start: on a local disk, for one scheduler",
+        Path,
+        default=None,
+        metavar="FILE",
+    ),
+    Option(
+        ("--journal-sync",),
+        "normal survives the end of processes, full also a loss of power, at a flush of the disk for each turn",
+        JOURNAL_SYNC,
+        default="normal",
+    ),
+)
+
 COMMAND = Command(
     program="scaler_scheduler",
     description="Route tasks from clients to workers.",
@@ -222,6 +242,7 @@ COMMAND = Command(
             ("--object-retention-seconds", "-ot"), "how long orphaned results are kept", positive_seconds, default=60.0
         ),
         *POLICY_OPTIONS,
+        *JOURNAL_OPTIONS,
         *SERVER_OPTIONS,
     ),
     refusals=REFUSED_BY_SCHEDULER,

@@ -28,6 +28,7 @@ from scaler_scheduler.service.options import SchedulerOptions
 from scaler_scheduler.service.storage_server import StorageServer
 
 if TYPE_CHECKING:
+    from scaler_scheduler.journal.journal import Journal
     from scaler_scheduler.monitoring.metrics import Metrics
     from scaler_scheduler.service.webhook import Webhooks
 
@@ -60,7 +61,12 @@ class SchedulerService:
         local = local_monitor(listener.address)
         publication = MonitorPublisher(core, sampler, storage, monitor, local, self._options.authorized())
         dumps = Dumps(sampler, hub, self._options.logging_paths, listener.address)
-        reception = ServerLoop("Scheduler", listener, hub, core, stop, {WriteDump: dumps.answer})
+        journal = self._journal(core)
+        reception = ServerLoop(
+            "Scheduler", listener, hub, core, stop, {WriteDump: dumps.answer}, journal.hold if journal else None
+        )
+        if journal is not None:
+            journal.serve(reception.write)
         self._say_ready(listener.address)
         keeping = [
             asyncio.ensure_future(self._storage.keep()),
@@ -75,12 +81,21 @@ class SchedulerService:
             for task in keeping:
                 task.cancel()
             dumps.close()
+            if journal is not None:
+                journal.close()
             reception.close()
             publication.close()
             if metrics is not None:
                 metrics.close()
             self._storage.end()
         LOGGER.info("Scheduler: ended")
+
+    def _journal(self, core: SchedulerCore) -> Journal | None:
+        if self._options.journal is None:
+            return None
+        from scaler_scheduler.journal.journal import Journal
+
+        return Journal(self._options.journal, self._options.journal_sync, core)
 
     def _metrics(self, sampler: StatusSampler, storage: Address) -> Metrics | None:
         if self._options.metrics_address is None:

@@ -1,0 +1,151 @@
+"""Restoration: rebuild the tables from what an earlier life of the scheduler has recorded. Pure.
+
+What has happened is told again in its order, through the same code as at first; messages that it leads to are
+dropped. `finish` ends it: tasks that no agent had are queued at once, the others are HELD until their agents have
+reported (`scaler_scheduler.core.recovery`). Clients have the usual time to come back; their outcomes are kept for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scaler_protocol.ids import session_of
+from scaler_protocol.messages import Done, Functions, Inputs, Submit
+from scaler_protocol.profiles import NO_PROFILE
+from scaler_scheduler.core.completion import Completion
+from scaler_scheduler.core.definitions import Definitions
+from scaler_scheduler.core.intake import Intake, Submitter
+from scaler_scheduler.core.records import DONE, HELD, SessionRecord, TaskRecord
+from scaler_scheduler.core.recovery import Recovery
+from scaler_scheduler.core.reports import profile_of
+from scaler_scheduler.core.state import SchedulerState
+
+
+class Attempts(NamedTuple):
+    """What earlier runs have cost a task; the fields are those of TaskExtra."""
+
+    task: int
+    lost_runs: int
+    shared_losses: int
+    raised_runs: int
+    earlier_runs: int
+    suspect: bool
+    exclusive: bool
+
+
+class Restoration:
+    """Each method tells one record; those of sessions and tasks that are not known change nothing."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        intake: Intake,
+        definitions: Definitions,
+        completion: Completion,
+        recovery: Recovery,
+    ) -> None:
+        self._state = state
+        self._intake = intake
+        self._definitions = definitions
+        self._completion = completion
+        self._recovery = recovery
+        self._assigned: dict[int, tuple[bytes, int]] = {}
+        self._agents: set[bytes] = set()
+
+    def begin(self) -> None:
+        """Records follow."""
+        self._state.restoring = True
+
+    def session(self, session: SessionRecord) -> None:
+        """A client was connected."""
+        self._state.sessions[session.number] = session
+
+    def agent(self, agent: bytes) -> None:
+        """An agent with this identity was connected."""
+        self._agents.add(agent)
+
+    def functions(self, event: Functions) -> None:
+        """The bytes of functions had arrived."""
+        self._definitions.take(event, 0.0)
+
+    def submitted(self, event: Submit) -> bool:
+        """Tasks were accepted; returns whether their session is known."""
+        session = self._state.sessions.get(session_of(event.tasks[0]))
+        if session is None:
+            return False
+        session.last_task = session.last_wanted = max(session.last_task, max(event.tasks))
+        self._intake.submit(Submitter(session.peer, session, None), event, 0.0)
+        return True
+
+    def ended(self, report: Done) -> None:
+        """Tasks had ended."""
+        stored = set(report.stored)
+        for position, task in enumerate(report.tasks):
+            record = self._state.find(task)
+            if record is not None and record.state != DONE:
+                self._completion.end(
+                    record,
+                    report.statuses[position],
+                    report.results[position],
+                    0.0,
+                    stored=position in stored,
+                    profile=profile_of(report, position) or NO_PROFILE,
+                    agent_name=report.agent,
+                )
+
+    def released(self, number: int, tasks: Sequence[int]) -> None:
+        """The owner had these outcomes."""
+        if session := self._state.sessions.get(number):
+            for task in tasks:
+                record = session.tasks.get(task)
+                if record is not None and record.state != DONE:
+                    self._state.drop(record)  # its outcome was needed no longer
+            self._completion.released(session, tasks, 0.0)
+
+    def cancelled(self, number: int, tasks: Sequence[int]) -> None:
+        """The owner did not want these tasks."""
+        if session := self._state.sessions.get(number):
+            for task in tasks if session.kept else ():
+                session.kept.pop(task, None)  # type: ignore[union-attr]
+            self._completion.cancel_known(tasks, 0.0)
+
+    def inputs(self, event: Inputs) -> None:
+        """The owner had supplied inputs."""
+        stored = set(event.stored)
+        for position, task in enumerate(event.tasks):
+            if record := self._state.find(task):
+                status, payload = event.statuses[position], event.results[position]
+                self._completion.supply(record, event.needs[position], status, payload, 0.0, stored=position in stored)
+
+    def assigned(self, agent: bytes, first_run: int, tasks: Sequence[int]) -> None:
+        """An agent was given tasks."""
+        for run, task in enumerate(tasks, first_run):
+            self._assigned[task] = agent, run
+
+    def attempts(self, attempts: Attempts) -> None:
+        """Runs of a task had ended without an outcome."""
+        record = self._state.find(attempts.task)
+        if record is not None and record.state != DONE:
+            extra = record.more()
+            extra.lost_runs, extra.shared_losses = attempts.lost_runs, attempts.shared_losses
+            extra.raised_runs, extra.earlier_runs = attempts.raised_runs, attempts.earlier_runs
+            extra.suspect, extra.exclusive = attempts.suspect, attempts.exclusive
+
+    def finish(self, now: float) -> None:
+        """All is told: queue what no agent has, and wait for the others."""
+        state = self._state
+        state.restoring = False
+        free: list[TaskRecord] = []
+        for session in state.sessions.values():
+            for task, record in session.tasks.items():
+                if record.state == HELD:
+                    assigned = self._assigned.get(task)
+                    if assigned is not None and assigned[0] in self._agents:
+                        state.assigned_before[task] = assigned
+                    elif record.extra is None or not record.extra.missing_inputs:
+                        free.append(record)
+        self._completion.drop_messages()
+        self._recovery.restored(self._agents, now)
+        self._assigned = {}
+        state.queue(free, now)

@@ -1,0 +1,58 @@
+"""Commits: what a turn of the scheduler writes leaves it when the turn's records are on disk. Pure.
+
+Output commit: whatever anybody is told, an acknowledgement included, can be told again by the next scheduler. Turns go
+on meanwhile; their outputs leave in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from scaler_io.links.streams import Frames
+from scaler_scheduler.journal.ledger import Ledger
+from scaler_scheduler.journal.records import Batch
+
+Outgoing = list[tuple[bytes, Frames]]
+
+
+class Commits:
+    """Hands batches of the ledger to `put`, with ascending tickets, and holds outputs until these are committed."""
+
+    def __init__(self, ledger: Ledger, put: Callable[[int, Batch], None]) -> None:
+        self._ledger = ledger
+        self._put = put
+        self._ticket = 0
+        self._committed = 0
+        self._held: deque[tuple[int, Outgoing, list[bytes]]] = deque()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether outputs are held."""
+        return bool(self._held)
+
+    def committed(self, ticket: int) -> None:
+        """All batches up to this one are on disk."""
+        self._committed = ticket
+
+    def put(self) -> None:
+        """Hand over what the ledger has."""
+        batch = self._ledger.take()
+        if batch is not None:
+            self._ticket += 1
+            self._put(self._ticket, batch)
+
+    def hold(self, outgoing: Outgoing, cuts: list[bytes]) -> tuple[Outgoing, list[bytes]]:
+        """Take the output of a turn; returns what may leave now: messages to write, routes to close after that."""
+        self.put()
+        if self._committed >= self._ticket and not self._held:
+            return outgoing, cuts
+        if outgoing or cuts:
+            self._held.append((self._ticket, outgoing, cuts))
+        ready: Outgoing = []
+        ready_cuts: list[bytes] = []
+        while self._held and self._held[0][0] <= self._committed:
+            _, messages, routes = self._held.popleft()
+            ready += messages
+            ready_cuts += routes
+        return ready, ready_cuts

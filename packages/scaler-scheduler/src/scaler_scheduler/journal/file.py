@@ -1,0 +1,171 @@
+"""The file of the journal: a table of rows in SQLite, with a write-ahead log."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from scaler_protocol.errors import ScalerError
+from scaler_scheduler.journal.records import Batch, Row
+
+APPLICATION_ID: Final = 0x53434A4C
+BALLAST_BYTES: Final = 8 * 1024 * 1024
+"""Room on the disk that is kept for what must be written although the disk is full."""
+CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
+"""Bytes written to the write-ahead log after which it is moved into the table."""
+VACUUM_PAGES: Final = 2048
+"""Most free pages returned to the file system with a checkpoint."""
+_ROWS = 64
+"""Most rows of one statement: sqlite3 gives the interpreter up, and waits for it, once per statement."""
+_TABLE = """CREATE TABLE IF NOT EXISTS log(
+    number INTEGER PRIMARY KEY, kind INTEGER NOT NULL, session INTEGER NOT NULL, crc INTEGER NOT NULL,
+    body BLOB NOT NULL)"""
+
+
+class JournalError(ScalerError):
+    """The journal cannot be used: another scheduler has it, it is damaged, or it is none."""
+
+
+class JournalFile:
+    """One open journal. All methods but the first reading are for one thread at a time."""
+
+    def __init__(self, path: Path, sync: str) -> None:
+        """`sync` is `normal` or `full`. Raises JournalError."""
+        self.path = path
+        self.damaged = 0
+        """Rows that were skipped, since their checksum is wrong."""
+        self._ballast = path.with_name(f"{path.name}-ballast")
+        self._unsaved = 0
+        self._lock = _lock(path)
+        try:
+            self._connection = _open(path, sync)
+        except sqlite3.Error as error:
+            os.close(self._lock)
+            raise JournalError(
+                f"journal {path} cannot be opened: {error}; name another file, or move it away"
+            ) from None
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in order; raises JournalError if the file is damaged."""
+        try:
+            for number, kind, session, crc, body in self._connection.execute(
+                "SELECT number, kind, session, crc, body FROM log ORDER BY number"
+            ):
+                if zlib.crc32(body) == crc:
+                    yield Row(number, kind, session, body)
+                else:
+                    self.damaged += 1
+        except sqlite3.DatabaseError as error:
+            raise JournalError(f"journal {self.path} is damaged: {error}; move it away to begin a new one") from None
+
+    def write(self, batch: Batch) -> None:
+        """Commit a batch; raises sqlite3.Error, and changes nothing, if that fails."""
+        execute = self._connection.execute
+        single = len(batch.rows) <= _ROWS and not batch.deleted
+        if not single:
+            execute("BEGIN IMMEDIATE")
+        try:
+            for at in range(0, len(batch.rows), _ROWS):
+                part = batch.rows[at : at + _ROWS]
+                values = [
+                    value
+                    for number, kind, session, body in part
+                    for value in (number, kind, session, zlib.crc32(body), body)
+                ]
+                execute(f"INSERT OR REPLACE INTO log VALUES {_places('(?,?,?,?,?)', len(part))}", values)
+            for at in range(0, len(batch.deleted), _ROWS):
+                numbers = batch.deleted[at : at + _ROWS]
+                execute(f"DELETE FROM log WHERE number IN ({_places('?', len(numbers))})", numbers)
+            if not single:
+                execute("COMMIT")
+        except sqlite3.Error:
+            if self._connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+        self._unsaved += sum(len(row.body) for row in batch.rows) + 100 * len(batch.deleted)
+        if self._unsaved >= CHECKPOINT_BYTES:
+            with contextlib.suppress(sqlite3.OperationalError):  # a full disk: the log keeps what is committed
+                self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the table, and give free pages back; raises sqlite3.Error."""
+        self._unsaved = 0
+        self._connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def take_ballast(self) -> bool:
+        """Reserve room on the disk for later; whether there was enough."""
+        try:
+            with open(self._ballast, "ab") as file:
+                if file.tell() < BALLAST_BYTES:
+                    os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+        except OSError:
+            self.drop_ballast()
+            return False
+        return True
+
+    def drop_ballast(self) -> None:
+        """Use the reserved room."""
+        self._ballast.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file; another scheduler may open it then."""
+        with contextlib.suppress(sqlite3.Error):
+            self.checkpoint()
+        self._connection.close()
+        os.close(self._lock)
+
+
+def _places(place: str, count: int) -> str:
+    return ",".join([place] * count)
+
+
+def _lock(path: Path) -> int:
+    """Open the file, making it if need be, and lock it; raises JournalError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JournalError(f"journal {path} cannot be opened: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno == errno.EWOULDBLOCK:
+            raise JournalError(
+                f"journal {path} is in use by another scheduler: stop it, or name another file"
+            ) from None
+        raise JournalError(f"journal {path} cannot be locked: {error.strerror}") from None
+    return descriptor
+
+
+def _open(path: Path, sync: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=2 * _ROWS + 16)
+    try:
+        execute = connection.execute
+        found = execute("PRAGMA application_id").fetchone()[0]
+        if found != APPLICATION_ID and (found or execute("SELECT count(*) FROM sqlite_master").fetchone()[0]):
+            raise JournalError(f"{path} is a database of another program: name another file for the journal")
+        for pragma in (
+            "locking_mode=EXCLUSIVE",
+            "auto_vacuum=INCREMENTAL",
+            "journal_mode=WAL",
+            f"synchronous={sync.upper()}",
+            "wal_autocheckpoint=0",
+            f"application_id={APPLICATION_ID}",
+        ):
+            execute(f"PRAGMA {pragma}").fetchall()
+        execute(_TABLE)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,325 @@
+"""Ledger: which rows the journal gets, and which of them are needed no longer. Pure.
+
+Theory. The journal is a log of what happened. A row is deleted when it says nothing about a task that the core still
+has: one such task is its *witness*, and the next one is looked for only when that is gone, so all looks at a row
+together visit each of its tasks once. A Release must outlive the Submit of its tasks, which would run again after a
+restart otherwise: it stays as long as its session has an older Submit.
+
+A task may need the result of another without being counted as its consumer (a future given as an argument): the Submit
+of the first keeps the rows of the second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, OrderedDict, deque
+from collections.abc import Container, KeysView, Sequence
+
+from scaler_protocol.messages import Done, Functions, Inputs, Submit
+from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    DONE,
+    AgentRecord,
+    Outcome,
+    OutcomeBatch,
+    SessionRecord,
+    TaskRecord,
+)
+from scaler_scheduler.core.state import SchedulerState
+from scaler_scheduler.journal.records import (
+    Batch,
+    Kind,
+    Row,
+    pack_attempts,
+    pack_message,
+    pack_run,
+    pack_session,
+    pack_tasks,
+)
+
+LOOKS = 4
+"""Old rows looked at for each new one."""
+IDLE_LOOKS = 1024
+"""Old rows looked at when nothing new happens."""
+
+
+class _Entry:
+    """What is remembered of a row; `first_run` is that of an assignment, `function` that of its bytes."""
+
+    __slots__ = ("first_run", "function", "kind", "needs", "number", "session", "tasks", "witness")
+
+    def __init__(self, row: Row, tasks: Sequence[int], needs: Sequence[int], first_run: int, function: bytes) -> None:
+        self.number, self.kind, self.session = row.number, row.kind, row.session
+        self.tasks = tasks
+        self.needs = needs
+        self.first_run = first_run
+        self.function = function
+        self.witness = 0
+
+
+class _Rows:
+    """The rows of one session: its Submits by age, and how many of them need each result."""
+
+    __slots__ = ("needed", "number", "submits")
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of the row that says who it is; 0 before there is one."""
+        self.submits: OrderedDict[int, None] = OrderedDict()
+        self.needed: Counter[int] = Counter()
+
+    def drop_needs(self, entry: _Entry) -> KeysView[int]:
+        """The tasks of a row have ended, and need nothing any more; returns what others need."""
+        for need in entry.needs:
+            self.needed[need] -= 1
+            if not self.needed[need]:
+                del self.needed[need]
+        entry.needs = ()
+        return self.needed.keys()
+
+
+class Ledger:
+    """Records what a core tells it, until `take` hands it over. It is the core's `Recorder`."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._next = 1
+        self._rows: list[Row] = []
+        self._deleted: list[int] = []
+        self._outcomes: dict[tuple[int, str], OutcomeBatch] = {}
+        self._sessions: dict[int, _Rows] = {}
+        self._agents: dict[bytes, int] = {}
+        self._functions: set[bytes] = set()
+        self._entries: deque[_Entry] = deque()
+        """In the order in which they are looked at."""
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._sessions) + len(self._agents)
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def session(self, session: SessionRecord) -> None:
+        """A session is new, or what is recorded of it has changed."""
+        rows = self._sessions.setdefault(session.number, _Rows())
+        if not rows.number:
+            rows.number = self._number()
+        self._rows.append(Row(rows.number, Kind.SESSION, session.number, pack_session(session)))
+
+    def session_over(self, number: int) -> None:
+        """A session has ended: its row goes at once, its other rows when they are looked at."""
+        rows = self._sessions.pop(number, None)
+        if rows is not None:
+            self._deleted.append(rows.number)
+
+    def functions(self, event: Submit | Functions) -> None:
+        """The bytes of functions have arrived."""
+        references = set(event.bodies_stored)
+        for position, (function, name, body) in enumerate(zip(event.functions, event.names, event.bodies, strict=True)):
+            if function not in self._functions:
+                single = Functions((function,), (name,), Payloads((body,)), (0,) if position in references else ())
+                self._append(Kind.FUNCTIONS, 0, pack_message(single), function=function)
+
+    def submitted(self, session: SessionRecord, event: Submit) -> None:
+        """New tasks were accepted."""
+        session.last_task = max(session.last_task, max(event.tasks))
+        self._append(Kind.SUBMIT, session.number, pack_message(event), event.tasks, needs=uncounted(event))
+
+    def forwarded(self, session: SessionRecord, report: Done) -> None:
+        """All tasks of an agent's report have ended."""
+        if not session.nested:
+            self._append(Kind.DONE, session.number, pack_message(report), report.tasks)
+
+    def ended(self, record: TaskRecord, outcome: Outcome, profile: bytes, agent_name: str) -> None:
+        """One task has ended."""
+        session = record.group.session
+        if not session.nested:
+            key = session.number, agent_name
+            if key not in self._outcomes:
+                self._outcomes[key] = OutcomeBatch()
+            self._outcomes[key].add(record.id, outcome, profile)
+
+    def released(self, session: SessionRecord, tasks: Sequence[int]) -> None:
+        """The owner has these outcomes."""
+        if not session.nested:
+            self._write_outcomes()
+            self._append(Kind.RELEASE, session.number, pack_tasks(tasks), tasks)
+
+    def cancelled(self, session: SessionRecord, tasks: Sequence[int]) -> None:
+        """The owner does not want these tasks."""
+        if not session.nested:
+            self._write_outcomes()
+            self._append(Kind.CANCEL, session.number, pack_tasks(tasks), tasks)
+
+    def inputs(self, session: SessionRecord, event: Inputs) -> None:
+        """The owner has supplied inputs of tasks."""
+        if not session.nested:
+            self._write_outcomes()
+            self._append(Kind.INPUTS, session.number, pack_message(event), event.tasks)
+
+    def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
+        """An agent was given these tasks, as consecutive runs."""
+        self._append(Kind.RUN, 0, pack_run(agent.peer, first_run, tasks), tasks, first_run=first_run)
+
+    def attempts(self, record: TaskRecord) -> None:
+        """A run of the task has ended without an outcome."""
+        session = record.group.session
+        if not session.nested:
+            self._append(Kind.ATTEMPTS, session.number, pack_attempts(record), (record.id,))
+
+    def agent_joined(self, agent: AgentRecord) -> None:
+        """An agent has connected."""
+        if agent.peer not in self._agents:
+            self._agents[agent.peer] = number = self._number()
+            body = json.dumps({"peer": agent.peer.hex(), "name": agent.name, "host": agent.host}).encode()
+            self._rows.append(Row(number, Kind.AGENT, 0, body))
+
+    def agent_left(self, agent: bytes) -> None:
+        """The agent of this identity is gone; its runs are not assigned any more."""
+        if (number := self._agents.pop(agent, None)) is not None:
+            self._deleted.append(number)
+
+    def take(self) -> Batch | None:
+        """What is to be committed now; None if nothing is."""
+        self._write_outcomes()
+        if self._rows:
+            self._look(LOOKS * len(self._rows))
+        if not self._rows and not self._deleted:
+            return None
+        batch_rows, deleted = self._rows, self._deleted
+        self._rows, self._deleted = [], []
+        return Batch(batch_rows, deleted)
+
+    def _write_outcomes(self) -> None:
+        for (session, agent_name), batch in self._outcomes.items():
+            done = Done(
+                batch.tasks,
+                batch.statuses,
+                Payloads(batch.results),
+                stored=batch.stored,
+                profiles=b"".join(batch.profiles),
+                agent=agent_name,
+            )
+            self._append(Kind.DONE, session, pack_message(done), batch.tasks)
+        self._outcomes.clear()
+
+    def tidy(self) -> None:
+        """Nothing new happens: look at old rows."""
+        self._look(IDLE_LOOKS)
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def adopt(
+        self,
+        row: Row,
+        tasks: Sequence[int] = (),
+        *,
+        needs: Sequence[int] = (),
+        first_run: int = 0,
+        function: bytes = b"",
+    ) -> None:
+        """A row is in the journal from an earlier life of the scheduler."""
+        self._next = max(self._next, row.number + 1)
+        self._enter(row, tasks, needs, first_run, function)
+
+    def adopt_session(self, row: Row) -> None:
+        """The row of a session is in the journal."""
+        self._next = max(self._next, row.number + 1)
+        self._sessions.setdefault(row.session, _Rows()).number = row.number
+
+    def adopt_agent(self, row: Row, agent: bytes) -> None:
+        """The row of an agent is in the journal."""
+        self._next = max(self._next, row.number + 1)
+        self._agents[agent] = row.number
+
+    def discard(self, row: Row) -> None:
+        """A row says nothing."""
+        self._next = max(self._next, row.number + 1)
+        self._deleted.append(row.number)
+
+    def _number(self) -> int:
+        number = self._next
+        self._next = number + 1
+        return number
+
+    def _append(
+        self,
+        kind: int,
+        session: int,
+        body: bytes,
+        tasks: Sequence[int] = (),
+        *,
+        needs: Sequence[int] = (),
+        first_run: int = 0,
+        function: bytes = b"",
+    ) -> None:
+        row = Row(self._number(), kind, session, body)
+        self._rows.append(row)
+        self._enter(row, tasks, needs, first_run, function)
+
+    def _enter(self, row: Row, tasks: Sequence[int], needs: Sequence[int], first_run: int, function: bytes) -> None:
+        self._entries.append(_Entry(row, tasks, needs, first_run, function))
+        if function:
+            self._functions.add(function)
+        if row.kind == Kind.SUBMIT:
+            rows = self._sessions[row.session]
+            rows.submits[row.number] = None
+            rows.needed.update(needs)
+
+    def _look(self, count: int) -> None:
+        """Delete those of the next rows that say nothing any more."""
+        entries = self._entries
+        for _ in range(min(count, len(entries))):
+            entry = entries.popleft()
+            if self._is_needed(entry):
+                entries.append(entry)
+            else:
+                self._deleted.append(entry.number)
+                self._left(entry)
+
+    def _left(self, entry: _Entry) -> None:
+        self._functions.discard(entry.function)
+        rows = self._sessions.get(entry.session)
+        if entry.kind == Kind.SUBMIT and rows is not None:
+            rows.submits.pop(entry.number, None)
+
+    def _is_needed(self, entry: _Entry) -> bool:
+        if entry.kind == Kind.RUN:
+            return self._is_assigned(entry)
+        if entry.kind == Kind.FUNCTIONS:
+            function = self._state.functions.find(entry.function)
+            return function is not None and bool(function.sessions)
+        session, rows = self._state.sessions.get(entry.session), self._sessions.get(entry.session)
+        if session is None or rows is None:
+            return False
+        if entry.kind == Kind.ATTEMPTS:
+            record = session.tasks.get(entry.tasks[0])
+            return record is not None and record.state != DONE
+        if entry.kind in (Kind.RELEASE, Kind.CANCEL):
+            oldest = next(iter(rows.submits), None)
+            if oldest is not None and oldest < entry.number:
+                return True
+        return self._has_witness(entry, session.tasks) or not rows.drop_needs(entry).isdisjoint(entry.tasks)
+
+    @staticmethod
+    def _has_witness(entry: _Entry, known: Container[int]) -> bool:
+        tasks = entry.tasks
+        for position in range(entry.witness, len(tasks)):
+            if tasks[position] in known:
+                entry.witness = position
+                return True
+        entry.witness = len(tasks)
+        return False
+
+    def _is_assigned(self, entry: _Entry) -> bool:
+        for position in range(entry.witness, len(entry.tasks)):
+            record = self._state.find(entry.tasks[position])
+            if record is not None and record.state == ASSIGNED and record.run == entry.first_run + position:
+                entry.witness = position
+                return True
+        return False
+
+
+def uncounted(event: Submit) -> Sequence[int]:
+    """The results that tasks of this Submit need without being counted as their consumers."""
+    return () if event.graph else event.needs

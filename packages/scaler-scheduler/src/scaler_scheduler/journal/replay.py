@@ -1,0 +1,110 @@
+"""Replay: tell a new core the rows of a journal, and the ledger which of them there are. Pure."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable
+
+from scaler_protocol.errors import ScalerError
+from scaler_protocol.messages import Done, Functions, Inputs, Submit
+from scaler_scheduler.core.restoration import Restoration
+from scaler_scheduler.journal.ledger import Ledger, uncounted
+from scaler_scheduler.journal.records import (
+    Kind,
+    Row,
+    unpack_attempts,
+    unpack_message,
+    unpack_run,
+    unpack_session,
+    unpack_tasks,
+)
+
+_UNREADABLE = (ScalerError, AssertionError, ValueError, TypeError, KeyError, IndexError, struct.error)
+
+
+class Replay:
+    """Takes rows in their order."""
+
+    def __init__(self, restoration: Restoration, ledger: Ledger) -> None:
+        self._restoration = restoration
+        self._ledger = ledger
+        self._tellers: dict[int, Callable[[Row], None]] = {
+            Kind.SESSION: self._session,
+            Kind.AGENT: self._agent,
+            Kind.FUNCTIONS: self._functions,
+            Kind.SUBMIT: self._submitted,
+            Kind.DONE: self._done,
+            Kind.RELEASE: self._released,
+            Kind.CANCEL: self._cancelled,
+            Kind.INPUTS: self._inputs,
+            Kind.RUN: self._assigned,
+            Kind.ATTEMPTS: self._attempts,
+        }
+
+    def tell(self, rows: Iterable[Row]) -> int:
+        """Tell all rows; returns how many could not be read, which are dropped."""
+        unreadable = 0
+        self._restoration.begin()
+        for row in rows:
+            try:
+                self._tellers[row.kind](row)
+            except _UNREADABLE:
+                unreadable += 1
+                self._ledger.discard(row)
+        return unreadable
+
+    def _session(self, row: Row) -> None:
+        self._restoration.session(unpack_session(row.session, row.body))
+        self._ledger.adopt_session(row)
+
+    def _agent(self, row: Row) -> None:
+        agent = bytes.fromhex(json.loads(row.body)["peer"])
+        self._restoration.agent(agent)
+        self._ledger.adopt_agent(row, agent)
+
+    def _functions(self, row: Row) -> None:
+        event = unpack_message(row.body)
+        assert isinstance(event, Functions)
+        self._restoration.functions(event)
+        self._ledger.adopt(row, function=event.functions[0])
+
+    def _submitted(self, row: Row) -> None:
+        event = unpack_message(row.body)
+        assert isinstance(event, Submit)
+        if self._restoration.submitted(event):
+            self._ledger.adopt(row, event.tasks, needs=uncounted(event))
+        else:
+            self._ledger.discard(row)
+
+    def _done(self, row: Row) -> None:
+        report = unpack_message(row.body)
+        assert isinstance(report, Done)
+        self._restoration.ended(report)
+        self._ledger.adopt(row, report.tasks)
+
+    def _released(self, row: Row) -> None:
+        tasks = unpack_tasks(row.body)
+        self._restoration.released(row.session, tasks)
+        self._ledger.adopt(row, tasks)
+
+    def _cancelled(self, row: Row) -> None:
+        tasks = unpack_tasks(row.body)
+        self._restoration.cancelled(row.session, tasks)
+        self._ledger.adopt(row, tasks)
+
+    def _inputs(self, row: Row) -> None:
+        event = unpack_message(row.body)
+        assert isinstance(event, Inputs)
+        self._restoration.inputs(event)
+        self._ledger.adopt(row, event.tasks)
+
+    def _assigned(self, row: Row) -> None:
+        agent, first_run, tasks = unpack_run(row.body)
+        self._restoration.assigned(agent, first_run, tasks)
+        self._ledger.adopt(row, tasks, first_run=first_run)
+
+    def _attempts(self, row: Row) -> None:
+        attempts = unpack_attempts(row.body)
+        self._restoration.attempts(attempts)
+        self._ledger.adopt(row, (attempts.task,))

@@ -1,0 +1,294 @@
+"""A scheduler that begins with the journal of another: it knows what was accepted, and what became of it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scaler_io.links.events import PeerLost
+from scaler_protocol import messages
+from scaler_protocol.errors import WorkerDiedError, describe
+from scaler_protocol.ids import function_id
+from scaler_protocol.messages import Group, Status, Submit
+from scaler_protocol.payloads import Payloads
+from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.records import DONE
+from scaler_scheduler.journal.ledger import Ledger
+from scaler_scheduler.journal.records import Kind, Row
+from scaler_scheduler.journal.replay import Replay
+
+if TYPE_CHECKING:
+    from conftest import SchedulerDriver
+
+FUNCTION = function_id(b"body")
+
+
+@dataclass
+class Lives:
+    """Schedulers one after another, and the rows that outlive them."""
+
+    make: type[SchedulerDriver]
+    rows: dict[int, Row] = field(default_factory=dict)
+    config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    incarnation: int = 1
+
+    def __post_init__(self) -> None:
+        self.driver = self._begin()
+
+    def _begin(self) -> SchedulerDriver:
+        driver = self.make(self.config, monitored=False, incarnation=self.incarnation)
+        self.ledger = Ledger(driver.core.state)
+        assert Replay(driver.core.restoration, self.ledger).tell([self.rows[key] for key in sorted(self.rows)]) == 0
+        driver.core.restored(driver.now)
+        driver.core.state.recorder = self.ledger
+        driver.settle()
+        return driver
+
+    def commit(self) -> None:
+        """What was recorded is on disk."""
+        if batch := self.ledger.take():
+            for row in batch.rows:
+                self.rows[row.number] = row
+            for number in batch.deleted:
+                self.rows.pop(number, None)
+
+    def restart(self) -> SchedulerDriver:
+        """The scheduler is killed, and another one begins."""
+        self.commit()
+        self.incarnation += 1
+        now = self.driver.now
+        self.driver = self._begin()
+        self.driver.now = now
+        return self.driver
+
+    def task_rows(self) -> list[Row]:
+        """Rows about tasks."""
+        about_others = (Kind.SESSION, Kind.AGENT, Kind.FUNCTIONS)
+        return [row for row in self.rows.values() if row.kind not in about_others]
+
+    def tidy(self) -> None:
+        """Nothing happens for long."""
+        for _ in range(3):
+            self.ledger.tidy()
+            self.commit()
+
+
+@pytest.fixture
+def lives(make_driver: type[SchedulerDriver]) -> Lives:
+    """One scheduler without history."""
+    return Lives(make_driver)
+
+
+def again(driver: SchedulerDriver, name: bytes, older: int, **wanted: object) -> bytes:
+    """A client comes back and says what it wants."""
+    client = driver.client(name, peer_incarnation=older)
+    driver.feed(client, messages.Reconcile(**wanted))  # type: ignore[arg-type]
+    return client
+
+
+def test_waiting_tasks_run_although_their_client_is_gone(lives: Lives) -> None:
+    tasks = lives.driver.submit(lives.driver.client(), 3)
+    driver = lives.restart()
+    agent = driver.agent()
+    assert sorted(driver.runs(agent)) == tasks[:1], "slow start: one by one"
+
+
+def test_an_outcome_waits_for_its_client(lives: Lives) -> None:
+    client, agent = lives.driver.client(), lives.driver.agent()
+    (task,) = lives.driver.submit(client)
+    lives.driver.done(agent, lives.driver.runs(agent), result=b"r1")
+    for older in (1, 2):
+        driver = lives.restart()
+        assert not driver.runs(driver.agent()), "it has ended"
+        client = again(driver, b"client", older, wanted=(task,))
+        assert driver.outcomes(client) == {task: (Status.VALUE, b"r1")}
+    driver.feed(client, messages.Release((task,)))
+    lives.tidy()
+    driver = lives.restart()
+    assert not driver.core.state.sessions[client[0]].tasks
+    assert not lives.task_rows()
+
+
+def test_a_task_that_was_released_does_not_run_again_while_others_of_its_batch_live(lives: Lives) -> None:
+    client, agent = lives.driver.client(), lives.driver.agent(workers=2)
+    first, second = lives.driver.submit(client, 2)
+    runs = lives.driver.runs(agent)
+    lives.driver.done(agent, {first: runs[first]})
+    lives.driver.feed(client, messages.Release((first,)))
+    lives.tidy()
+    driver = lives.restart()
+    assert list(driver.core.state.sessions[client[0]].tasks) == [second]
+    agent = driver.agent(peer_incarnation=1)
+    driver.feed(agent, messages.Reconcile())
+    assert list(driver.runs(agent)) == [second], "its agent has come back without it"
+
+
+def test_an_agent_that_comes_back_continues(lives: Lives) -> None:
+    client, agent = lives.driver.client(), lives.driver.agent()
+    (task,) = lives.driver.submit(client)
+    runs = lives.driver.runs(agent)
+    driver = lives.restart()
+    other = driver.agent(b"other")
+    assert not driver.runs(other), "it may still run"
+    agent = driver.agent(peer_incarnation=1)
+    driver.feed(agent, messages.Reconcile(running=tuple(runs), runs=tuple(runs.values())))
+    driver.done(agent, runs, result=b"once")
+    client = again(driver, b"client", 1, wanted=(task,))
+    assert driver.outcomes(client) == {task: (Status.VALUE, b"once")}
+    assert driver.core._recovery.due() is None, "nobody else is awaited"
+
+
+def test_only_the_tasks_of_a_missing_agent_wait_for_it(lives: Lives) -> None:
+    client = lives.driver.client()
+    lost, other = lives.driver.agent(b"lost"), lives.driver.agent(b"other")
+    lives.driver.submit(client, 2)
+    of_lost, of_other = lives.driver.runs(lost), lives.driver.runs(other)
+    assert of_lost and of_other
+    (waiting,) = lives.driver.submit(client)
+    driver = lives.restart()
+    other = driver.agent(b"other", peer_incarnation=1)
+    driver.feed(other, messages.Reconcile(finished=tuple(of_other)))
+    assert [list(resend.tasks) for resend in driver.take(other, messages.Resend)] == [list(of_other)]
+    driver.done(other, of_other)
+    assert list(driver.runs(other)) == [waiting]
+    driver.later(driver.config.recovery_seconds)
+    assert driver.runs(driver.agent(b"third")).keys() == of_lost.keys()
+    lives.restart()
+    assert lives.driver.core._recovery._awaited == {other, b"third".ljust(16, b".")}, "the lost one is forgotten"
+
+
+def test_runs_that_were_charged_stay_charged(lives: Lives) -> None:
+    client = lives.driver.client()
+    (task,) = lives.driver.submit(client)
+    died = describe(WorkerDiedError("killed"))
+    for number in range(lives.config.lost_run_limit):
+        agent = lives.driver.agent(b"agent%d" % number)
+        lives.driver.done(agent, lives.driver.runs(agent), Status.LOST, died)
+        lives.driver.feed(agent, PeerLost("drained", farewell=True))
+        lives.restart()
+    client = again(lives.driver, b"client", lives.incarnation - 1, wanted=(task,))
+    assert lives.driver.outcomes(client)[task][0] == Status.FAILED
+
+
+def test_a_client_that_does_not_come_back_is_given_up_in_time(lives: Lives) -> None:
+    lives.driver.submit(lives.driver.client(), 5)
+    driver = lives.restart()
+    driver.later(driver.config.client_timeout_seconds)
+    assert not driver.core.state.sessions
+    lives.tidy()
+    assert not lives.rows
+
+
+def test_what_a_client_wants_no_more_is_dropped(lives: Lives) -> None:
+    _, second = lives.driver.submit(lives.driver.client(), 2)
+    driver = lives.restart()
+    client = again(driver, b"client", 1, wanted=(second,))
+    assert list(driver.core.state.sessions[client[0]].tasks) == [second]
+    driver.feed(client, messages.Cancel((second,)))
+    lives.restart()
+    assert not lives.driver.core.state.sessions[client[0]].tasks
+
+
+def test_a_task_that_was_not_on_disk_is_submitted_again(lives: Lives) -> None:
+    (known,) = lives.driver.submit(lives.driver.client())
+    driver = lives.restart()
+    client = again(driver, b"client", 1, wanted=(known, known + 1))
+    assert [list(need.tasks) for need in driver.take(client, messages.NeedTasks)] == [[known + 1]], "at once"
+
+
+def graph(client: bytes) -> Submit:
+    """A node, and one that needs it."""
+    first = (client[0] << 32) + 1
+    return Submit(
+        (Group(FUNCTION),),
+        (first, first + 1),
+        Payloads([b"a", b"b"]),
+        functions=(FUNCTION,),
+        names=("n",),
+        bodies=Payloads([b"body"]),
+        dependents=(1,),
+        needs=(first,),
+        consumers=(1, 0),
+        intermediate=(0,),
+        graph=first,
+        graph_size=2,
+    )
+
+
+def test_a_graph_continues_with_its_intermediate_results(lives: Lives) -> None:
+    client, agent = lives.driver.client(), lives.driver.agent()
+    lives.driver.feed(client, graph(client))
+    lives.driver.done(agent, dict([next(iter(lives.driver.runs(agent).items()))]), result=b"middle")
+    lives.driver.feed(agent, PeerLost("killed"))
+    driver = lives.restart()
+    agent = driver.agent(b"other")
+    (run,) = driver.take(agent, messages.Run)
+    assert list(run.inputs) == [b"middle"]
+    last = run.tasks[0]
+    driver.done(agent, {last: run.first_run}, result=b"end")
+    driver = lives.restart()
+    client = again(driver, b"client", 2, wanted=(last,))
+    assert driver.outcomes(client) == {last: (Status.VALUE, b"end")}
+    driver.feed(client, messages.Release((last,)))
+    assert not driver.core.state.sessions[client[0]].tasks
+    lives.tidy()
+    assert not lives.task_rows()
+
+
+def test_a_value_that_was_given_to_a_task_is_kept_for_it(lives: Lives) -> None:
+    client, agent = lives.driver.client(), lives.driver.agent()
+    (source,) = lives.driver.submit(client)
+    consumer = source + 1
+    plain = Submit((Group(FUNCTION),), (consumer,), Payloads([b"c"]), dependents=(0,), needs=(source,))
+    lives.driver.feed(client, plain)
+    lives.driver.done(agent, lives.driver.runs(agent), result=b"value")
+    lives.driver.feed(client, messages.Release((source,)))
+    lives.tidy()
+    lives.driver.feed(agent, PeerLost("drained", farewell=True))
+    driver = lives.restart()
+    (run,) = driver.take(driver.agent(b"other"), messages.Run)
+    assert (list(run.tasks), list(run.inputs)) == ([consumer], [b"value"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_are_as_many_as_there_is_work(lives: Lives, seed: int) -> None:
+    """Batches of any size end in any order, with restarts; what has ended leaves nothing."""
+    draw = random.Random(seed)
+    lives.driver.client()
+    pending: set[int] = set()
+    first = 1
+    for _ in range(30):
+        if lives.driver.core.state.sessions[99].attached is False or draw.random() < 0.2:
+            lives.restart()
+            again(lives.driver, b"client", lives.incarnation - 1, wanted=tuple(pending))
+        count = draw.randrange(1, 6)
+        tasks = [(99 << 32) + first + at for at in range(count)]
+        first += count
+        functions = Payloads([b"body"])
+        client = b"client".ljust(16, b".")
+        lives.driver.feed(
+            client,
+            Submit(
+                (Group(FUNCTION),),
+                tasks,
+                Payloads([b"call"] * count),
+                functions=(FUNCTION,),
+                names=("n",),
+                bodies=functions,
+            ),
+        )
+        pending.update(tasks)
+        gone = draw.sample(sorted(pending), draw.randrange(len(pending) + 1))
+        lives.driver.feed(client, messages.Cancel(gone))
+        pending.difference_update(gone)
+        lives.commit()
+        assert lives.driver.core.state.sessions[99].tasks.keys() == pending
+    lives.restart()
+    assert lives.driver.core.state.sessions[99].tasks.keys() == pending
+    assert not any(task.state == DONE for task in lives.driver.core.state.sessions[99].tasks.values())
+    again(lives.driver, b"client", lives.incarnation - 1)
+    lives.tidy()
+    assert not lives.task_rows()
