@@ -67,6 +67,7 @@ COVERED_BY = {
     "scaler_launch": "packages/scaler-client/tests/api/test_local_cluster.py",
     "scaler_protocol": "packages/scaler-protocol/tests/test_codec.py",
     "scaler_scheduler/core": "packages/scaler-scheduler/tests/core/test_core.py",
+    "scaler_scheduler/journal": "packages/scaler-scheduler/tests/journal/test_replay.py",
     "scaler_scheduler/monitoring": "packages/scaler-scheduler/tests/service/test_shell.py",
     "scaler_scheduler/scaling": "packages/scaler-scheduler/tests/scaling/test_planner.py",
     "scaler_scheduler/service": "packages/scaler-scheduler/tests/service/test_shell.py",

@@ -14,7 +14,7 @@ from scaler_scheduler.core.records import DONE
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.journal.commits import Commits
 from scaler_scheduler.journal.ledger import Ledger
-from scaler_scheduler.journal.records import Batch, Kind, Row
+from scaler_scheduler.journal.records import Batch, RecordKind, Row
 from scaler_scheduler.journal.replay import Replay
 
 COMMIT_SECONDS = 0.002
@@ -44,7 +44,7 @@ class Disk:
 
     def task_rows(self) -> list[Row]:
         """Rows about tasks."""
-        others = (Kind.SESSION, Kind.AGENT, Kind.FUNCTIONS)
+        others = (RecordKind.SESSION, RecordKind.AGENT, RecordKind.FUNCTIONS)
         return [row for row in self.rows.values() if row.kind not in others]
 
 

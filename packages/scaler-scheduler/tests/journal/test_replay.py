@@ -17,7 +17,7 @@ from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.records import DONE
 from scaler_scheduler.journal.ledger import Ledger
-from scaler_scheduler.journal.records import Kind, Row
+from scaler_scheduler.journal.records import RecordKind, Row
 from scaler_scheduler.journal.replay import Replay
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Lives:
 
     def task_rows(self) -> list[Row]:
         """Rows about tasks."""
-        about_others = (Kind.SESSION, Kind.AGENT, Kind.FUNCTIONS)
+        about_others = (RecordKind.SESSION, RecordKind.AGENT, RecordKind.FUNCTIONS)
         return [row for row in self.rows.values() if row.kind not in about_others]
 
     def tidy(self) -> None:

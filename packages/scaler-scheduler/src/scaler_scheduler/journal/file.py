@@ -16,10 +16,10 @@ from scaler_protocol.errors import ScalerError
 from scaler_scheduler.journal.records import Batch, Row
 
 APPLICATION_ID: Final = 0x53434A4C
-BALLAST_BYTES: Final = 8 * 1024 * 1024
+BALLAST_BYTES: Final = 16 * 1024 * 1024
 """Room on the disk that is kept for what must be written although the disk is full."""
-CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes written to the write-ahead log after which it is moved into the table."""
+CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
+"""Bytes written to the write-ahead log after which it is moved into the table; the ballast has room for that."""
 VACUUM_PAGES: Final = 2048
 """Most free pages returned to the file system with a checkpoint."""
 _ROWS = 64
@@ -99,9 +99,9 @@ class JournalFile:
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the table, and give free pages back; raises sqlite3.Error."""
-        self._unsaved = 0
-        self._connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._unsaved = 0
+        self._connection.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # execute frees one page only
 
     def take_ballast(self) -> bool:
         """Reserve room on the disk for later; whether there was enough."""

@@ -29,7 +29,7 @@ from scaler_scheduler.core.records import (
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.journal.records import (
     Batch,
-    Kind,
+    RecordKind,
     Row,
     pack_attempts,
     pack_message,
@@ -104,7 +104,7 @@ class Ledger:
         rows = self._sessions.setdefault(session.number, _Rows())
         if not rows.number:
             rows.number = self._number()
-        self._rows.append(Row(rows.number, Kind.SESSION, session.number, pack_session(session)))
+        self._rows.append(Row(rows.number, RecordKind.SESSION, session.number, pack_session(session)))
 
     def session_over(self, number: int) -> None:
         """A session has ended: its row goes at once, its other rows when they are looked at."""
@@ -118,17 +118,17 @@ class Ledger:
         for position, (function, name, body) in enumerate(zip(event.functions, event.names, event.bodies, strict=True)):
             if function not in self._functions:
                 single = Functions((function,), (name,), Payloads((body,)), (0,) if position in references else ())
-                self._append(Kind.FUNCTIONS, 0, pack_message(single), function=function)
+                self._append(RecordKind.FUNCTIONS, 0, pack_message(single), function=function)
 
     def submitted(self, session: SessionRecord, event: Submit) -> None:
         """New tasks were accepted."""
         session.last_task = max(session.last_task, max(event.tasks))
-        self._append(Kind.SUBMIT, session.number, pack_message(event), event.tasks, needs=uncounted(event))
+        self._append(RecordKind.SUBMIT, session.number, pack_message(event), event.tasks, needs=uncounted(event))
 
     def forwarded(self, session: SessionRecord, report: Done) -> None:
         """All tasks of an agent's report have ended."""
         if not session.nested:
-            self._append(Kind.DONE, session.number, pack_message(report), report.tasks)
+            self._append(RecordKind.DONE, session.number, pack_message(report), report.tasks)
 
     def ended(self, record: TaskRecord, outcome: Outcome, profile: bytes, agent_name: str) -> None:
         """One task has ended."""
@@ -143,36 +143,36 @@ class Ledger:
         """The owner has these outcomes."""
         if not session.nested:
             self._write_outcomes()
-            self._append(Kind.RELEASE, session.number, pack_tasks(tasks), tasks)
+            self._append(RecordKind.RELEASE, session.number, pack_tasks(tasks), tasks)
 
     def cancelled(self, session: SessionRecord, tasks: Sequence[int]) -> None:
         """The owner does not want these tasks."""
         if not session.nested:
             self._write_outcomes()
-            self._append(Kind.CANCEL, session.number, pack_tasks(tasks), tasks)
+            self._append(RecordKind.CANCEL, session.number, pack_tasks(tasks), tasks)
 
     def inputs(self, session: SessionRecord, event: Inputs) -> None:
         """The owner has supplied inputs of tasks."""
         if not session.nested:
             self._write_outcomes()
-            self._append(Kind.INPUTS, session.number, pack_message(event), event.tasks)
+            self._append(RecordKind.INPUTS, session.number, pack_message(event), event.tasks)
 
     def assigned(self, agent: AgentRecord, first_run: int, tasks: Sequence[int]) -> None:
         """An agent was given these tasks, as consecutive runs."""
-        self._append(Kind.RUN, 0, pack_run(agent.peer, first_run, tasks), tasks, first_run=first_run)
+        self._append(RecordKind.RUN, 0, pack_run(agent.peer, first_run, tasks), tasks, first_run=first_run)
 
     def attempts(self, record: TaskRecord) -> None:
         """A run of the task has ended without an outcome."""
         session = record.group.session
         if not session.nested:
-            self._append(Kind.ATTEMPTS, session.number, pack_attempts(record), (record.id,))
+            self._append(RecordKind.ATTEMPTS, session.number, pack_attempts(record), (record.id,))
 
     def agent_joined(self, agent: AgentRecord) -> None:
         """An agent has connected."""
         if agent.peer not in self._agents:
             self._agents[agent.peer] = number = self._number()
             body = json.dumps({"peer": agent.peer.hex(), "name": agent.name, "host": agent.host}).encode()
-            self._rows.append(Row(number, Kind.AGENT, 0, body))
+            self._rows.append(Row(number, RecordKind.AGENT, 0, body))
 
     def agent_left(self, agent: bytes) -> None:
         """The agent of this identity is gone; its runs are not assigned any more."""
@@ -200,7 +200,7 @@ class Ledger:
                 profiles=b"".join(batch.profiles),
                 agent=agent_name,
             )
-            self._append(Kind.DONE, session, pack_message(done), batch.tasks)
+            self._append(RecordKind.DONE, session, pack_message(done), batch.tasks)
         self._outcomes.clear()
 
     def tidy(self) -> None:
@@ -261,7 +261,7 @@ class Ledger:
         self._entries.append(_Entry(row, tasks, needs, first_run, function))
         if function:
             self._functions.add(function)
-        if row.kind == Kind.SUBMIT:
+        if row.kind == RecordKind.SUBMIT:
             rows = self._sessions[row.session]
             rows.submits[row.number] = None
             rows.needed.update(needs)
@@ -280,22 +280,22 @@ class Ledger:
     def _left(self, entry: _Entry) -> None:
         self._functions.discard(entry.function)
         rows = self._sessions.get(entry.session)
-        if entry.kind == Kind.SUBMIT and rows is not None:
+        if entry.kind == RecordKind.SUBMIT and rows is not None:
             rows.submits.pop(entry.number, None)
 
     def _is_needed(self, entry: _Entry) -> bool:
-        if entry.kind == Kind.RUN:
+        if entry.kind == RecordKind.RUN:
             return self._is_assigned(entry)
-        if entry.kind == Kind.FUNCTIONS:
+        if entry.kind == RecordKind.FUNCTIONS:
             function = self._state.functions.find(entry.function)
             return function is not None and bool(function.sessions)
         session, rows = self._state.sessions.get(entry.session), self._sessions.get(entry.session)
         if session is None or rows is None:
             return False
-        if entry.kind == Kind.ATTEMPTS:
+        if entry.kind == RecordKind.ATTEMPTS:
             record = session.tasks.get(entry.tasks[0])
             return record is not None and record.state != DONE
-        if entry.kind in (Kind.RELEASE, Kind.CANCEL):
+        if entry.kind in (RecordKind.RELEASE, RecordKind.CANCEL):
             oldest = next(iter(rows.submits), None)
             if oldest is not None and oldest < entry.number:
                 return True

@@ -17,7 +17,7 @@ from scaler_scheduler.core.records import SessionRecord, TaskRecord
 from scaler_scheduler.core.restoration import Attempts
 
 
-class Kind:
+class RecordKind:
     """What a row holds."""
 
     SESSION: Final = 1

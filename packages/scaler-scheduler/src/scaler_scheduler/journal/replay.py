@@ -11,7 +11,7 @@ from scaler_protocol.messages import Done, Functions, Inputs, Submit
 from scaler_scheduler.core.restoration import Restoration
 from scaler_scheduler.journal.ledger import Ledger, uncounted
 from scaler_scheduler.journal.records import (
-    Kind,
+    RecordKind,
     Row,
     unpack_attempts,
     unpack_message,
@@ -30,16 +30,16 @@ class Replay:
         self._restoration = restoration
         self._ledger = ledger
         self._tellers: dict[int, Callable[[Row], None]] = {
-            Kind.SESSION: self._session,
-            Kind.AGENT: self._agent,
-            Kind.FUNCTIONS: self._functions,
-            Kind.SUBMIT: self._submitted,
-            Kind.DONE: self._done,
-            Kind.RELEASE: self._released,
-            Kind.CANCEL: self._cancelled,
-            Kind.INPUTS: self._inputs,
-            Kind.RUN: self._assigned,
-            Kind.ATTEMPTS: self._attempts,
+            RecordKind.SESSION: self._session,
+            RecordKind.AGENT: self._agent,
+            RecordKind.FUNCTIONS: self._functions,
+            RecordKind.SUBMIT: self._submitted,
+            RecordKind.DONE: self._done,
+            RecordKind.RELEASE: self._released,
+            RecordKind.CANCEL: self._cancelled,
+            RecordKind.INPUTS: self._inputs,
+            RecordKind.RUN: self._assigned,
+            RecordKind.ATTEMPTS: self._attempts,
         }
 
     def tell(self, rows: Iterable[Row]) -> int:
