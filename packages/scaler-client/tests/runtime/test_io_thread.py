@@ -175,7 +175,7 @@ def test_what_a_repair_of_storage_raises_ends_its_tasks(client: Client, cluster:
 
 def unwritable(client: Client, fn: Callable[..., Any]) -> CallGroup:
     """A group that no message can hold."""
-    group = client._group(client._find(fn), TaskOptions.of(None, False, 0, 0, None))
+    group = client._calls.group_with(client._calls.find(fn), TaskOptions.of(None, False, 0, 0, None))
     return replace(group, wire=replace(group.wire, retries=-1))
 
 
@@ -183,7 +183,7 @@ def test_a_submit_that_can_not_be_written_fails_its_calls_only(client: Client, c
     cluster.paused = True
     good = client.submit(add, 1, 2)
     cluster.wait_tasks(1)
-    bad = client._send(unwritable(client, double), (1,), {})
+    bad = client._calls.send(unwritable(client, double), (1,), {})
     error = bad.exception(SECONDS)
     assert isinstance(error, InvalidFieldError) and "retries" in str(error)
     cluster.go_on()
@@ -195,7 +195,7 @@ def test_a_submit_that_can_not_be_written_fails_its_calls_only(client: Client, c
 def test_a_map_and_a_graph_that_can_not_be_written(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     group = unwritable(client, double)
     with monkeypatch.context() as patched:
-        patched.setattr(client, "_group", lambda *args: group)
+        patched.setattr(client._calls, "group_with", lambda *args: group)
         with pytest.raises(InvalidFieldError, match="retries"):
             client.map(double, range(100))
         with pytest.raises(InvalidFieldError, match="retries"):
@@ -329,7 +329,7 @@ def test_a_dead_thread_names_its_cause(client: Client, cluster: Any, monkeypatch
 def test_calls_that_were_taken_with_a_request_that_raises(client: Client, cluster: Any) -> None:
     cluster.paused = True
     futures = [client.submit(add, 1, 2)]
-    futures.append(ScalerFuture(client._owner, client._io.next_task(), futures[0]._group, b""))
+    futures.append(ScalerFuture(client._calls._owner, client._io.next_task(), futures[0]._group, b""))
 
     def raise_it(event: object, now: float) -> None:
         raise OnceError("on purpose")

@@ -4,45 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from scaler_client.api.map_of_tuples import is_old_form, run_items, run_old_form
-from scaler_client.calls.arguments import ArgumentCache
-from scaler_client.calls.encoding import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, PickledCalls
-from scaler_client.calls.object_reference import ObjectReference, SentObjects
+from scaler_client.api.submitter import Submitter, progress_bar
+from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.task_options import TaskOptions
-from scaler_client.core.records import CallGroup
 from scaler_client.futures.futures import ScalerFuture
-from scaler_client.futures.waiters import FutureOwner
 from scaler_client.interrupts import interrupts_blocked
-from scaler_client.objects.handles import StoredPayload, pending_puts
-from scaler_client.objects.rebuild import weak_source
 from scaler_client.parameters import can_prefetch, check, check_client, flag, items, key_settings, keywords, rows
 from scaler_client.payloads.serializers import DefaultSerializer
-from scaler_client.runtime.lifetimes import ClientLife
 from scaler_client.task_context import current_task, forwarding_to, runtime
-from scaler_protocol.errors import (
-    ClientQuitError,
-    HandshakeRefusedError,
-    ObjectRefusedError,
-    ScalerError,
-    StorageLostError,
-    describe,
-)
-from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.ids import new_identity
 from scaler_protocol.limits import NAME
-from scaler_protocol.messages import Status
 from scaler_protocol.ranges import shown
 from scaler_protocol.serializer import Serializer
 
 if TYPE_CHECKING:
     from scaler_client.api.connected_workers import ConnectedWorkers
     from scaler_client.api.executor import ClientExecutor
-    from scaler_client.graphs.submission import GraphSubmission
     from scaler_client.runtime.io_thread import IoThread
 
 T = TypeVar("T")
@@ -114,31 +97,20 @@ class Client:
             "insecure": insecure,
             "block": block,
         }
-        self._block = flag("block", block)
+        block = flag("block", block)
         self._timeout_seconds = timeout_seconds
         self._identity = new_identity()
-        self._closed = False
         self._io, self._inside = connection.connect(
             runtime(), address, self._identity, float(timeout_seconds), object_storage_address or "", security
         )
         try:
-            self._prepare(serializer, stream_output)
+            self._calls = Submitter(
+                self._io, self._inside, serializer, stream_output, waits=block, patience=float(timeout_seconds)
+            )
         except BaseException:
             if self._inside is None:
                 self._io.stop()
             raise
-
-    def _prepare(self, serializer: Serializer | type[Serializer], stream_output: bool | str) -> None:
-        # All clients inside the tasks of a process share one connection, which lasts as long as the process.
-        self._owner: FutureOwner = ClientLife(self._io) if self._inside is None else self._io
-        place = self._io.storage.store
-        self._arguments = ArgumentCache(self._owner, self._io.storage)
-        self._objects = SentObjects()
-        default = serializer is DefaultSerializer or type(serializer) is DefaultSerializer
-        self._writer: CallWriter = (
-            PickledCalls(self._owner, self._arguments) if default else PartCalls(self._owner, serializer, place)
-        )
-        self._callees = Callees(self._writer, stream_output=stream_output, store=place)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -164,12 +136,13 @@ class Client:
         >>> client.submit(max, [3, 1, 2], default=0).result()
         3
         """
-        callee = self._find(fn)
+        calls = self._calls
+        callee = calls.find(fn)
         if kwargs and "profiling" in kwargs and callee.check.known and not callee.check.takes_profiling:
             del kwargs["profiling"]
         callee.check.check(*args, **kwargs)
         group = callee.group if self._inside is None else None
-        return self._send(group or self._callees.group(callee), args, kwargs)
+        return calls.send(group or calls.group(callee), args, kwargs)
 
     def submit_verbose(
         self,
@@ -203,9 +176,10 @@ class Client:
         """
         options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         args, kwargs = tuple(items("args", args)), keywords("kwargs", kwargs)
-        callee = self._find(fn, options.reserialize)
+        calls = self._calls
+        callee = calls.find(fn, options.reserialize)
         callee.check.check(*args, **kwargs)
-        return self._send(self._group(callee, options), args, kwargs, set() if options.reserialize else None)
+        return calls.send(calls.group_with(callee, options), args, kwargs, set() if options.reserialize else None)
 
     def map(
         self,
@@ -245,9 +219,9 @@ class Client:
             raise TypeError("map() takes a function and at least one iterable")
         options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         progress = flag("progress", progress)
-        callee = self._find(fn, options.reserialize)
+        callee = self._calls.find(fn, options.reserialize)
         columns = [items(f"iterable {at} of map()", column) for at, column in enumerate(iterables, 1)]
-        run = partial(self._run, callee, options=options, prefetchable=can_prefetch(iterables))
+        run = partial(self._calls.run, callee, options=options, prefetchable=can_prefetch(iterables))
         if len(iterables) > 1:
             return run(zip(*columns, strict=False), progress=progress)
         if not is_old_form(iterables[0]):
@@ -287,7 +261,8 @@ class Client:
         """
         options = TaskOptions.of(capabilities, reserialize, priority, retries, task_timeout_seconds)
         arguments, prefetchable = rows("starmap()", iterable), can_prefetch((iterable,)) and can_prefetch(iterable)
-        return self._run(self._find(fn, options.reserialize), arguments, options, prefetchable=prefetchable)
+        calls = self._calls
+        return calls.run(calls.find(fn, options.reserialize), arguments, options, prefetchable=prefetchable)
 
     def get(
         self,
@@ -335,10 +310,10 @@ class Client:
             raise ValueError("progress=True needs block=True: the bar is shown while get waits")
         self._check()
         keys = keys if isinstance(keys, str | bytes) else list(items("keys", keys))
-        submission = self._graph_submission(graph, keys, options, watched=progress)
-        with _bar(submission.progress) if progress else nullcontext():
+        submission = self._calls.graph(graph, keys, options, watched=progress)
+        with progress_bar(submission.progress) if progress else nullcontext():
             submission.submit()
-            return (submission.results if block else submission.all_futures)(self._value, keys)
+            return (submission.results if block else submission.all_futures)(_value, keys)
 
     def executor(self) -> ClientExecutor:
         """This client as a `concurrent.futures.Executor`, whose `shutdown` does not disconnect the client.
@@ -375,12 +350,7 @@ class Client:
         self._check()
         if name is not None and not isinstance(name, bytes):
             check("name", name, NAME)
-        dump = self._writer.dump_object
-        payload = dump(obj)
-        sent = self._objects.add(self._arguments.store(payload, partial(weak_source, obj, dump)))
-        label = name if name is not None else f"object {sent.object_id.hex()[:8]}"
-        label = label.encode() if isinstance(label, str) else label
-        return ObjectReference(label, len(payload), sent, self._writer.load)
+        return self._calls.send_object(obj, name)
 
     def clear(self) -> None:
         """Cancel all unfinished calls and release all sent objects; the client stays connected.
@@ -391,10 +361,7 @@ class Client:
         >>> client.clear()
         """
         self._check()
-        self._io.clear()
-        self._objects.clear()
-        self._arguments.clear()
-        self._callees.clear()
+        self._calls.clear()
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -450,9 +417,7 @@ class Client:
 
         >>> client.disconnect()
         """
-        self._closed = True
-        self._objects.clear()
-        self._arguments.clear()
+        self._calls.close()
         if self._inside is None:
             self._io.stop()
 
@@ -487,7 +452,7 @@ class Client:
         from scaler_client.api.notebook import html_table
 
         address = self._settings["address"] or "inside a task"
-        state = "disconnected" if self._closed else "connected"
+        state = "disconnected" if self._calls.is_closed else "connected"
         rows = {"scheduler": address, "name": self.identity.decode(), "state": state}
         return html_table("Scaler client", rows)
 
@@ -504,114 +469,13 @@ class Client:
         return self._io
 
     def _check(self) -> None:
-        if self._closed:
-            raise ClientQuitError
-        self._io.mailbox.check()
-
-    def _find(self, fn: Callable[..., Any], fresh: bool = False) -> Callee:
-        if self._closed:
-            raise ClientQuitError
-        if self._inside is not None:
-            task = self._inside.current()
-            if task is None:
-                raise ClientQuitError(_TASK_ENDED)
-            self._callees.parent = task._run
-        return self._callees.write(fn) if fresh else self._callees.find(fn)
-
-    def _group(self, callee: Callee, options: TaskOptions) -> CallGroup:
-        return self._callees.group_with(
-            callee,
-            options.capabilities,
-            priority=options.priority,
-            retries=options.retries,
-            timeout_seconds=options.timeout_seconds,
-        )
-
-    def _send(
-        self, group: CallGroup, args: tuple[Any, ...], kwargs: dict[str, Any], reserialized: set[int] | None = None
-    ) -> ScalerFuture[Any]:
-        io = self._io
-        try:
-            call, needs = self._writer.write(args, kwargs, reserialized)
-            placed = call if type(call) is bytes and len(call) <= INLINE_LIMIT else io.storage.store(call, soon=True)
-        except FailedArgumentError as failed:
-            future: ScalerFuture[Any] = ScalerFuture(self._owner, io.next_task(), group, b"")
-            future._end_like(failed.argument)
-            return future
-        except (ObjectRefusedError, StorageLostError, HandshakeRefusedError) as error:
-            future = ScalerFuture(self._owner, io.next_task(), group, b"")
-            future._settle(Status.FAILED, describe(error))
-            return future
-        future = ScalerFuture(self._owner, io.next_task(), group, placed, needs)
-        if io.gate.limit:
-            io.gate.put(future, 1, block=self._block)
-        else:
-            io.mailbox.put(future)
-        if needs or type(placed) is StoredPayload:
-            for kept in pending_puts(needs, placed):
-                kept.add_put_callback(partial(_follow_put, io, future))
-        return future
-
-    def _run(
-        self,
-        callee: Callee,
-        rows: Iterable[tuple[Any, ...]],
-        options: TaskOptions,
-        progress: bool = False,
-        *,
-        prefetchable: bool,
-    ) -> list[Any]:
-        from scaler_client.api.map import MapSubmission
-
-        self._io.mailbox.check()
-        reserialized: set[int] | None = set() if options.reserialize else None
-        group, patience = self._group(callee, options), float(self._timeout_seconds)
-        submission = MapSubmission(self._io, self._writer, group, callee.check, patience, waits=self._block)
-        with _bar(submission.progress) if progress else nullcontext():
-            return submission.run(rows, reserialized, prefetchable=prefetchable)
-
-    def _graph_submission(
-        self, graph: Mapping[Any, Any], keys: Iterable[Hashable], options: TaskOptions, *, watched: bool
-    ) -> GraphSubmission:
-        from scaler_client.graphs.planner import plan
-        from scaler_client.graphs.submission import GraphSubmission
-
-        def find_group(fn: Callable[..., Any], arity: int) -> CallGroup:
-            callee = self._find(fn, options.reserialize)
-            callee.check.check(*(None,) * arity)
-            return self._group(callee, options)
-
-        reserialized: set[int] | None = set() if options.reserialize else None
-        planned = plan(graph, keys)
-        return GraphSubmission(
-            self._io,
-            self._writer,
-            find_group,
-            planned,
-            watched=watched,
-            waits=self._block,
-            reserialized=reserialized,
-        )
-
-    def _value(self, node: Any) -> Any:
-        if isinstance(node, ScalerFuture):
-            return node.result()
-        return node.value() if isinstance(node, ObjectReference) else node
+        self._calls.check()
 
 
-def _bar(count: Callable[[], tuple[int, int]]) -> AbstractContextManager[None]:
-    from scaler_client.api.progress import ProgressBar
-
-    return ProgressBar(count)
-
-
-def _follow_put(io: IoThread, future: ScalerFuture[Any], error: ScalerError | None) -> None:
-    """Storage has confirmed an object that a call refers to, or has refused it."""
-    if error is None:
-        io.mailbox.wake()
-    elif future._settle(Status.FAILED, describe(error)):
-        io.cancel((future.task_id,))
-        io.call_soon(future._invoke_callbacks)
+def _value(node: Any) -> Any:
+    if isinstance(node, ScalerFuture):
+        return node.result()
+    return node.value() if isinstance(node, ObjectReference) else node
 
 
 class ForwardedClient:
@@ -628,8 +492,7 @@ class ForwardedClient:
 def _nested(settings: dict[str, Any], parent: int) -> Client:
     """Unpickle a forwarded client: its tasks are nested in this run."""
     client = Client(**settings)
-    client._callees.parent = parent
-    client._io.gate.exempt = True
+    client._calls.nest(parent)
     return client
 
 
