@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from scaler_client.api.map_of_tuples import is_old_form, run_items, run_old_form
-from scaler_client.api.submitter import Submitter, progress_bar
+from scaler_client.api.submitter import CallSubmitter, progress_bar
 from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.task_options import TaskOptions
 from scaler_client.futures.futures import ScalerFuture
@@ -104,7 +104,7 @@ class Client:
             runtime(), address, self._identity, float(timeout_seconds), object_storage_address or "", security
         )
         try:
-            self._calls = Submitter(
+            self._calls = CallSubmitter(
                 self._io, self._inside, serializer, stream_output, waits=block, patience=float(timeout_seconds)
             )
         except BaseException:

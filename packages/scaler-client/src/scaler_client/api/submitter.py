@@ -44,7 +44,7 @@ _TASK_ENDED: Final = (
 )
 
 
-class Submitter:
+class CallSubmitter:
     """Submits the calls of one client through the connection of its io thread. Thread-safe.
 
     `inside` is the runtime of the task that the client was made in, if there is one; its calls are nested then. Calls
