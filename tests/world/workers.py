@@ -186,7 +186,7 @@ class SimulatedWorker:
         self.word = entry[0]
         if self.revoked >= datagram.sequence:
             self._datagram = None
-            self._write(frames.DatagramReturned(entry[0]))
+            self._write(frames.DatagramReturned(entry[0], datagram.sequence))
             return
         self._at += 1
         if self._at == len(datagram.entries):

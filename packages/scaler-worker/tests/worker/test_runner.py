@@ -193,7 +193,7 @@ def test_what_is_revoked_is_returned() -> None:
     bench.run(1, (10, 1, call([])), (11, 2, b""), (12, 1, call([])), (13, 1, call([])))
     bench.run(2, (14, 1, call([])))
     kinds = [event.runs if isinstance(event, RunsEnded) else event for event in bench.written]
-    assert kinds == [[10], [11], DatagramReturned(12), [14]]
+    assert kinds == [[10], [11], DatagramReturned(12, 1), [14]]
 
 
 def test_the_current_task_is_known_while_it_runs() -> None:
@@ -583,7 +583,7 @@ def test_a_run_that_has_done_the_damage_for_certain_ends_as_it_ended() -> None:
         bench.run(1, (10, 2, call(True, True)), (11, 2, call(False, False)), (12, 2, call(False, False)))
     ended, returned, retired = bench.written
     assert (ended.runs, ended.statuses) == ([10], [Status.RAISED])
-    assert (returned, retired) == (DatagramReturned(11), WorkerRetired("it is broken"))
+    assert (returned, retired) == (DatagramReturned(11, 1), WorkerRetired("it is broken"))
 
 
 def test_damage_that_makes_nothing_fail_is_found_by_and_by_and_costs_nothing_until_then() -> None:
@@ -604,7 +604,7 @@ def test_a_run_that_is_suspected_is_followed_by_no_other_where_it_has_done_damag
     with pytest.raises(RetiredError):
         bench.run(1, *((run, 2, call(run == 12, False)) for run in range(10, 15)))
     assert [run for event in bench.written[:3] for run in event.runs] == [10, 11, 12]
-    assert bench.written[3:] == [DatagramReturned(13), WorkerRetired("it is broken")] and process.examined == 1
+    assert bench.written[3:] == [DatagramReturned(13, 1), WorkerRetired("it is broken")] and process.examined == 1
 
 
 def _invoker_of(process: Damageable) -> Any:

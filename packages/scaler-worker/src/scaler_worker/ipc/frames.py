@@ -165,7 +165,7 @@ OUTPUT: Final = 3
 FUNCTION_MISSING: Final = 4
 """The run was not started: the worker does not know its handle."""
 RETURNED: Final = 5
-"""This run and the rest of its datagram were not started: the datagram was revoked."""
+"""This run and the rest of its datagram were not started: it was revoked. The payload is the datagram's sequence."""
 READY: Final = 6
 """The worker waits for tasks; the run field holds its process id."""
 PRELOAD_FAILED: Final = 7
@@ -233,9 +233,10 @@ class InputMissing:
 
 @dataclass(frozen=True, slots=True)
 class DatagramReturned:
-    """This run and the rest of its datagram were not started."""
+    """This run and the rest of its datagram, the `sequence`-th of its worker, were not started."""
 
     run: int
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +267,7 @@ _RARE: Final[dict[int, Callable[[int, int, bytes], ReplyEvent]]] = {
     OUTPUT: lambda status, run, payload: OutputWritten(run, status, payload),
     FUNCTION_MISSING: lambda status, run, payload: FunctionMissing(run),
     INPUT_MISSING: lambda status, run, payload: InputMissing(run),
-    RETURNED: lambda status, run, payload: DatagramReturned(run),
+    RETURNED: lambda status, run, payload: DatagramReturned(run, int.from_bytes(payload[:8], "little")),
     READY: lambda status, run, payload: WorkerReady(run),
     PRELOAD_FAILED: lambda status, run, payload: PreloadFailed(payload.decode("utf-8", "replace")),
     RETIRED: lambda status, run, payload: WorkerRetired(payload.decode("utf-8", "replace")),

@@ -205,7 +205,7 @@ class Runner:
             cells[STARTED] = start
             cells[RUN] = run
             if cells[REVOKED] >= sequence:
-                self._reply(RETURNED, 0, run, b"")
+                self._reply(RETURNED, 0, run, sequence.to_bytes(8, "little"))
                 break
             at, end = end, end + length
             invoker = invokers.get(handle)

@@ -97,8 +97,8 @@ class ModelWorker:
             return None
         entry = self.current.entries[self.at]
         if self.revoked >= self.current.sequence and self.at:
-            self.current = None
-            return DatagramReturned(entry[0])
+            sequence, self.current = self.current.sequence, None
+            return DatagramReturned(entry[0], sequence)
         self.at += 1
         if self.at == len(self.current.entries):
             self.current = None
@@ -276,6 +276,45 @@ def test_small_runs_go_in_chunks_and_long_ones_alone() -> None:
     assert len(host.workers[0].unread[0].entries) > 40
     host.drain()
     assert host.outcomes == Counter(runs)
+
+
+def _with_a_reclaimed_run(**group: Any) -> tuple[Host, int]:
+    """A host whose first worker has returned a run that it is to run all the same, in its next datagram; the run."""
+    host = Host(2)
+    host.ready_all()
+    host.run(2)
+    host.drain()
+    host.run(100, **group)
+    host.workers[0].begin()
+    while host.workers[1].unread or host.workers[1].current:
+        host.step(1)
+    host.now += 1.0
+    host.settle()  # worker 0 is overdue and worker 1 is idle
+    host.run(1)  # worker 1 has work before the runs of worker 0 are reclaimed
+    host.read_run(0)
+    reclaimed = host.workers[0].unread[0].entries[0][0]
+    host.step(0)
+    returned = host.workers[0].step()
+    assert returned == DatagramReturned(reclaimed, 2)
+    host.handle(0, returned)
+    return host, reclaimed
+
+
+def test_a_late_answer_about_a_revoked_datagram_does_not_return_the_next_one() -> None:
+    host, _ = _with_a_reclaimed_run()
+    host.drain()
+    assert host.outcomes == Counter(range(1, host.next)) and not host.logs
+
+
+def test_a_run_that_a_worker_has_returned_and_runs_now_is_stopped_after_its_timeout() -> None:
+    host, run = _with_a_reclaimed_run(timeout_seconds=5.0)
+    host.workers[0].begin()
+    assert host.workers[0].word == run
+    host.now += 5.0
+    host.settle()
+    assert not host.workers[0].alive
+    host.drain()
+    assert host.status[run] == Status.FAILED and host.outcomes == Counter(range(1, host.next))
 
 
 def test_only_the_running_task_is_charged() -> None:

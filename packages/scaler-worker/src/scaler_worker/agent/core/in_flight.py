@@ -257,8 +257,9 @@ class InFlight:
         If it happens twice without a revocation, a task has overwritten the revoked sequence.
         """
         worker.last_run = event.run
+        # A run that was reclaimed from a revoked datagram may be in the next one already, which is not returned.
         entry = worker.next_entry()
-        if entry is None or entry[0] != event.run:
+        if entry is None or entry[0] != event.run or worker.datagrams[0].sequence != event.sequence:
             return
         unrevoked = not worker.datagrams[0].revoked
         self._requeue(worker, worker.datagrams.popleft().left())

@@ -188,11 +188,12 @@ class WorkerRecord:
     def run_named(self, cell: int) -> int:
         """The run that it executes, according to its run cell; 0 if none.
 
-        The cell holds that run, the last one that ended, or one that was not started because it is revoked. A task has
-        written any other number, so the worker executes its next run, which can still be charged or stopped.
+        The cell holds that run, the last one that ended, or one that was not started because it is revoked; the latter
+        may be its next run again. A task has written any other number, so the worker executes its next run, which can
+        still be charged or stopped.
         """
         entry = self.next_entry()
-        if entry is None or cell in (self.last_run, self.revoked_run):
+        if entry is None or (cell != entry[0] and cell in (self.last_run, self.revoked_run)):
             return 0
         return cell if cell in run_ids(self.entries()) else entry[0]
 
