@@ -50,7 +50,7 @@ class BenchCase:
 
 
 def _check(results: Sequence[Any], expected: Sequence[Any]) -> None:
-    """A fast wrong answer is no answer."""
+    """Raise AssertionError for a wrong result: a fast wrong answer does not count."""
     if list(results) != list(expected):
         raise AssertionError("the results are wrong")
 

@@ -1,4 +1,4 @@
-"""Cases about bad days: a long queue behind workers that do not move, and a worker that is killed."""
+"""Cases under stress: a long queue before blocked workers, and a worker that is killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _peaks(peer: BenchPeer) -> Figures:
 
 
 def _wait_for_files(folder: Path, pattern: str, count: int, limit_seconds: float) -> None:
-    """Until so many files are there."""
+    """Wait until this many files exist."""
     deadline = time.monotonic() + limit_seconds
     while len(list(folder.glob(pattern))) < count:
         if time.monotonic() > deadline:
@@ -49,7 +49,7 @@ def _wait_for_files(folder: Path, pattern: str, count: int, limit_seconds: float
 def _backlog(
     peer: BenchPeer, n_workers: int, count: int, submit: Callable[[int], Any], right: Callable[[int], Any]
 ) -> Figures:
-    """Queue tasks behind workers that are held, then let go; both for a limited time, so a slow peer queues fewer."""
+    """Queue tasks while all workers are blocked, then release them. Time is limited: slow peers queue fewer."""
     import tempfile  # late: `startup` must not find it imported
 
     ready(peer, n_workers)
@@ -81,7 +81,7 @@ def _backlog(
 
 
 def _drain(peer: BenchPeer, futures: list[Any], right: Callable[[int], Any]) -> Figures:
-    """Take results in order for a limited time; every one that is taken must be right."""
+    """Fetch results in order for a limited time, and check each."""
     begin = time.perf_counter()
     taken = 0
     for i, future in enumerate(futures):
@@ -101,13 +101,13 @@ def _drain(peer: BenchPeer, futures: list[Any], right: Callable[[int], Any]) -> 
 
 
 def backlog_of_noops(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
-    """Tasks that are small."""
+    """The backlog with small tasks."""
     count = 5_000 if quick else 200_000
     return _backlog(peer, n_workers, count, lambda i: peer.submit(tasks.noop, i), lambda i: i)
 
 
 def backlog_of_bytes(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
-    """Tasks with arguments of 60 KB, no two alike, or a peer could keep one copy."""
+    """The backlog with arguments of 60 KB, which all differ: a peer could share equal ones."""
     count = 1_000 if quick else 20_000
     rest = os.urandom(60_000 - 8)
     return _backlog(
@@ -127,7 +127,7 @@ def _kill_one(peer: BenchPeer, futures: list[Any]) -> None:
 
 
 def sigkill(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
-    """Kill a worker in the middle of many tasks: how many results are right, and when after the kill the last came."""
+    """Kill a worker while many tasks run: how many results are right, and the time from the kill to the last one."""
     ready(peer, n_workers)
     count = 400
     begin = time.perf_counter()
@@ -144,7 +144,7 @@ def sigkill(peer: BenchPeer, n_workers: int, quick: bool) -> Figures:
 
 
 def _judge(peer: BenchPeer, futures: list[Any], ended: dict[Any, float]) -> Figures:
-    """Count what ended right and what ended wrong."""
+    """Count right and wrong results."""
     last = 0.0
     right = 0
     errors: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Start one case as a process of its own and make sure that nothing it started stays."""
+"""Start one case as its own process, and end every process that it leaves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _finish(process: subprocess.Popen[bytes]) -> list[str]:
 def _read(
     output: Path, log: Path, process: subprocess.Popen[bytes], in_time: bool, limit_seconds: float
 ) -> dict[str, Any]:
-    """The case's JSON line, or what became of it."""
+    """The case's JSON line, or how it failed."""
     with suppress(ValueError, IndexError):
         report: dict[str, Any] = json.loads(output.read_text(encoding="utf-8").strip().splitlines()[-1])
         if report["status"] == "failed":

@@ -1,4 +1,4 @@
-"""What several cases need: a peer that is warm, and the CPU time its processes spend."""
+"""What several cases share: a warm peer, and the CPU time of its processes."""
 
 from __future__ import annotations
 

@@ -51,14 +51,14 @@ def by_map(client: Client, count: int) -> None:
 
 
 def by_submit(client: Client, count: int) -> None:
-    """Waves of single submits."""
+    """Batches of single submits."""
     for _ in range(count // WAVE):
         for future in [client.submit(math.sqrt, number) for number in range(WAVE)]:
             future.result()
 
 
 def one_by_one(client: Client, count: int) -> None:
-    """Each is waited for before the next."""
+    """Wait for each task before the next one is submitted."""
     for number in range(count // 10):
         client.submit(math.sqrt, number).result()
 

@@ -1,4 +1,4 @@
-"""Medians, the table, and what the machine was."""
+"""Medians, the table, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Run = dict[str, Any]
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The properties of the machine that figures depend on."""
     lines = probe.read_text("/proc/cpuinfo").splitlines()
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / probe.MEGABYTE

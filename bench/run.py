@@ -72,7 +72,7 @@ def _interpreters(peers: list[str], uv: str | None) -> dict[str, Path | str]:
 
 
 def _one(arguments: argparse.Namespace, python: Path | str, peer: str, case: str, repeat: int) -> report.Run:
-    """One run, with what the machine was busy with when it began."""
+    """One run, with the load of the machine when it began."""
     load = os.getloadavg()[0]
     run: report.Run
     if isinstance(python, str):
@@ -103,7 +103,7 @@ def _all(arguments: argparse.Namespace, runs: list[report.Run]) -> None:
 def _document(
     arguments: argparse.Namespace, runs: list[report.Run], machine: dict[str, Any], began: str
 ) -> dict[str, Any]:
-    """All that is worth keeping."""
+    """The JSON document: all runs, the machine and the versions."""
     versions: dict[str, dict[str, str]] = {}
     for run in runs:
         versions.setdefault(run["peer"], {}).update(run.get("versions", {}))

@@ -1,4 +1,4 @@
-"""A scheduler that exists only as what it publishes: many workers, many finished tasks. For programs that watch.
+"""A simulated scheduler that only publishes: many workers, many finished tasks. For benchmarks of monitors.
 
 python bench/simulated.py tcp://127.0.0.1:2347 --workers 1000 --tasks 1000000
 """
@@ -28,7 +28,7 @@ SESSION = 0x51A7 << 32
 
 
 class SimulatedScheduler:
-    """What a scheduler would publish. `rate` tasks end per second once `tasks` have."""
+    """Publishes what a scheduler would. After the first `tasks`, `rate` tasks end per second."""
 
     def __init__(self, workers: int, tasks: int, rate: int) -> None:
         self._workers, self._tasks, self._rate = workers, tasks, rate
@@ -39,7 +39,7 @@ class SimulatedScheduler:
         self.ended = 0
 
     def status(self, *, snapshot: bool = False) -> MonitorStatus:
-        """The figures of now."""
+        """The current status."""
         agents, workers = self._agents, range(self._workers)
         draw = self._random.random
         return MonitorStatus(
@@ -71,7 +71,7 @@ class SimulatedScheduler:
         )  # fmt: skip
 
     def storage(self) -> StorageStatus:
-        """Of a server that has few objects."""
+        """The status of a storage server with few objects."""
         sizes = [1 << 20] * 10
         return StorageStatus(
             10, 0, 1, 1, sum(sizes), 1 << 30, 0, 0, 0, 0, 0, 0, 0, 0, self.ended, 0, 0, 0,
@@ -79,7 +79,7 @@ class SimulatedScheduler:
         )  # fmt: skip
 
     def groups(self) -> TaskEvents:
-        """What tasks share, and something that happened."""
+        """The groups of the tasks, and a log line."""
         numbers = range(self._group_base, self._group_base + FUNCTIONS)
         names = [f"package.module:function_{number}" for number in range(FUNCTIONS)]
         zeros = [0] * FUNCTIONS
@@ -90,7 +90,7 @@ class SimulatedScheduler:
         )  # fmt: skip
 
     def events(self, tasks: int) -> TaskEvents:
-        """So many tasks come, run and end."""
+        """Events of this many tasks, from submission to end."""
         now, draw = time.time(), self._random.random
         packed_batches, ids, statuses, profiles = bytearray(), bytearray(), bytearray(), bytearray()
         batches = -(-tasks // BATCH)

@@ -18,13 +18,13 @@ def noop_too(x: int) -> int:
 
 
 def pause(seconds: float) -> int:
-    """Sleep; the answer is the process that did."""
+    """Sleep; return the process id."""
     time.sleep(seconds)
     return os.getpid()
 
 
 def spin(milliseconds: float) -> int:
-    """Burn CPU until this thread has used so much of it; the answer is what it used, in nanoseconds."""
+    """Use this much CPU time in this thread; return the time used, in nanoseconds."""
     begin = time.thread_time_ns()
     end = begin + int(milliseconds * 1_000_000)
     while (now := time.thread_time_ns()) < end:
@@ -33,13 +33,13 @@ def spin(milliseconds: float) -> int:
 
 
 def square_slowly(x: int, seconds: float) -> tuple[int, int]:
-    """Sleep, then the square and the process that computed it."""
+    """Sleep; return the square and the process id."""
     time.sleep(seconds)
     return x * x, os.getpid()
 
 
 def hold(folder: str) -> int:
-    """Keep a worker until the file `release` appears in the folder; a file named after this process says it is kept."""
+    """Occupy a worker until the file `release` appears in the folder; write a file named after this process before."""
     with open(os.path.join(folder, f"held-{os.getpid()}"), "w", encoding="utf-8"):
         pass
     while not os.path.exists(os.path.join(folder, "release")):
@@ -53,16 +53,16 @@ def add(*values: int) -> int:
 
 
 def length(payload: bytes) -> int:
-    """The size of what arrived."""
+    """Return the size of the argument."""
     return len(payload)
 
 
 def weigh(data: Any) -> int:
-    """The bytes of an array or of bytes, both ends of which are looked at."""
+    """Return the size of an array or of bytes, after reading both ends."""
     data[0], data[-1]
     return memoryview(data).nbytes
 
 
 def give(size: int, value: int) -> bytes:
-    """So many bytes."""
+    """Return this many bytes."""
     return bytes([value]) * size

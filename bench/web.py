@@ -109,7 +109,7 @@ def turn(page: Page, icon: str) -> float:
 
 
 def measure_pages(page: Page, site: str) -> None:
-    """How soon pages are there."""
+    """Time the first display of each page."""
     print(f"first page: {after_load(page, site, SHOWN['']):.0f} ms")
     followed: dict[str, list[float]] = {path: [] for path in SHOWN}
     for _ in range(ROUNDS):
@@ -134,7 +134,7 @@ def measure_traffic(page: Page, site: str, pid: int) -> None:
 
 
 def measure_table(page: Page, site: str) -> None:
-    """How soon the table of tasks is another one."""
+    """Time sorting and paging of the table of tasks."""
     page.goto(f"{site}/tasks")
     page.wait_for_function(SHOWN["tasks"])
     print(page.locator("[data-testid='tasks'] .q-table__bottom").inner_text().replace("\n", " "))

@@ -1,4 +1,4 @@
-"""Local clusters that many tests share."""
+"""Local clusters, shared by many tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.processes import Watched, descendants
 
 @contextmanager
 def listening_to(scheduler: str) -> Iterator[None]:
-    """Somebody subscribes to what this scheduler publishes, and reads none of it."""
+    """A subscriber of this scheduler's monitor that reads nothing."""
     subscriber = Subscriber(Address.parse(scheduler).beside(2), credentials=own(MONITOR))
     try:
         assert subscriber.wait(SECONDS)
@@ -28,7 +28,7 @@ def listening_to(scheduler: str) -> Iterator[None]:
 
 
 class LocalCluster:
-    """A local cluster that logs to a file, and what must be true of it when it has ended."""
+    """A local cluster that logs to a file, with checks when it has ended."""
 
     def __init__(self, log: Path, **settings: Any) -> None:
         before = set(descendants(os.getpid()))
@@ -38,7 +38,7 @@ class LocalCluster:
         self._started = set(descendants(os.getpid())) - before
 
     def end(self) -> None:
-        """Shut down, and see that no process is left and that none of them has said that it is broken."""
+        """Shut down; assert that no process is left and that none has logged a broken invariant."""
         processes = set(self._started)
         for pid in self._started:
             processes.update(descendants(pid))

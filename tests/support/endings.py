@@ -1,4 +1,4 @@
-"""Scripts of users and programs of ours that are ended at any moment, and whether anything of them is left."""
+"""User scripts and our programs, ended at any moment; whether processes of them are left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GONE_SECONDS = 5.0
 
 
 class Marked:
-    """A program whose descendants are known by a mark in their environment, whatever became of their parents."""
+    """A program whose descendants are found by a mark in their environment, even without their parents."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self._mark = secrets.token_hex(16)
@@ -42,20 +42,20 @@ class Marked:
         self.pid = self.process.pid
 
     def said(self) -> str:
-        """What it, and whoever writes where it writes, has said."""
+        """Its standard output, that of its descendants included."""
         return self.output.read_text("utf-8", "replace")
 
     def complained(self) -> str:
-        """What it has said on stderr."""
+        """Its standard error."""
         return self.errors.read_text("utf-8", "replace")
 
     def wait_for(self, text: str) -> None:
-        """Block until it has said this."""
+        """Block until it has printed this text."""
         wait_until(lambda: text in self.said() or self.process.poll() is not None, f"{text!r}")
         assert text in self.said(), self.said() + self.complained()
 
     def living(self) -> list[int]:
-        """The processes with the mark that have not ended."""
+        """The living processes with the mark."""
         mark = f"{MARK}={self._mark}".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -65,7 +65,7 @@ class Marked:
         return found
 
     def wait_gone(self, seconds: float = GONE_SECONDS) -> float:
-        """Block until none of it is left; how long that took."""
+        """Block until none of its processes is left; return the seconds that took."""
         try:
             return wait_until(lambda: not self.living(), "everything of it has ended", seconds)
         except AssertionError as error:
@@ -73,7 +73,7 @@ class Marked:
             raise AssertionError(f"{error}: {left} {self.said()} {self.complained()}") from None
 
     def is_under_guard(self) -> bool:
-        """Whether it has come so far that a SIGTERM is handled by us."""
+        """Whether its main guard handles SIGTERM."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text("utf-8")
         except OSError:
@@ -82,7 +82,7 @@ class Marked:
         return bool(int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1))
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the processes that are left."""
         for pid in self.living():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -106,7 +106,7 @@ def started(folder: Path, *words: str) -> Iterator[Marked]:
 
 
 def sleep_a_moment(seconds: float) -> None:
-    """Let a program come to an arbitrary point: the moment itself is what is tested."""
+    """Sleep, so that a program reaches an arbitrary point: the test varies this moment."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(left)

@@ -1,4 +1,4 @@
-"""A scheduler and its workers in one thread of the test: real sockets, real bytes, calls run on the spot."""
+"""A scheduler and its workers in one thread of the test: real sockets and bytes; calls run at once."""
 
 from __future__ import annotations
 
@@ -121,25 +121,25 @@ class FakeCluster:
             return [message for message in self.seen if isinstance(message, kind)]
 
     def wait_for(self, kind: type[Any], count: int = 1) -> list[Any]:
-        """The messages of a kind, once there are so many."""
+        """Wait for this many messages of a type; return them."""
         with self._lock:
             assert self._lock.wait_for(lambda: sum(isinstance(m, kind) for m in self.seen) >= count, 10), self.seen
         return self.of(kind)
 
     def have_workers(self, count: int) -> None:
-        """Let one host with so many workers be connected."""
+        """Pretend that one host with this many workers is connected."""
         with self._lock:
             self.workers = count
             self._answer_queries()
         self.wake()
 
     def wait_tasks(self, count: int) -> None:
-        """Until so many tasks wait here."""
+        """Wait until this many tasks are queued here."""
         with self._lock:
             assert self._lock.wait_for(lambda: len(self._tasks) >= count, 10)
 
     def wait_heartbeats(self, count: int) -> None:
-        """Until clients have sent so many more heartbeats."""
+        """Wait until clients have sent this many more heartbeats."""
         with self._lock:
             wanted = self._service.hub.received["Heartbeat"] + count
             assert self._lock.wait_for(lambda: self._service.hub.received["Heartbeat"] >= wanted, 10)
@@ -157,7 +157,7 @@ class FakeCluster:
         self.wake()
 
     def be_replaced(self) -> None:
-        """Another scheduler on the same address, which knows nothing."""
+        """Restart as another scheduler, without state, at the same address."""
         with self._lock:
             self._replace = True
         self.wake()

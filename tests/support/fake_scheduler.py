@@ -58,7 +58,7 @@ class FakeScheduler(FakeService):
     # --- what tests say ---------------------------------------------------------------------------------------------
 
     def function(self, function: Callable[..., Any]) -> bytes:
-        """Make a function known; returns its id."""
+        """Define a function; return its id."""
         body = cloudpickle.dumps(function)
         identity = function_id(body)
         self.bodies[identity] = (getattr(function, "__qualname__", "?"), body)
@@ -112,18 +112,18 @@ class FakeScheduler(FakeService):
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def pump(self, seconds: float = 0.05) -> None:
-        """Take in what has come, or wait for it."""
+        """Receive messages, or wait for some."""
         self.wait(seconds)
         for peer, event in self.receive():
             self._hear(peer, event)
         self.flush()
 
     def until(self, condition: Callable[[], Any]) -> None:
-        """Pump until it is so."""
+        """Pump until the condition holds."""
         wait_until(condition, f"what the test waits for; heard of {self.other[-3:]}", DEADLINE_SECONDS, self.pump)
 
     def results(self, tasks: Sequence[int]) -> list[Any]:
-        """What these tasks returned; fails where one did not."""
+        """The results of these tasks; asserts that all have succeeded."""
         self.until(lambda: self.done.keys() >= set(tasks))
         found = []
         for task in tasks:
@@ -133,14 +133,14 @@ class FakeScheduler(FakeService):
         return found
 
     def error(self, task: int, status: int = Status.FAILED) -> Any:
-        """How the engine says that a task failed."""
+        """The error with which the engine reports a failed task."""
         self.until(lambda: task in self.done)
         found, payload, _ = self.done[task]
         assert found == status, (found, payload[:500])
         return restore(payload)
 
     def heard(self, kind: type) -> list[Any]:
-        """The messages of this type so far."""
+        """The messages of this type that have arrived."""
         return [message for message in self.other if isinstance(message, kind)]
 
     def _hear(self, peer: bytes, event: Any) -> None:
@@ -185,7 +185,7 @@ class AgentProcess:
         self.pid = self.process.pid
 
     def log(self) -> str:
-        """What it printed so far."""
+        """Its output."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def family(self) -> set[int]:
@@ -193,7 +193,7 @@ class AgentProcess:
         return {self.pid, *descendants(self.pid)}
 
     def end(self) -> None:
-        """Stop it at once, and see that nothing is left of it."""
+        """Kill it; assert that no process of it is left."""
         with Watched(self.family()) as watched:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(10)

@@ -1,4 +1,4 @@
-"""A service without a core: the test says what it answers."""
+"""A service without a core: the test writes the answers."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ class FakeService:
         self.start(incarnation)
 
     def start(self, incarnation: int) -> None:
-        """Begin a life: the service knows no peers."""
+        """Start as a new incarnation, which knows no peers."""
         self.hub = Hub(incarnation, admit=self._admit, timeouts=lambda hello: self._timeouts)
 
     def wait(self, seconds: float, *wakers: int) -> None:
-        """Wait until something has come, or one of these descriptors is readable; at most so long."""
+        """Wait at most `seconds` for a message, or until one of these descriptors is readable."""
         if not self.listener.readable():
             select.select([self.listener.fileno(), *wakers], [], [], seconds)
 
     def receive(self) -> list[Heard]:
-        """What has come, and whom the hub has lost."""
+        """The events of the hub: messages, peers that join and peers that are lost."""
         now = time.monotonic()
         heard = [self.hub.receive(route, frames, now) for route, frames in self.listener.receive()]
         return [each for each in heard if each is not None] + list(self.hub.tick(now))
 
     def flush(self) -> None:
-        """Write what is to be said."""
+        """Write the messages that were sent."""
         for route, frames in self.hub.outgoing():
             if not self.listener.send(route, frames):
                 self.hub.unreachable(route, time.monotonic())
 
     def send(self, peer: bytes, message: Message) -> None:
-        """Say something at once."""
+        """Send a message at once."""
         self.hub.send(peer, message)
         self.flush()
 

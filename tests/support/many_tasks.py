@@ -1,4 +1,4 @@
-"""A client that submits very many tasks, and sees that memory stays as it is."""
+"""A client that submits very many tasks and asserts that memory does not grow."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WINDOW = 2000
 
 
 class Mixture:
-    """Calls of every kind, each with what must come of it."""
+    """Calls of every kind, each with its expected outcome."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def submit(self, number: int) -> Submitted:
-        """The call of that number, and whether it ended as it must."""
+        """Submit call `number`; return its future and the check of its outcome."""
         client, kind = self._client, number % 20
         if kind < 12:
             return client.submit(add, number, 1), lambda future: future.result(SECONDS) == number + 1
@@ -48,13 +48,13 @@ class Mixture:
 
 
 class Lambdas:
-    """Calls of functions of which no two are equal."""
+    """Calls of functions that all differ."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def submit(self, number: int) -> Submitted:
-        """The call of that number, and whether it ended as it must."""
+        """Submit call `number`; return its future and the check of its outcome."""
         future = self._client.submit(lambda value, number=number: value + number, 1)
         return future, lambda future: future.result(SECONDS) == number + 1
 
@@ -103,7 +103,7 @@ def run_many(kind: type[Mixture | Lambdas], total: int, growth: float, spare: in
 
 
 def drain(under_way: deque[Any], left: int) -> None:
-    """See that the oldest ended as they must."""
+    """Assert that the oldest calls have the expected outcome."""
     while len(under_way) > left:
         number, future, is_right = under_way.popleft()
         assert is_right(future), f"task {number}: {future!r}"

@@ -1,4 +1,4 @@
-"""Peers that take memory of a server: they speak the links' protocol over bare sockets, as well as an attack needs."""
+"""Peers that make a server use memory: they speak a minimal protocol of links over raw sockets."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Growth:
         self._pid, self._before, self.most = pid, memory_of(pid), 0
 
     def look(self) -> int:
-        """The growth now, in bytes."""
+        """Measure; return the growth in bytes."""
         grown = memory_of(self._pid) - self._before
         self.most = max(self.most, grown)
         return grown
 
     def watch(self, seconds: float) -> None:
-        """Look for so long."""
+        """Measure repeatedly for `seconds`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.look()
@@ -99,7 +99,7 @@ class Attacker:
         self._line.sendall(content)
 
     def read(self) -> Message | None:
-        """The next message; None for what is none. Raises OSError once the server has closed the connection."""
+        """The next message; None for a frame that is none. Raises OSError if the server has closed the connection."""
         flags = self._exactly(1)[0]
         size = struct.unpack(">Q", self._exactly(8))[0] if flags & 2 else self._exactly(1)[0]
         content = self._exactly(size)

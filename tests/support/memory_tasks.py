@@ -13,7 +13,7 @@ _FILL = "import sys, time; filled = b'x' * int(sys.argv[1]); time.sleep(float(sy
 
 
 def attempt_with(size: int, seconds: float) -> int:
-    """Use `size` bytes for so long; returns the number of the attempt."""
+    """Use `size` bytes for `seconds`; return the number of the attempt."""
     filled = b"x" * size
     time.sleep(seconds)
     del filled

@@ -1,4 +1,4 @@
-"""A memory that is small."""
+"""A small file system in memory."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"1"], [end.fileno()])
 
 
 class Host:
-    """A network, a memory and a name of its own."""
+    """A host with its own network, `/dev/shm` and name."""
 
     def __init__(self, address: str) -> None:
         self.address, self.wire = address, -1
@@ -87,7 +87,7 @@ class Host:
         return self.run("ip", *words, check=check)
 
     def run(self, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
-        """Run a program on this host to its end."""
+        """Run a program on this host; return when it has ended."""
         return subprocess.run([*self._inside, *words], check=check, capture_output=True, text=True)
 
     def start(self, log: Path, *words: str) -> subprocess.Popen[str]:
@@ -117,7 +117,7 @@ class Host:
         return found
 
     def close(self) -> None:
-        """End it; what still runs here keeps it until it ends."""
+        """End it; processes that still run here keep it until they end."""
         self._holder.kill()
         self._holder.communicate()
         if self.wire >= 0:
@@ -145,19 +145,19 @@ class Wire:
         self._thread.start()
 
     def cut(self) -> None:
-        """Drop all packets without any notice."""
+        """Drop all packets; neither host is notified."""
         self._cut = True
 
     def mend(self) -> None:
-        """From now on everything arrives."""
+        """Deliver all packets again."""
         self._cut = False
 
     def wait_for(self, host: Host, size: int, seconds: float = SECONDS) -> None:
-        """Until a host has sent so many bytes."""
+        """Wait until a host has sent this many bytes."""
         wait_until(lambda: self.carried[host.address] >= size, f"{size:,} bytes from {host.address}", seconds)
 
     def wait_lost(self, packets: int) -> None:
-        """Until so many more packets are lost to a cut."""
+        """Wait until a cut has dropped this many more packets."""
         goal = self._lost + packets
         wait_until(lambda: self._lost >= goal, f"{packets} packets are lost")
 
@@ -195,7 +195,7 @@ class Wire:
             heapq.heappush(self._under_way, (self._free_at[end] + self.delay, self._count, sink, packet))
 
     def close(self) -> None:
-        """Carry nothing any more."""
+        """Stop forwarding packets."""
         self._closing = True
         os.write(self._wake, b"1")
         self._thread.join(SECONDS)

@@ -1,4 +1,4 @@
-"""Functions about big things that workers run by name."""
+"""Functions with big arguments or results, which workers run by name."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from support.tasks import TaggedSerializer
 
 
 def give(size: int) -> bytes:
-    """So many zeros."""
+    """`size` zero bytes."""
     return bytes(size)
 
 
 def fail_with(value: bytes) -> None:
-    """Raises a ValueError of so many bytes."""
+    """Raise a ValueError whose message has this size."""
     raise ValueError(value)
 
 
 def mark(folder: str, number: int, size: int) -> bytes:
-    """So many bytes, and a file that says who made them and when it was done."""
+    """Return bytes of this size, and write a file with the process id and the time."""
     Path(folder, f"{number}-{os.getpid()}").touch()
     return bytes([number]) * size
 
 
 def same(value: Any) -> Any:
-    """What it was given."""
+    """Return the argument."""
     return value
 
 
 def weigh(array: Any, number: int = 0) -> float:
-    """What an array comes to."""
+    """Return the sum of an array."""
     return float(array.sum()) + number
 
 
@@ -47,32 +47,32 @@ def first(value: bytes) -> int:
 
 
 def doubled(value: bytes) -> bytes:
-    """Twice as much."""
+    """Return the argument twice."""
     return value * 2
 
 
 def longer(value: bytes, *others: object) -> bytes:
-    """One byte more."""
+    """Return the argument and one more byte."""
     return value + b"1"
 
 
 def size_of(value: bytes) -> int:
-    """How many bytes."""
+    """Return the number of bytes."""
     return len(value)
 
 
 def size_and_cluster(value: bytes) -> tuple[int, int]:
-    """How many bytes, and what the workers of one agent have in common: their parent."""
+    """Return the number of bytes and the parent process, which the workers of one agent share."""
     return len(value), os.getppid()
 
 
 def explode_big(size: int) -> None:
-    """An exception of that size."""
+    """Raise an exception of this size."""
     raise ValueError("x" * size)
 
 
 def total(*values: Any, **named: Any) -> int:
-    """All sizes and numbers, wherever they are."""
+    """Return the sum of all sizes and numbers, at any depth."""
     found = 0
     for value in (*values, *named.values()):
         if isinstance(value, bytes):
@@ -85,7 +85,7 @@ def total(*values: Any, **named: Any) -> int:
 
 
 def nested_sizes(client: Client, size: int) -> list[int]:
-    """Everything that travels by storage, from within a task."""
+    """Submit, from a task, everything that travels through object storage."""
     future = client.submit(same, bytes(size))
     consumer = client.submit(size_of, future)
     reference = client.send_object(bytes(size))
@@ -105,7 +105,7 @@ def nested_sizes(client: Client, size: int) -> list[int]:
 
 
 def fan_out(client: Client, size: int, width: int) -> bytes:
-    """Big results of tasks of tasks, joined."""
+    """Return the joined big results of nested tasks."""
     if not width:
         return bytes(size)
     futures = [client.submit(fan_out, client, size, 0) for _ in range(width)]
@@ -115,21 +115,21 @@ def fan_out(client: Client, size: int, width: int) -> bytes:
 
 
 class BytesSerializer(TaggedSerializer):
-    """Another class of the same kind."""
+    """A second class that does the same."""
 
 
 def describe_array(array: np.ndarray[Any, Any]) -> tuple[float, bool, int]:
-    """Its sum, whether it may be changed, and how far from a multiple of 64 it begins."""
+    """Return the sum, whether the array is writable, and its offset from a multiple of 64 bytes."""
     return float(array.sum()), array.flags.writeable, array.__array_interface__["data"][0] % 64
 
 
 def give_array(size: int) -> np.ndarray[Any, Any]:
-    """So many numbers."""
+    """Return an array of this length."""
     return np.arange(size, dtype=np.float64)
 
 
 def spoil(value: Any) -> Any:
-    """Changes its argument as far as it can be changed, and gives back what it was before."""
+    """Change the argument as far as it is writable; return its former value."""
     before = repr(value[:2])
     try:
         value[0] = -1

@@ -1,4 +1,4 @@
-"""Exceptions that Python raises and catches like any other, and that cannot be handled as most can."""
+"""Valid exceptions that break usual assumptions: read-only attributes, failing notes, no text."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Final, NoReturn
 
 @dataclass(frozen=True)
 class FrozenError(Exception):
-    """Lets none of its attributes be set."""
+    """Refuses to set attributes."""
 
     code: int
 
 
 class GuardedError(Exception):
-    """Lets none of its attributes be set, in its own way."""
+    """Refuses to set attributes with an error of its own."""
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise TypeError("immutable")
 
 
 class NotedError(Exception):
-    """Makes its notes when it is asked for them, and fails to."""
+    """Computes its notes on access, which fails."""
 
     @property
     def __notes__(self) -> NoReturn:
@@ -30,14 +30,14 @@ class NotedError(Exception):
 
 
 class MuteError(Exception):
-    """Cannot be shown."""
+    """Has no text: `str` and `repr` fail."""
 
     def __str__(self) -> NoReturn:
         raise SystemExit("no words")
 
 
 class ShadowedError(Exception):
-    """Has attributes of its own in place of those that Python keeps in an exception."""
+    """Replaces the attributes that Python keeps in an exception."""
 
     __cause__ = __context__ = __traceback__ = property(lambda self: 1 / 0)
 

@@ -1,4 +1,4 @@
-"""The keys with which the clusters of this test run admit peers that tests make themselves."""
+"""Keys that the clusters of this test run accept from peers that tests create."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MONITOR, CLIENT, WORKER, OPERATOR = KeyRole.MONITOR, KeyRole.CLIENT, KeyRole.WOR
 
 
 def accepted() -> AuthorizedKeys:
-    """This user's own keys, for a service that a test makes itself."""
+    """The keys of this user, for a service that a test starts."""
     place = own_keys()
     assert place is not None
     return AuthorizedKeys(place)
 
 
 def own(role: KeyRole) -> Credentials:
-    """This user's own key of a role."""
+    """The key of this user for a role."""
     place = own_keys()
     assert place is not None
     return load_credentials(place, [role])

@@ -1,4 +1,4 @@
-"""Real programs: started, read, ended by pid."""
+"""Real programs: start them, read their output, end them by process id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAMS = Path(sys.executable).parent
 
 
 class Terminal:
-    """A program as in a terminal of its own: its lines, and Ctrl-C. It does not outlive the test."""
+    """A program as if in a terminal: its lines and Ctrl-C. It ends with the test."""
 
     def __init__(self, *words: str | Path, cwd: Path | None = None) -> None:
         self.lines: list[str] = []
@@ -51,7 +51,7 @@ class Terminal:
         self._queue.put(None)
 
     def pause(self) -> None:
-        """Read at most one line more until the end, as somebody who has pressed Ctrl-S."""
+        """Stop reading after at most one more line, as a terminal does after Ctrl-S."""
         self._reading.clear()
 
     def read_until(self, text: str) -> str:
@@ -169,7 +169,7 @@ def command_line(pid: int) -> str:
 
 
 def listener_of(address: str) -> int:
-    """The process that a local cluster's scheduler is, by its address; a child of this one."""
+    """The child process that is the scheduler of a local cluster, by its address."""
     found = [pid for pid in descendants(os.getpid()) if "scaler_launch.local" in command_line(pid)]
     here = [pid for pid in found if address in command_line(pid)] or found
     # Its template and workers are forks of it.
@@ -181,7 +181,7 @@ def listener_of(address: str) -> int:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process that is stopped for a while."""
+    """A process that is stopped (SIGSTOP) within the context."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -190,7 +190,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 class Watched:
-    """Processes whose end is waited for, children or not; their pids are held, so that no other takes them."""
+    """Waits for the end of any processes; holds their pidfds, so that a reused pid does not mislead."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids: dict[int, int] = {}
@@ -201,7 +201,7 @@ class Watched:
                 continue
 
     def wait_gone(self, seconds: float) -> list[int]:
-        """The pids of those that still live after so long."""
+        """Wait at most `seconds`; return the pids of processes that still live."""
         deadline = time.monotonic() + seconds
         left = dict(self._pids)
         poll = select.poll()
@@ -214,7 +214,7 @@ class Watched:
         return list(left.values())
 
     def close(self) -> None:
-        """Kill whoever is left and let go."""
+        """Kill the processes that are left and free the pidfds."""
         for descriptor in self._pids:
             with ExitStack() as ignoring:
                 ignoring.callback(os.close, descriptor)

@@ -1,4 +1,4 @@
-"""A TCP relay in front of a server: its connections are cut, held, swallowed, counted."""
+"""A TCP relay before a server, which can cut, hold, swallow and count the bytes of its connections."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class RelayedConnection:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     def shut(self, *ends: socket.socket) -> None:
-        """Break the connection for those at these ends."""
+        """Close these ends of the connection."""
         for end in ends or (self.near, self.far):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
     def leave(self) -> None:
-        """One direction has ended."""
+        """One direction of the connection has ended."""
         self._done += 1
         if self._done == 2:
             self.near.close()
@@ -63,7 +63,7 @@ class Relay:
     # --- faults -----------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Break all connections, so that both ends notice. What is on its way, or held, is lost."""
+        """Break all connections, so that both ends notice. Bytes in transit, or held, are lost."""
         with self._lock:
             self.swallow()
             for connection in self._connections:
@@ -73,34 +73,34 @@ class Relay:
             self._act = None
 
     def half_open(self) -> None:
-        """Break all connections, so that only those who connected notice. What is on its way, or held, is lost."""
+        """Break all connections, so that only the connecting ends notice. Bytes in transit, or held, are lost."""
         with self._lock:
             self.swallow()
             for connection in self._connections:
                 connection.shut(connection.near)
 
     def swallow(self) -> None:
-        """The connections that there are carry nothing any more, and neither end notices. What was held is lost."""
+        """Drop all bytes of the existing connections; neither end notices. Held bytes are lost."""
         with self._lock:
             for connection in self._connections:
                 connection.dead = True
             self._flows.set()
 
     def hold(self) -> None:
-        """What comes waits here, until `release` or one of the other faults."""
+        """Hold arriving bytes until `release` or one of the other faults."""
         self._flows.clear()
 
     def release(self) -> None:
-        """What waits here goes on."""
+        """Forward the held bytes."""
         self._flows.set()
 
     @property
     def held(self) -> bool:
-        """Whether what comes waits here."""
+        """Whether arriving bytes are held."""
         return not self._flows.is_set()
 
     def after(self, size: int, act: Callable[[], None]) -> None:
-        """Call `act`, say `cut` or `hold`, once the target has sent so many bytes more, before any others go on."""
+        """Call `act`, such as `cut` or `hold`, when the target has sent this many more bytes."""
         with self._lock:
             self._act = self.carried + size, act
 
@@ -137,7 +137,7 @@ class Relay:
             connection.leave()
 
     def _count(self, connection: RelayedConnection, sink: socket.socket, data: bytes) -> int:
-        """Count bytes of the target, and act where it is time to; how many were sent before that."""
+        """Count bytes of the target, and act if it is time; return how many may be forwarded before."""
         with self._lock:
             before, self.carried = self.carried, self.carried + len(data)
             if self._act is None or self.carried < self._act[0]:
@@ -149,7 +149,7 @@ class Relay:
         return at - before
 
     def close(self) -> None:
-        """Break everything and free the port."""
+        """Close all connections and free the port."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join(SECONDS)

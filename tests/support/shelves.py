@@ -14,7 +14,7 @@ Told = Callable[[ScalerError | None], None]
 
 
 class Shelf:
-    """Holds objects of one session. What is put without waiting arrives when the test says so."""
+    """Holds the objects of one session. Objects that are put without waiting arrive when the test calls `arrive`."""
 
     def __init__(self, session: int) -> None:
         self.objects: dict[bytes, bytes] = {}
@@ -40,7 +40,7 @@ class Shelf:
         return Reference(name, len(payload))
 
     def arrive(self, error: ScalerError | None = None) -> None:
-        """What was put first is there, or refused."""
+        """Store, or refuse, the oldest object that was put without waiting."""
         name, payload, done = self.on_the_way.pop(0)
         if error is None:
             self.objects[name] = payload

@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node on this host: daemons, key and state of its own, ended by process id."""
+"""A Slurm cluster of one node on this host, with its own daemons, key and state; it is ended by process id."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SlurmCluster:
         )
 
     def command(self, *words: str) -> str:
-        """What a command of Slurm prints; nothing while it fails."""
+        """The output of a command of Slurm; empty if it fails."""
         return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8").stdout
 
     def jobs(self, *states: str) -> list[str]:
@@ -110,7 +110,7 @@ class SlurmCluster:
 
 
 def reason_against_slurm() -> str:
-    """Why Slurm cannot run here, if it cannot."""
+    """Why Slurm cannot run here; empty if it can."""
     missing = [name for name in PROGRAMS if not shutil.which(name)]
     if missing:
         return f"Slurm is not installed here: no {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge)"

@@ -1,4 +1,4 @@
-"""The programs that are promised to run: for services that run already, and with clusters of their own."""
+"""Documented programs that must run: some with services that run already, some with their own clusters."""
 
 from __future__ import annotations
 

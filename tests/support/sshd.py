@@ -43,7 +43,7 @@ Host *
 
 
 class Sshd:
-    """Hosts `one` and `two`, which are this one, and `away`, where nobody answers."""
+    """Hosts `one` and `two`, which are this host, and `away`, which does not answer."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class Sshd:
         return process
 
     def stop(self) -> None:
-        """Nobody answers any more."""
+        """Stop answering."""
         self.process.terminate()
         self.process.wait()
 

@@ -1,4 +1,4 @@
-"""An object storage server inside the test, whose core can be asked what it holds and what was asked of it."""
+"""An object storage server in the test's process, with counters of its objects and requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class CountingCore(StorageEngine):
-    """Counts objects that are put and read, by the role of who asks."""
+    """Counts objects that are put and read, by role of the peer."""
 
     def __init__(self, segments: FileSegments, memory_limit: int, retention_seconds: float) -> None:
         super().__init__(new_incarnation(), segments, memory_limit, retention_seconds)
@@ -51,7 +51,7 @@ class CountingCore(StorageEngine):
 
 
 class WatchedStorage:
-    """A running server. Who is gone for `grace_seconds` loses what it owned."""
+    """A running server. A peer that is away for `grace_seconds` loses its objects."""
 
     def __init__(self, *, grace_seconds: float = 1.0, retention_seconds: float = 60.0) -> None:
         self._stack = contextlib.ExitStack()
@@ -90,7 +90,7 @@ class WatchedStorage:
 
     @property
     def objects(self) -> int:
-        """How many there are."""
+        """The number of objects."""
         return self._status().objects
 
     @property
@@ -108,18 +108,18 @@ class WatchedStorage:
 
     @property
     def segments(self) -> list[str]:
-        """The files of objects, used and to be used again."""
+        """The files of segments, free ones included."""
         kept = {"lock", "token", "peers"}
         return [name for name in os.listdir(self._directory) if name not in kept]
 
     def forget_counts(self) -> None:
-        """Count from here."""
+        """Reset the counters."""
         self._core.bytes_put = 0
         self._core.puts.clear()
         self._core.gets.clear()
 
     def wait_empty(self) -> None:
-        """Until nothing is left: deletions do not wait, and what is in a traceback goes when that goes."""
+        """Wait until no object is left: deletions are asynchronous, and a traceback keeps its objects."""
         gc.collect()
         wait_until(lambda: self._status().bytes == 0, "all objects are deleted")
 

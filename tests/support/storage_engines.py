@@ -36,13 +36,13 @@ class EngineDriver:
         self.core = StorageEngine(99, self.segments, memory_limit, 60.0, spill_limit)
 
     def admit(self, hello: Hello, *, resumed: bool = False) -> list[tuple[bytes, Message]]:
-        """Somebody joins; what is said."""
+        """Admit a peer; return the messages that follow."""
         welcome = self.core.admit(hello)
         assert isinstance(welcome, Welcome) and welcome.segment_directory == "/segments"
         return self.tell(hello.identity, PeerJoined(hello, resumed))
 
     def proof(self, peer: bytes, lock_file: str = "") -> HostProof:
-        """That this peer is on the server's host."""
+        """Prove that this peer is on the server's host."""
         return HostProof(host_proof(self.segments.token, self.segments.challenge, peer), lock_file)
 
     def tell(self, peer: bytes, event: HubEvent) -> list[tuple[bytes, Message]]:
@@ -51,12 +51,12 @@ class EngineDriver:
         return self.settle()
 
     def later(self, seconds: float) -> list[tuple[bytes, Message]]:
-        """What is said after so long."""
+        """The messages of the next `seconds`."""
         self.now += seconds
         return self.settle()
 
     def settle(self) -> list[tuple[bytes, Message]]:
-        """What is to be said; what is to be logged goes to `logs`."""
+        """The messages to send; log lines go to `logs`."""
         self.core.check()
         said = []
         for effect in self.core.settle(self.now):

@@ -1,4 +1,4 @@
-"""An object storage server in a process of its own, which tests can kill and start again."""
+"""An object storage server in its own process, which tests kill and restart."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class StorageProcess:
             self.address = Address.parse(reader.read().strip())
 
     def status(self) -> StorageStatus:
-        """Its figures."""
+        """Its status."""
         return figures(str(self.address))
 
     @property

@@ -21,7 +21,7 @@ def add(a: int, b: int) -> int:
 
 
 def pair(a: Any, b: Any) -> tuple[Any, Any]:
-    """Both."""
+    """Return both arguments."""
     return a, b
 
 
@@ -80,7 +80,7 @@ class KeywordsOnly:
     """A callable object."""
 
     def __call__(self, *, left: int, right: int = 2, **more: Any) -> tuple[int, int, dict[str, Any]]:
-        """What it was given."""
+        """Return the argument."""
         return left, right, more
 
     def bound(self, value: int) -> int:
@@ -114,7 +114,7 @@ def total(*values: Any) -> Any:
 
 
 def sizes(*values: bytes) -> int:
-    """Bytes together."""
+    """Return the total size."""
     return sum(map(len, values))
 
 
@@ -130,7 +130,7 @@ def last_digits(*values: int) -> int:
 
 
 def in_fork(run: Callable[[], object]) -> str:
-    """What comes of it in a forked process, in words."""
+    """Return, as text, the outcome of the call in a forked process."""
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
