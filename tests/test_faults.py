@@ -143,8 +143,8 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
             Flight(client, tmp_path, tasks=20).land()
 
 
-def test_the_scheduler_is_killed_and_comes_back_late(tmp_path: Path) -> None:
-    times = 3
+@pytest.mark.parametrize("times", [2, pytest.param(5, marks=pytest.mark.soak)])
+def test_the_scheduler_is_killed_and_comes_back_late(tmp_path: Path, times: int) -> None:
     with Services(tmp_path) as services:
         services.add_agent(2)
         with Client(services.address) as client:

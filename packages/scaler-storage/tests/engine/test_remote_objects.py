@@ -479,4 +479,4 @@ class HoldingModel(RuleBasedStateMachine):
 
 
 TestHoldingModel = HoldingModel.TestCase
-TestHoldingModel.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestHoldingModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
