@@ -20,7 +20,7 @@ if [ $# = 0 ]; then
 fi
 port=$((20000 + SLURM_JOB_ID % 10000))
 host=${SCALER_HOST:-$(hostname)}
-export SCALER_ADDRESS="tcp://$host:$port"
+export SCALER_ADDRESS="tcp://$host:$port" SCALER_INSECURE=1
 
 children=()
 end() {
@@ -32,7 +32,7 @@ trap 'exit 143' TERM
 trap end EXIT
 
 # Whoever reaches these ports can run code as you: use the network of the cluster only.
-scaler_scheduler "$SCALER_ADDRESS" --insecure &
+scaler_scheduler "$SCALER_ADDRESS" &
 children+=($!)
 srun --overlap --kill-on-bad-exit=0 scaler_cluster "$SCALER_ADDRESS" --num-of-workers "${SLURM_CPUS_PER_TASK:-1}" &
 children+=($!)

@@ -50,7 +50,7 @@ def column(page: Page, at: int) -> list[str]:
 
 def test_pages_of_many(size: tuple[int, int], monitor: Address) -> None:
     workers, tasks = size
-    with served(monitor) as site, opened(site) as page:
+    with served(monitor, insecure=True) as site, opened(site) as page:
         traffic = Traffic(page)
         page.goto(f"{site}/")
         wait_shown(page, "workers", f"{workers:,}")
@@ -83,7 +83,10 @@ def test_pages_of_many(size: tuple[int, int], monitor: Address) -> None:
 
 def test_top_with_many_workers(size: tuple[int, int], monitor: Address) -> None:
     done = subprocess.run(
-        [PROGRAMS / "scaler_top", str(monitor), "--once", "--json"], capture_output=True, timeout=SECONDS, check=True
+        [PROGRAMS / "scaler_top", str(monitor), "--insecure", "--once", "--json"],
+        capture_output=True,
+        timeout=SECONDS,
+        check=True,
     )
     fields = json.loads(done.stdout)
     assert fields["total"]["workers"] == size[0] == len(fields["workers"])
@@ -92,10 +95,10 @@ def test_top_with_many_workers(size: tuple[int, int], monitor: Address) -> None:
 def test_a_page_comes_back_when_its_server_was_away(monitor: Address, size: tuple[int, int]) -> None:
     port = free_ports(1)
     with opened(f"http://127.0.0.1:{port}", faultless=False) as page:
-        with served(monitor, port=port) as site:
+        with served(monitor, port=port, insecure=True) as site:
             page.goto(f"{site}/workers")
             wait_connected(page)
         page.wait_for_function("() => !window.socket?.connected")
-        with served(monitor, port=port):
+        with served(monitor, port=port, insecure=True):
             wait_connected(page)
             wait_shown(page, "workers", f"1-50 of {size[0]:,}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
+from scaler_io.transport.own_keys import own_keys
 from support.faults import TESTS, Service
 from support.fleets import Fleet
 from support.gates import SECONDS, Gate, wait_at
@@ -36,7 +37,7 @@ def add_manager(fleet: Fleet, sshd: Sshd, *words: str) -> Service:
     return fleet.add_manager(
         -1, "--hosts", "one:2,away,two:2", "--ssh-arguments", f"-F {sshd.client_configuration}",
         "--remote-directory", str(fleet.folder / "remote"), "--setup", f"export PYTHONPATH={TESTS}",
-        "--poll-interval-seconds", "1", *words, id="lab", kind="ssh",
+        "--poll-interval-seconds", "1", "--keys", str(own_keys()), *words, id="lab", kind="ssh",
     )  # fmt: skip
 
 

@@ -25,9 +25,9 @@ PAGES = ("", "tasks", "stream", "functions", "graphs", "workers", "capacity", "c
 
 
 @contextmanager
-def served(monitor: Address, token: str = "", port: int = 0) -> Iterator[str]:
+def served(monitor: Address, token: str = "", port: int = 0, *, insecure: bool = False) -> Iterator[str]:
     """scaler_ui at this port, or one of its own, with this token if there is one; where its pages are."""
-    words = ["--token", token] if token else []
+    words = [*(["--token", token] if token else []), *["--insecure"] * insecure]
     port = port or free_ports(1)
     command: list[str | Path] = [PROGRAMS / "scaler_ui", str(monitor), "--port", str(port), *words]
     # With this variable NiceGUI takes itself for a part of the test.

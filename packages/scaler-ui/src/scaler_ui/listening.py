@@ -65,7 +65,11 @@ class Listening:
     @property
     def problem(self) -> str:
         """Why no status comes: the keys, or perhaps the address; empty if one has come, or may come soon."""
-        return self.refusal or (advice(self.address) if self.silent else "")
+        return self._reason() if self.refusal or self.silent else ""
+
+    def _reason(self) -> str:
+        # Another service than the monitor looks like one with another key.
+        return "; ".join(filter(None, (self.refusal, advice(self.address))))
 
     @property
     def silent(self) -> bool:
@@ -77,7 +81,7 @@ class Listening:
         until = self.now + seconds
         while not condition(self.model):
             if self.refusal or self.now >= until:
-                raise NoStatusError(self.refusal or advice(self.address))
+                raise NoStatusError(self._reason())
             self.step()
 
     def step(self) -> None:
