@@ -22,7 +22,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.messages import Status
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
-from scaler_scheduler.core.dump import WriteDump
+from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.records import DONE, HELD, SessionRecord, TaskRecord
 from world.callers import Caller, WorldClient, WorldFuture
 from world.hosts import SimulatedHost

@@ -21,7 +21,7 @@ from scaler_protocol.payloads import NONE, Payloads
 from scaler_protocol.profiles import PROFILE
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import SchedulerCore
-from scaler_scheduler.core.dump import WriteDump
+from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.records import ASSIGNED, DONE, HELD, WAITING
 from scaler_scheduler.core.snapshot import ProcessStats, monitor_status
 from scaler_scheduler.core.state import SchedulerState

@@ -18,7 +18,7 @@ from scaler_protocol.messages import AgentStatus, Blocked, Group, Status, Submit
 from scaler_protocol.operations import Dump, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core import dump
-from scaler_scheduler.core.dump import WriteDump
+from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.snapshot import ProcessStats
 
 if TYPE_CHECKING:

@@ -44,7 +44,8 @@ from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.definitions import Definitions
 from scaler_scheduler.core.dispatch import Dispatch
-from scaler_scheduler.core.dump import Row, WriteDump, dump
+from scaler_scheduler.core.dump import Row, dump
+from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.intake import Intake
 from scaler_scheduler.core.managers import Managers
 from scaler_scheduler.core.operators import Operators

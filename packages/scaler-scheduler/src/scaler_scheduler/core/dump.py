@@ -14,7 +14,6 @@ from typing import Any
 
 from scaler_io.links.hub import LinkFigures
 from scaler_protocol.handshake import SESSION_CREDIT
-from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.limits import shortened
 from scaler_protocol.manager_rows import manager_rows
 from scaler_protocol.monitoring import MonitorStatus
@@ -23,7 +22,6 @@ from scaler_protocol.waiting import WaitReasons
 from scaler_scheduler.core.event_log import capability_text
 from scaler_scheduler.core.exclusive import is_reserved
 from scaler_scheduler.core.functions import FunctionRecord
-from scaler_scheduler.core.managers import ManagerRecord
 from scaler_scheduler.core.records import (
     DONE,
     GONE,
@@ -31,6 +29,7 @@ from scaler_scheduler.core.records import (
     AgentRecord,
     GraphRecord,
     LaneRecord,
+    ManagerRecord,
     TaskRecord,
     TaskState,
 )
@@ -70,13 +69,6 @@ SENTENCE = Text(1000)
 _TOTALS = ("waiting", "held", "assigned", "succeeded", "raised", "failed", "cancelled", "not_found", "lost_runs")
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteDump:
-    """Effect: send a dump to this operator."""
-
-    to: bytes
 
 
 def dump(

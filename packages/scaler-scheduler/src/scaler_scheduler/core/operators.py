@@ -10,7 +10,7 @@ from scaler_protocol.handshake import Hello
 from scaler_protocol.messages import Status
 from scaler_protocol.operations import Drain, Dump
 from scaler_scheduler.core.completion import Completion
-from scaler_scheduler.core.dump import WriteDump
+from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.records import DONE, GONE
 from scaler_scheduler.core.state import SchedulerState
 

@@ -12,6 +12,7 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import SPARE_INCARNATIONS, first_run, session_of
 from scaler_protocol.messages import Message, NeedTasks, Status
 from scaler_scheduler.core.config import SchedulerConfig
+from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.event_log import EventLog
 from scaler_scheduler.core.exclusive import ExclusiveTasks
 from scaler_scheduler.core.functions import FunctionStore
@@ -33,7 +34,6 @@ from scaler_scheduler.core.suspects import Suspects
 from scaler_scheduler.requirements import WorkerClass
 
 if TYPE_CHECKING:
-    from scaler_scheduler.core.dump import WriteDump
     from scaler_scheduler.core.recorder import Recorder
 
 ENDED_GRAPHS_LIMIT = 100

@@ -17,7 +17,7 @@ from typing import Any
 from scaler_io.links.hub import Hub
 from scaler_protocol.addresses import Address
 from scaler_protocol.operations import DumpPart
-from scaler_scheduler.core.dump import WriteDump
+from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.monitoring.publisher import StatusSampler
 
 LOGGER = logging.getLogger("scaler")

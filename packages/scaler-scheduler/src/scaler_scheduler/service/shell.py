@@ -20,7 +20,7 @@ from scaler_protocol.handshake import Hello, Role
 from scaler_protocol.ids import new_incarnation
 from scaler_scheduler.core.config import SchedulerConfig
 from scaler_scheduler.core.core import PERMITTED, SchedulerCore
-from scaler_scheduler.core.dump import WriteDump
+from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.monitoring.dumps import Dumps
 from scaler_scheduler.monitoring.publisher import MonitorPublisher, StatusSampler, local_monitor
 from scaler_scheduler.service.idle import give_back_when_idle
