@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scaler_io.links import admission
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
 from scaler_io.links.hub import Hub, KeptLimits, PeerTimeouts
 from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, StreamGapError
 from scaler_io.links.uplink import GREETING_SECONDS, LinkState
+from scaler_io.security.keyring import KeyRole, Principal
 from scaler_protocol.codec import decode, encode
 from scaler_protocol.errors import MalformedMessageError
 from scaler_protocol.handshake import Goodbye, Heartbeat, Hello, NeedHello, Refused, Role, Welcome
@@ -583,6 +585,28 @@ def test_no_service_for_too_long(memory_rig: MemoryRig) -> None:
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_a_clients_key_has_so_many_connections_and_gets_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "CLIENT_LINKS", 2)
+    ada, worker = Principal(b"a" * 32, KeyRole.CLIENT, "ada"), Principal(b"w" * 32, KeyRole.WORKER, "worker")
+    hub = Hub(
+        5,
+        admit=lambda hello: Welcome(5),
+        timeouts=lambda hello: PeerTimeouts(60, 60),
+        principal=lambda route: worker if route.startswith(b"worker") else ada,
+    )
+
+    def answer(name: bytes, epoch: int = 1) -> Message:
+        hello = Hello(Role.CLIENT, name.ljust(16, b"."), 1, epoch=epoch)
+        hub.receive(name + bytes([epoch]), [HEADER.pack(0, 0), *map(bytes, encode(hello))], 0.0)
+        return decode(list(map(bytes, hub.outgoing()[-1][1][1:])))
+
+    assert [type(answer(route)) for route in (b"1", b"2", b"worker1", b"worker2", b"worker3")] == [Welcome] * 5
+    assert answer(b"3") == Refused(("the key ada has 2 connections, as many as a client's key may have",))
+    assert type(answer(b"2", epoch=2)) is Welcome, "it has connected again"
+    hub.receive(b"1\x01", [HEADER.pack(1, 0), *map(bytes, encode(Goodbye("")))], 0.0)
+    assert type(answer(b"3")) is Welcome
 
 
 def test_the_figures_of_links() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from scaler_protocol.errors import ProtocolError
@@ -12,6 +14,9 @@ from scaler_scheduler.core.call_budgets import CALLS_LIMIT, TASK_BYTES, CallBudg
 from scaler_scheduler.core.functions import FunctionRecord
 from scaler_scheduler.core.records import GraphRecord, GroupRecord, LaneRecord, SessionRecord, TaskRecord
 from scaler_scheduler.requirements import Requirement
+
+if TYPE_CHECKING:
+    from conftest import SchedulerDriver
 
 MEGABYTE = 1024 * 1024
 
@@ -75,6 +80,15 @@ def test_tasks_without_bytes_count_too() -> None:
     has.submit(1, 100, 0)
     with pytest.raises(ProtocolError, match="session 1 has 100 tasks"):
         has.submit(1, 1, 0)
+
+
+def test_groups_count_too(driver: SchedulerDriver) -> None:
+    """A task may have a group of its own, with the names of 256 capabilities."""
+    client = driver.client(b"client")
+    session = driver.core.state.sessions[client[0]]
+    names = tuple("x" * 250 + str(number) for number in range(100, 356))
+    driver.submit(client, capability_names=names, capability_values=(1,) * 256)
+    assert 256 * 250 < session.task_bytes < 256 * 250 + 10_000
 
 
 def test_if_all_memory_is_in_use_who_has_more_than_a_share_is_refused() -> None:

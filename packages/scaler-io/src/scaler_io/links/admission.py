@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from scaler_io.security.keyring import PEER_ROLES, Principal
+from scaler_io.security.keyring import PEER_ROLES, KeyRole, Principal
 from scaler_protocol.handshake import PROTOCOL_VERSION, Hello, Refused, Role, ServiceKind, Welcome
 from scaler_protocol.ids import IDENTITY_BYTES
 from scaler_protocol.messages import Message
@@ -17,6 +17,8 @@ _ROLES: Final = {
     Role.OPERATOR: "an operator",
     Role.MANAGER: "a worker manager",
 }
+CLIENT_LINKS: Final = 1024
+"""Connections of one client's key to one service."""
 Permissions = Mapping[int, frozenset[type[Message]]]
 """The types of numbered messages that a service takes from peers of each role."""
 
@@ -26,8 +28,11 @@ def role_name(role: int) -> str:
     return _ROLES.get(role, f"a peer with the unknown role {role}")
 
 
-def admit_principal(hello: Hello, principal: Principal, known: Principal) -> Refused | None:
-    """Why the holder of a key may not send this Hello: its role, or an identity that is bound to the key of `known`."""
+def admit_principal(hello: Hello, principal: Principal, known: Principal, links: int = 0) -> Refused | None:
+    """Why the holder of a key may not send this Hello.
+
+    Its role, an identity that is bound to the key of `known`, or too many `links` that the holder of the key has.
+    """
     if principal.key != known.key:
         return Refused(["another peer has this identity"])
     if hello.role in _ROLES and hello.role not in PEER_ROLES[principal.role]:
@@ -35,6 +40,8 @@ def admit_principal(hello: Hello, principal: Principal, known: Principal) -> Ref
             f"the key {principal.name} has the role {principal.role.value}, which cannot be {role_name(hello.role)}"
         )
         return Refused([reason])
+    if principal.role is KeyRole.CLIENT and links >= CLIENT_LINKS:
+        return Refused([f"the key {principal.name} has {links:,} connections, as many as a client's key may have"])
     return None
 
 

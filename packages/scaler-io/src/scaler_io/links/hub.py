@@ -175,6 +175,8 @@ class Hub:
         """Whether `tick` must be called at once, since a peer leaves too many bytes unacknowledged."""
         self._peers: dict[bytes, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
+        self._links: Counter[bytes] = Counter()
+        """Numbers of peers by their keys."""
         self._out: list[tuple[bytes, Frames]] = []
         self._cuts: list[bytes] = []
         self._unread: dict[bytes, int] = {}
@@ -386,7 +388,8 @@ class Hub:
             self._ask_hello(route, in_process)
             return None
         peer, principal = self._peers.get(hello.identity), self._principal(route)
-        if refusal := admit_principal(hello, principal, peer.principal if peer is not None else principal):
+        links = self._links[principal.key] if peer is None else 0
+        if refusal := admit_principal(hello, principal, peer.principal if peer is not None else principal, links):
             self._answer(route, refusal, in_process)
             return None
         if peer is not None and hello.incarnation == peer.hello.incarnation and hello.epoch <= peer.hello.epoch:
@@ -447,6 +450,7 @@ class Hub:
         timeouts = self._timeouts(hello)
         peer = _Peer(hello, route, principal, timeouts, now, confirmed=confirmed, in_process=in_process)
         self._peers[hello.identity] = self._routes[route] = peer
+        self._links[principal.key] += 1
         self._heartbeats.append(peer)
         return peer
 
@@ -529,5 +533,6 @@ class Hub:
         self._leave_route(peer)
         if self._peers.get(peer.identity) is peer:
             del self._peers[peer.identity]
+            self._links[peer.principal.key] -= 1
         self._watched.pop(peer, None)
         self._owing.pop(peer, None)

@@ -87,10 +87,12 @@ class CallBudgets:
 def _count(session: SessionRecord) -> None:
     """Set the estimates of a session to what it has."""
     calls = graphs = 0
+    groups = {*session.groups.values(), *(task.group for task in session.tasks.values())}
     for task in session.tasks.values():
         if task.extra is not None and task.extra.graph is not None:
             graphs += len(task.call)
         else:
             calls += len(task.call)
     session.call_bytes = calls
-    session.task_bytes = calls + graphs + TASK_BYTES * len(session.tasks)
+    others = TASK_BYTES * len(session.tasks) + sum(group.weight for group in groups)
+    session.task_bytes = calls + graphs + others

@@ -29,6 +29,8 @@ from scaler_scheduler.requirements import Requirement
 
 DEEPEST = 2**16 - 1
 """Nested tasks at a greater depth are treated as if they were at this one."""
+GROUP_BYTES = 1024
+"""About what a group takes beside the names of its capabilities, with its function and lane."""
 GROUPS_LIMIT = 1024
 """Groups of one session that are remembered for its later messages."""
 
@@ -203,6 +205,8 @@ class Intake:
                 functions.use(group.serializer) if group.serializer else None,
                 replace(group, capability_names=(), capability_values=(), depth=depth),
             )
+            record.weight = GROUP_BYTES + sum(map(len, group.capability_names))
+            session.task_bytes += record.weight
             lane.groups += 1
             record.function.sessions.add(session.number)
             if record.serializer is not None:

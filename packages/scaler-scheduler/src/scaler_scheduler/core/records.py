@@ -213,6 +213,8 @@ class GroupRecord:
     serializer: FunctionRecord | None
     for_agents: Group
     """As sent to agents: without requirements, which they meet, and with the depth that the scheduler computed."""
+    weight: int = 0
+    """About how many bytes it takes."""
     number: int = 0
     """The number that monitors know it by; 0 before they were sent the group."""
     snapshot: int = 0
