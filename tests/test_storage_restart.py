@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,20 @@ from scaler_protocol.errors import ObjectNotFoundError, StorageLostError
 from scaler_protocol.handshake import Role
 from support.faults import Service, Services
 from support.gates import SECONDS, Gate, wait_at
-from support.object_tasks import doubled, fail_with, give, mark, same, size_of, total, weigh
+from support.object_tasks import (
+    doubled,
+    explode_big,
+    fail_with,
+    give,
+    longer,
+    mark,
+    read_children_at,
+    same,
+    size_of,
+    tally,
+    total,
+    weigh,
+)
 from support.own_keys import WORKER, own
 from support.processes import free_ports, stopped
 from support.storage import WatchedStorage
@@ -92,9 +106,9 @@ def test_what_is_held_is_put_again_and_what_is_lost_is_named(client: Client, res
     assert [future.result(SECONDS) for future in copies] == [BIG] * 5
     assert [future.result(SECONDS) for future in lists] == [BIG] * 3
     assert consumer.result(SECONDS) == BIG
-    for future, gone in ((named, payload_of(lost)), (unfetched, unfetched._outcome)):
-        with pytest.raises(ObjectNotFoundError, match=gone[:16].hex()):
-            future.result(SECONDS)
+    assert unfetched.result(SECONDS) == bytes(BIG)
+    with pytest.raises(ObjectNotFoundError, match=payload_of(lost)[:16].hex()):
+        named.result(SECONDS)
     assert client.map(weigh, [array, sent]) == [array.sum(), sent.sum()]
 
 
@@ -142,6 +156,117 @@ def test_it_is_killed_again_and_again(client: Client, restart: Restart) -> None:
     for outcome, value in zip(ended, expected, strict=True):
         assert outcome == value or isinstance(outcome, ObjectNotFoundError | StorageLostError)
     assert client.submit(same, array).result(SECONDS).sum() == array.sum()
+
+
+# --- results that nobody has read yet ---------------------------------------------------------------------------------
+
+
+class Runs:
+    """Counts how often each task has run, by files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "marks"
+        self._folder.mkdir()
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    @property
+    def counts(self) -> Counter[int]:
+        """Runs, by the number of the task."""
+        return Counter(int(path.name.split("-")[0]) for path in self._folder.iterdir())
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def test_unread_results_are_made_again_and_no_others(client: Client, restart: Restart, runs: Runs) -> None:
+    futures = [client.submit(tally, str(runs), number, SMALL) for number in range(20)]
+    read, dropped = client.submit(tally, str(runs), 100, SMALL), client.submit(tally, str(runs), 101, SMALL)
+    wait([*futures, dropped], SECONDS)
+    assert read.result(SECONDS) == bytes([100]) * SMALL
+    del dropped
+    restart()
+    assert all(future.done() for future in futures)
+    assert [future.result(SECONDS) for future in futures] == [bytes([number]) * SMALL for number in range(20)]
+    assert runs.counts == {**dict.fromkeys(range(20), 2), 100: 1, 101: 1}
+
+
+def test_a_result_that_is_made_again_and_lost_again_is_made_again(client: Client, restart: Restart, runs: Runs) -> None:
+    future = client.submit(tally, str(runs), 1, BIG)
+    consumer = client.submit(doubled, future)
+    for _ in range(3):
+        wait([consumer], SECONDS)
+        restart()
+        assert client.submit(size_of, consumer).result(SECONDS) == 2 * BIG
+    assert consumer.result(SECONDS) == bytes([1]) * 2 * BIG == 2 * future.result(SECONDS)
+
+
+def test_results_are_made_again_with_inputs_that_only_they_had(client: Client, restart: Restart, runs: Runs) -> None:
+    small, array = client.submit(len, b"12345"), np.ones(BIG)
+    assert small.result(SECONDS) == 5
+    chain = client.submit(longer, client.submit(longer, client.submit(tally, str(runs), 7, BIG)), small)
+    weighed, failed = client.submit(same, array), client.submit(explode_big, BIG)
+    wait([chain, weighed, failed], SECONDS)
+    restart()
+    assert chain.result(SECONDS) == bytes([7]) * BIG + b"11"
+    assert weighed.result(SECONDS).sum() == BIG
+    assert str(failed.exception(SECONDS)) == "x" * BIG
+    assert runs.counts == {7: 2}
+
+
+def test_a_map_makes_lost_results_again(client: Client, restart: Restart, runs: Runs) -> None:
+    with Gate() as gate, ThreadPoolExecutor(1) as pool:
+        items = [(str(runs), number, SMALL, gate.port) for number in range(30)]
+        mapped = pool.submit(client.starmap, tally, items)
+        arrival = gate.arrive()
+        wait_until(lambda: len(runs.counts) == 30, "the others have run")
+        restart()
+        arrival.let_go()
+        assert mapped.result(SECONDS) == [bytes([number]) * SMALL for number in range(30)]
+        assert set(runs.counts.values()) <= {1, 2} and runs.counts[0] == 1
+
+
+def test_requested_nodes_of_a_graph_that_has_ended_are_made_again(client: Client, restart: Restart, runs: Runs) -> None:
+    graph = {
+        "folder": str(runs),
+        "made": (tally, "folder", 1, BIG),
+        "twice": (doubled, "made"),
+        "small": (len, "made"),
+        "sizes": (longer, "twice", "small"),
+        "other": (tally, "folder", 2, BIG),
+        "read": (tally, "folder", 3, BIG),
+    }
+    futures = client.get(graph, ["twice", "sizes", "other", "read"], block=False)
+    wait(futures.values(), SECONDS)
+    assert futures["read"].result(SECONDS) == bytes([3]) * BIG
+    restart()
+    assert futures["sizes"].result(SECONDS) == bytes([1]) * 2 * BIG + b"1"
+    assert futures["twice"].result(SECONDS) == bytes([1]) * 2 * BIG
+    assert futures["other"].result(SECONDS) == bytes([2]) * BIG
+    assert runs.counts == {1: 2, 2: 2, 3: 1}
+
+
+def test_a_task_makes_lost_results_of_its_children_again(client: Client, restart: Restart, runs: Runs) -> None:
+    with Gate() as gate:
+        parent = client.submit(read_children_at, client, gate.port, str(runs), 5, SMALL)
+        arrival = gate.arrive()
+        restart()
+        arrival.let_go()
+        assert parent.result(SECONDS) == 5 * SMALL
+        assert runs.counts == dict.fromkeys(range(1, 6), 2)
+
+
+def test_what_cannot_be_made_again_names_object_task_and_cause(client: Client, restart: Restart) -> None:
+    sent = client.send_object(bytes(4 * BIG))
+    kept, gone = client.submit(longer, sent), client.submit(same, [0] * BIG)
+    wait([kept, gone], SECONDS)
+    restart()
+    for lost, why in ((kept, "ended with ObjectNotFoundError"), (gone, "one of the arguments is not known any more")):
+        with pytest.raises(ObjectNotFoundError, match=f"{lost._outcome[:16].hex()}.*task {lost.task_id:x}.*{why}"):
+            lost.result(SECONDS)
 
 
 # --- storage stands still ---------------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
 from scaler import Client
-from support.gates import SECONDS
+from support.gates import SECONDS, wait_at
 from support.tasks import TaggedSerializer
 
 
@@ -29,6 +30,22 @@ def mark(folder: str, number: int, size: int) -> bytes:
     """Return bytes of this size, and write a file with the process id and the time."""
     Path(folder, f"{number}-{os.getpid()}").touch()
     return bytes([number]) * size
+
+
+def tally(folder: str, number: int, size: int, port: int = 0) -> bytes:
+    """So many bytes, and a file for each run; with a port the first one waits there."""
+    Path(folder, f"{number}-{uuid4().hex}").touch()
+    if port and not number:
+        wait_at(port, number)
+    return bytes([number]) * size
+
+
+def read_children_at(client: Client, port: int, folder: str, count: int, size: int) -> int:
+    """The sizes of results of tasks of a task, read once that is let go."""
+    children = [client.submit(tally, folder, number, size) for number in range(1, count + 1)]
+    wait(children, SECONDS)
+    wait_at(port, 0)
+    return sum(len(child.result(SECONDS)) for child in children)
 
 
 def same(value: Any) -> Any:

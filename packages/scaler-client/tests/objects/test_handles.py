@@ -34,7 +34,7 @@ from scaler_client.core.resubmissions import RESUBMISSION_LIMIT
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.deliveries import deliver
 from scaler_client.futures.futures import ScalerFuture
-from scaler_client.objects.handles import StoredPayload, fetched, stored_positions, true_size
+from scaler_client.objects.handles import ResultOrigin, StoredPayload, fetched, stored_positions, true_size
 from scaler_client.objects.store import UNCONFIRMED_BYTES, ClientStorage, StorageDoor, wait_until_put
 from scaler_client.payloads import pickles
 from scaler_client.payloads.serializers import DefaultSerializer
@@ -387,10 +387,10 @@ def test_a_connection_that_can_not_be_made_now_costs_no_result(
 def test_a_reference_that_can_not_be_adopted_fails_its_call_only(storage: ClientStorage, shelf: Shelf) -> None:
     references = [shelf.put(pickle.dumps(BIG), session=5, name=new_object_id()).pack() for _ in range(3)]
 
-    def adopt(reference: bytes) -> bytes:
+    def adopt(reference: bytes, origin: ResultOrigin | None) -> bytes:
         if reference == references[1]:
             raise MemoryError
-        return storage.adopt(reference)
+        return storage.adopt(reference, origin)
 
     futures: list[ScalerFuture[bytes]] = [ScalerFuture(DESK, task, GROUP, b"call") for task in range(3)]
     outcome = Deliver(futures, range(3), [0] * 3, references, RunReports((), b"", ""), range(3))

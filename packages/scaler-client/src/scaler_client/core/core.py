@@ -20,7 +20,7 @@ Invariants (`check`): a waiting or sent task is outstanding; the credit in use i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,7 @@ from scaler_client.core.events import (
     WorkersUnwanted,
 )
 from scaler_client.core.graph_state import GraphPiece, GraphTable
+from scaler_client.core.lineage import lineages_of
 from scaler_client.core.pending_inputs import PendingInputs
 from scaler_client.core.records import (
     CallBlock,
@@ -208,7 +209,12 @@ class ClientCore:
                 for task in graph.tasks:
                     self._outstanding.pop(task, None)
         if ready := self._graphs.ready_to_rerun():
-            self._out.append(RestoreObjects(ready))
+            self._restore(ready)
+
+    def _restore(self, tasks: Sequence[int]) -> None:
+        """Have the lost inputs of these tasks stored or made again."""
+        calls = [(task, self._outstanding[task]) for task in tasks if task in self._outstanding]
+        self._out.append(RestoreObjects(tasks, tuple(need for task, call in calls for need in call._needs_of(task))))
 
     def _drop_cancelled(self) -> None:
         as_tasks = self._graphs.as_tasks(self._cancelled)
@@ -348,11 +354,13 @@ class ClientCore:
                 freed += call._weight
         self._queue.return_credit(freed)
         outcomes = Deliver.of(message, calls)
+        if message.stored:
+            outcomes = replace(outcomes, origins=lineages_of(message, calls))
         if self._graphs:
             outcomes = replace(outcomes, results=self._graphs.explain(outcomes))
         self._out.append(outcomes)  # before RestoreObjects: nodes that are rerun drop their delivered failures
         if again and (plain := self._graphs.defer(again)):
-            self._out.append(RestoreObjects(plain))
+            self._restore(plain)
         if self._graphs:
             self._graphs_ended(task for task in message.tasks if task not in again)
         self._releases.add([task for task in message.tasks if task not in again] if again else message.tasks, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scaler_client.core.records import Deliver, Discard, Dump
+from scaler_client.core.records import Deliver, Dependency, Discard, Dump
 from scaler_protocol.capacity import WorkerList
 from scaler_protocol.errors import ScalerError
 from scaler_protocol.lazy_dataclass import dataclass
@@ -52,9 +52,11 @@ class WorkersListed:
 
 @dataclass(frozen=True, slots=True)
 class RestoreObjects:
-    """Store lost objects again; then report ObjectsRestored or RestoreFailed with these tasks."""
+    """Store lost objects again, and make lost results among `needs`; then report ObjectsRestored or RestoreFailed."""
 
     tasks: Sequence[int]
+    needs: Sequence[Dependency] = ()
+    """What these tasks depend on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ class GraphTasks:
     """After a restart: nodes to resend if no process holds them."""
     lost_nodes: set[int] = field(default_factory=set)
     """After a restart: nodes that no process holds and that were not resent."""
+    made_again: dict[int, Dependency] = field(default_factory=dict)
+    """Intermediate nodes that are made again, after the graph has ended, for requested ones that were lost."""
     watched: bool = False
     ended: int = 0
     """Intermediate nodes that have a value; counted only if `watched`."""
@@ -255,7 +257,7 @@ class GraphTable:
         for task in tasks:
             graph = self._graphs.pop(task, None)
             if graph is not None and graph.requested.pop(task, None) is not None and not graph.requested:
-                graph.pieces.clear()
+                graph.pieces = []  # lineages may refer to them
                 over.append(graph)
         return over
 
@@ -339,7 +341,7 @@ class GraphTable:
     def clear(self) -> None:
         """Nothing is wanted any more."""
         for graph in self._graphs.values():
-            graph.pieces.clear()
+            graph.pieces = []
         self._graphs.clear()
         self._deferred.clear()
 

@@ -38,7 +38,7 @@ from scaler_client.futures.waiters import (
     due_callbacks,
     guard,
 )
-from scaler_client.objects.handles import StoredPayload, fetched
+from scaler_client.objects.handles import StoredPayload, fetched, remade
 from scaler_client.payloads import pickles
 from scaler_client.payloads.pickles import load_with
 from scaler_client.task_context import load_input
@@ -55,6 +55,13 @@ _ERROR: Final = 11
 _CANCELLED: Final = Status.CANCELLED
 """Found in half the time that the attribute of a class takes."""
 _CONSTANTS: Final = pickles.SCALARS
+
+
+def current(written: Outcome) -> Outcome | Dump | None:
+    """A received outcome, or, if it was lost and is made again, the new one; None while there is none."""
+    made = remade(written[1])
+    found: Outcome | Dump | None = made._as_input() if made is not None else written
+    return found
 
 
 class ScalerFuture(Future[T]):
@@ -112,6 +119,12 @@ class ScalerFuture(Future[T]):
         """Its dependencies."""
         return self._needs
 
+    def _received(self, timeout: float) -> Outcome:
+        """Wait for the outcome and return it as received; for a future whose result nobody loads."""
+        if self._status == _PENDING:
+            self._wait(None if math.isinf(timeout) else timeout)
+        return self._as_written() or (Status.CANCELLED, b"")
+
     def _as_input(self) -> Outcome | Dump | None:
         """The outcome for a task that depends on it: status and payload, or how to get them if the bytes are not kept.
 
@@ -120,7 +133,7 @@ class ScalerFuture(Future[T]):
         if not self.done():
             return None
         if (written := self._as_written()) is not None:
-            return written
+            return current(written)
         return (Status.CANCELLED, b"") if self._status == Status.CANCELLED else self._dump
 
     def _dump(self) -> Outcome:

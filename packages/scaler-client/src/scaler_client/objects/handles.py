@@ -13,7 +13,7 @@ import contextlib
 import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from scaler_client.objects.rebuild import RebuildSource
 from scaler_protocol.buffers import Buffer, Payload
@@ -31,6 +31,33 @@ class ObjectBackend(Protocol):
         """Delete an object. Never blocks."""
 
 
+class Remade(Protocol):
+    """A task that makes a lost result again."""
+
+    def _received(self, timeout: float) -> tuple[int, bytes]:
+        """Wait for its outcome: status and payload; raises TimeoutError."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the exception with which it ended, if any."""
+
+    def _as_input(self) -> Any:
+        """Its outcome as an input of another task; None while there is none."""
+
+
+class ResultOrigin(Protocol):
+    """The task whose result an object is."""
+
+    task_id: int
+    status: int
+    lost: bool
+    read: bool
+    made: Remade | None
+
+    @property
+    def size(self) -> int:
+        """The bytes that it keeps."""
+
+
 Store = Callable[[Payload], bytes]
 """Stores a payload above INLINE_LIMIT and returns its handle, or returns the bytes; raises ScalerError."""
 
@@ -41,7 +68,7 @@ class StoredObject:
     As a dependency of a call it is kept alive, and never waited for.
     """
 
-    __slots__ = ("__weakref__", "_backend", "_put_callbacks", "error", "pending", "reference", "source")
+    __slots__ = ("__weakref__", "_backend", "_put_callbacks", "error", "origin", "pending", "reference", "source")
 
     task_id = 0
 
@@ -53,6 +80,8 @@ class StoredObject:
         """Why storage has refused it."""
         self.source: RebuildSource | None = None
         """How to rebuild it if the server loses it."""
+        self.origin: ResultOrigin | None = None
+        """How to make it again if it is the result of a task."""
         self._put_callbacks: list[Callable[[ScalerError | None], object]] = []
         # Not __del__: while that runs, other threads still get the object from weak references, as in ArgumentCache.
         weakref.finalize(self, _free, backend, reference).atexit = False
@@ -127,6 +156,12 @@ def pending_puts(needs: Iterable[object], *payloads: bytes) -> list[StoredObject
     named = [payload.object for payload in payloads if type(payload) is StoredPayload]
     found = dict.fromkeys([*named, *(need for need in needs if isinstance(need, StoredObject))])
     return [stored for stored in found if stored.pending]
+
+
+def remade(payload: object) -> Remade | None:
+    """The task that makes a lost result again, for its handle; None if the result is not lost, or no handle."""
+    origin = payload.object.origin if type(payload) is StoredPayload else None
+    return origin.made if origin is not None else None
 
 
 def fetched(payload: bytes, timeout: float = math.inf) -> Buffer:

@@ -7,11 +7,12 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
-from scaler_client.objects.handles import StoredObject, StoredPayload
+from scaler_client.objects.handles import Remade, ResultOrigin, StoredObject, StoredPayload, fetched
 from scaler_client.objects.read_order import ReadOrder
 from scaler_io.objects.async_puts import AsyncPuts
 from scaler_io.objects.connection import ObjectConnection
@@ -19,7 +20,7 @@ from scaler_io.objects.segments import Copying
 from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.addresses import Address
 from scaler_protocol.buffers import Buffer, BufferedPickle, Payload
-from scaler_protocol.errors import ObjectRefusedError, ScalerError, StorageLostError
+from scaler_protocol.errors import ObjectNotFoundError, ObjectRefusedError, ScalerError, StorageLostError
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.objects import OBJECT_ID_BYTES, SHARED_BYTES, Reference, new_object_id
 
@@ -29,6 +30,8 @@ COPIES_LIMIT_BYTES = 32 * 1024 * 1024
 """Bytes of copies of small objects (below SHARED_BYTES each) that are kept in case the server loses them."""
 UNCONFIRMED_BYTES = COPIES_LIMIT_BYTES
 """Bytes of objects that storage has not confirmed, beyond which a put waits: their bytes are the copies kept anyway."""
+ORIGINS_LIMIT_BYTES = 64 * 1024 * 1024
+"""Bytes of calls that are kept in case their results are lost."""
 PATIENCE_SECONDS = 10.0
 """How long an operation may take to reach the server."""
 LOST_SECONDS = 1.0
@@ -82,8 +85,11 @@ class StorageDoor:
 class ClientStorage:
     """The objects of one session. Thread-safe, also in finalizers."""
 
-    def __init__(self, door: StorageDoor, session: int) -> None:
-        self._door, self._session = door, session
+    def __init__(
+        self, door: StorageDoor, session: int, remake: Callable[[ResultOrigin], Remade | None] = lambda origin: None
+    ) -> None:
+        """`remake` starts the task, or returns the one that was started, that makes a lost result again."""
+        self._door, self._session, self._remake = door, session, remake
         self._known: WeakValueDictionary[bytes, StoredObject] = WeakValueDictionary()
         self._read_order = ReadOrder()
         self._renew_locks()
@@ -93,6 +99,9 @@ class ClientStorage:
         self._refusal: ScalerError | None = None
         self._copies: dict[bytes, bytes] = {}
         self._copied = 0
+        self._origins: dict[bytes, int] = {}
+        """The bytes of calls that are kept, by the references of their results."""
+        self._origin_bytes = 0
         self._unknown: list[bytes] = []
         self.losses = 0
         """How often objects of this session were found to be lost."""
@@ -101,6 +110,7 @@ class ClientStorage:
     def _renew_locks(self) -> None:
         self._lock = threading.RLock()
         self._restoring = threading.Lock()
+        self._remaking = threading.RLock()  # a signal handler may read a result in the middle of this
 
     def store(self, payload: Payload, *, soon: bool = False, copying: Copying | None = None) -> bytes:
         """Put a payload that exceeds INLINE_LIMIT and return its handle, or return the bytes; raises ScalerError.
@@ -201,12 +211,20 @@ class ClientStorage:
         self._async_puts.put(self._connection(), payload, session=self._session, name=reference.object, done=done)
         return handle
 
-    def adopt(self, reference: bytes) -> StoredPayload:
-        """The handle of an object that a worker has put for this session; does not block."""
+    def adopt(self, reference: bytes, origin: ResultOrigin | None = None) -> StoredPayload:
+        """The handle of an object that a worker has put for this session; does not block.
+
+        If the object is lost, it is made again by `origin`.
+        """
         self._connect_soon()
+        handle, size = self._handle_of(reference), origin.size if origin is not None else 0
         with self._lock:
             self._read_order.add(Reference.unpack(reference))
-        return self._handle_of(reference)
+            if self._origin_bytes + size <= ORIGINS_LIMIT_BYTES and reference not in self._origins:
+                handle.object.origin = origin
+                self._origins[reference] = size
+                self._origin_bytes += size
+        return handle
 
     def _connect_soon(self) -> None:
         """Connect, because the server retains objects for connected clients only.
@@ -234,16 +252,63 @@ class ClientStorage:
         """The bytes of an object; raises ScalerError, OSError, or TimeoutError after `timeout` seconds."""
         connection, unpacked = self._connection(), Reference.unpack(reference)
         connection.check_server()
-        payload = connection.get(unpacked, timeout=timeout)
+        until = time.monotonic() + timeout
+        stored = self._known.get(unpacked.object)
+        origin = stored.origin if stored is not None else None
+        try:
+            payload = connection.get(unpacked, timeout=timeout)
+        except ObjectNotFoundError as error:
+            lost = error.with_traceback(None)  # its frames would keep the handle of the object
+            return self._fetch_again(origin, lost, until)
+        if origin is not None:
+            origin.read = True
         with self._lock:
             following = self._read_order.take(unpacked)
         if following:
             connection.get_soon(following)
         return payload
 
+    def _fetch_again(self, origin: ResultOrigin | None, lost: ObjectNotFoundError, until: float) -> Buffer:
+        """The bytes of a lost result, made again by its task; raises ObjectNotFoundError if that is impossible."""
+        if origin is None:
+            raise lost
+        task = f"it was the result of task {origin.task_id:x}"
+        if origin.made is None:
+            origin.lost = True
+            self._remake_unread()
+        made = self._remake(origin)
+        if made is None:
+            why = "its call or one of the arguments is not known any more"
+            raise ObjectNotFoundError(f"{lost}; {task}, which cannot run again: {why}")
+        status, payload = made._received(until - time.monotonic())
+        if status != origin.status:
+            raise ObjectNotFoundError(f"{lost}; {task}, which ran again and ended with {made.exception()!r}")
+        origin.read = True
+        return fetched(payload, until - time.monotonic())
+
+    def _remake_unread(self) -> None:
+        """Make the other lost results again that were not read yet, all at once: they will be."""
+        with self._lock:
+            known = list(self._known.values())
+        self.remake(stored for stored in known if stored.origin is not None and not stored.origin.read)
+
+    def remake(self, results: Iterable[StoredObject]) -> None:
+        """Start the tasks that make those of these results again that storage does not have; raises ScalerError."""
+        with self._remaking:
+            origins = {
+                each.reference: each.origin for each in results if each.origin is not None and each.origin.made is None
+            }
+            found = self._connection().has_each(list(map(Reference.unpack, origins)))
+            lost = [origin for origin, there in zip(origins.values(), found, strict=True) if not there]
+            for origin in lost:
+                origin.lost = True
+            for origin in lost:
+                self._remake(origin)
+
     def free(self, reference: bytes) -> None:
         """Delete an object; does not wait. No effect after `refuse`, as the session is over."""
         with self._lock:
+            self._origin_bytes -= self._origins.pop(reference, 0)
             self._copied -= len(self._copies.pop(reference, b""))
             self._read_order.take(unpacked := Reference.unpack(reference))
         if self._refusal is None:

@@ -71,7 +71,9 @@ def dial(
         )
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)
-    thread = IoThread(address, TaskIds(session), transport, ClientStorage(door, session))
+    thread = IoThread(
+        address, TaskIds(session), transport, ClientStorage(door, session, lambda origin: thread.remake(origin))
+    )
     return _started(thread)
 
 
@@ -94,8 +96,9 @@ def nested(runtime: TaskRuntime) -> IoThread:
         else:
             ids = failed.ids  # the session is the same, and no id may be used twice
             failed.stop()  # only one thread may use the channel
-        storage = ClientStorage(runtime.storage, runtime.session)
-        _nested = _started(IoThread("this worker's scheduler", ids, runtime.connect, storage, runtime))
+        storage = ClientStorage(runtime.storage, runtime.session, lambda origin: thread.remake(origin))
+        thread = IoThread("this worker's scheduler", ids, runtime.connect, storage, runtime)
+        _nested = _started(thread)
         return _nested
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from scaler_client.core.core import ClientCore
@@ -42,14 +42,17 @@ from scaler_client.core.events import (
     UnknownObjectsListed,
 )
 from scaler_client.core.graph_state import GraphPiece
-from scaler_client.core.records import CallBlock, Deliver, Discard
+from scaler_client.core.lineage import Lineage
+from scaler_client.core.records import CallBlock, CallGroup, Deliver, Dependency, Discard
 from scaler_client.futures.deliveries import deliver, fail
 from scaler_client.futures.futures import ScalerFuture
 from scaler_client.futures.waiters import due_callbacks
+from scaler_client.objects.handles import ResultOrigin, StoredObject, StoredPayload
 from scaler_client.objects.store import ClientStorage
 from scaler_client.runtime.blocking import BlockingSection, MailboxEntry
 from scaler_client.runtime.callbacks import Callbacks
 from scaler_client.runtime.mailbox import Mailbox
+from scaler_client.runtime.remaking import Remaker
 from scaler_client.runtime.task_gate import TaskGate
 from scaler_client.runtime.task_ids import TaskIds
 from scaler_client.runtime.worker_lists import WorkerLists
@@ -95,6 +98,7 @@ class IoThread:
         self._dial = dial
         self._core = ClientCore(address)
         self._callbacks = Callbacks()
+        self._remaker = Remaker(self._submit_again)
         self._connected = ThreadEvent()
         self._connect_error: ScalerError | None = None
         self._shutdown_answered = ThreadEvent()
@@ -111,7 +115,7 @@ class IoThread:
             AnswerShutdown: self._note_shutdown,
             WorkersListed: self.worker_lists.answer,
             DumpInputs: self._dump_inputs,
-            RestoreObjects: lambda lost: self.restore_objects(lost.tasks),
+            RestoreObjects: lambda lost: self.restore_objects(lost.tasks, lost.needs),
             ListUnknownObjects: lambda effect: self._callbacks.add(self._list_unknown_objects),
             DeleteUnknownObjects: lambda effect: self._callbacks.add(self.storage.delete_unknown),
         }
@@ -189,16 +193,30 @@ class IoThread:
         if outcomes.has_losses():
             self.storage.losses += 1
 
+    def remake(self, origin: ResultOrigin) -> ScalerFuture[Any] | None:
+        """The future of the task that makes a lost result again; None if that is impossible."""
+        return self._remaker.make(origin) if isinstance(origin, Lineage) else None
+
+    def _submit_again(self, group: CallGroup, call: bytes, needs: Sequence[Dependency]) -> ScalerFuture[Any]:
+        future: ScalerFuture[Any] = ScalerFuture(self, self.next_task(), group, call, needs)
+        self.mailbox.put(future)
+        self.mailbox.wake()
+        return future
+
     def _discard(self, unwanted: Discard) -> None:
         for object_id in unwanted.objects:
             self.storage.discard(object_id)
 
-    def restore_objects(self, tasks: Sequence[int] = ()) -> None:
-        """Store lost objects again, then have these tasks run again. Does not block."""
+    def restore_objects(self, tasks: Sequence[int] = (), needs: Sequence[Dependency] = ()) -> None:
+        """Store lost objects again, and make lost results among `needs`; then have these tasks run again.
+
+        Does not block.
+        """
 
         def run() -> None:
             try:
                 self.storage.restore()
+                self.storage.remake(_results_among(needs))
             except ClientQuitError:
                 return
             except Exception as error:
@@ -395,6 +413,13 @@ class IoThread:
             self._connect_error = failure
             self._connected.set()
         self._shutdown_answered.set()
+
+
+def _results_among(needs: Sequence[Dependency]) -> Iterator[StoredObject]:
+    """The results in object storage that tasks depend on."""
+    for outcome in [need.outcome() for need in needs]:
+        if isinstance(outcome, tuple) and type(outcome[1]) is StoredPayload:
+            yield outcome[1].object
 
 
 def _say_goodbye(transport: Transport | None) -> None:

@@ -19,8 +19,8 @@ from scaler_io.objects.host_objects import HostObjects
 from scaler_io.objects.operations import (
     DELETED_TOGETHER,
     Deletion,
-    Download,
     Listing,
+    Look,
     Pieces,
     PutEnded,
     Upload,
@@ -34,7 +34,7 @@ from scaler_io.objects.segments import Copying, copies
 from scaler_io.objects.storage_link import StorageLink
 from scaler_io.security.keyring import Credentials
 from scaler_protocol.addresses import Address
-from scaler_protocol.errors import ClientQuitError, ObjectNotFoundError
+from scaler_protocol.errors import ClientQuitError
 from scaler_protocol.handshake import Role
 from scaler_protocol.objects import SHARED_BYTES, Reference
 
@@ -139,12 +139,18 @@ class ObjectConnection(StorageLink):
 
     def has(self, reference: Reference, version: int) -> bool:
         """Whether the server knows an object as this version; raises StorageLostError."""
-        download = Download(reference, looking=True)
-        try:
-            self.run(download)
-        except ObjectNotFoundError:
-            return False
-        return download.version == version
+        look = Look(reference)
+        self.run(look)
+        return look.found and look.version == version
+
+    def has_each(self, references: Sequence[Reference]) -> Sequence[bool]:
+        """Whether the server can read each of these objects; raises StorageLostError."""
+        looks = [Look(reference) for reference in references]
+        for look in looks:
+            self.start(look)
+        for look in looks:
+            look.wait()
+        return [look.found for look in looks]
 
     def list(self) -> Sequence[bytes]:
         """The ids of all complete objects of our session."""

@@ -318,6 +318,19 @@ class Download(Operation):
         return self._file.getvalue() if self.mapping is None else memoryview(self.mapping)
 
 
+class Look(Download):
+    """Asks whether the server can read an object, and which version; the answer to this may be no."""
+
+    def __init__(self, reference: Reference) -> None:
+        super().__init__(reference, looking=True, may_map=False)
+        self.found = True
+
+    def answer(self, index: int, message: Message) -> None:
+        self.found = not isinstance(message, ObjectPart) or message.found or bool(message.error)
+        if self.found:
+            super().answer(index, message)
+
+
 class CacheFill(Download):
     """Gets an object from the server into a file of the host's cache, beginning where the file ends."""
 

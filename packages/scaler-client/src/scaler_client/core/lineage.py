@@ -1,0 +1,133 @@
+"""Lineages: how results in object storage can be made again if they are lost. Pure, no IO.
+
+A lineage keeps the call of a task, and refers to its inputs: to objects weakly, since it must not keep them in storage;
+to small results by their bytes; to results that only this call had as an input by their own lineages, up to
+LINEAGE_DEPTH of them in a row; to nodes of a graph by its calls. It lives as long as this client refers to its object.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from scaler_client.core.graph_state import GraphPiece, NodeNeed
+from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, OutstandingCall
+from scaler_client.objects.handles import Remade, StoredObject, StoredPayload
+from scaler_protocol.lazy_dataclass import dataclass
+from scaler_protocol.messages import Done
+
+LINEAGE_DEPTH: Final = 100
+"""How many results in a row are made again for one that is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInput:
+    """An object among the arguments, or the call itself."""
+
+    object: weakref.ref[StoredObject]
+
+
+@dataclass(frozen=True, slots=True)
+class SmallInput:
+    """The outcome of another task that travels in messages."""
+
+    task_id: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedInput:
+    """The outcome of another task whose bytes are not kept: its future has the value."""
+
+    task_id: int
+    dump: Callable[[], Dump | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultInput:
+    """The outcome of another task that is in object storage, and the lineage of that."""
+
+    task_id: int
+    status: int
+    object: weakref.ref[StoredObject]
+    lineage: Lineage | None
+
+
+@dataclass(frozen=True, slots=True)
+class IntermediateInput:
+    """The result of an intermediate node, and the calls of its graph."""
+
+    need: NodeNeed
+    pieces: Sequence[GraphPiece]
+
+    def piece_of(self, node: int) -> GraphPiece:
+        """The piece of the graph that has a node."""
+        return self.pieces[bisect_right(self.pieces, node, key=lambda piece: piece.first) - 1]
+
+
+Input = ObjectInput | SmallInput | LoadedInput | ResultInput | IntermediateInput
+
+
+@dataclass(slots=True, eq=False)
+class Lineage:
+    """How one result was made."""
+
+    task_id: int
+    status: int
+    group: CallGroup
+    call: bytes | ObjectInput
+    inputs: Sequence[Input]
+    depth: int
+    """How many results in a row it can make again."""
+    lost: bool = False
+    """Whether storage does not have the result."""
+    read: bool = False
+    """Whether the result was fetched: nobody waits for it any more but calls that have it as an argument."""
+    made: Remade | None = None
+    """The task that makes it again."""
+
+    @property
+    def size(self) -> int:
+        """The bytes that it keeps, without those of other lineages."""
+        inline = sum(len(each.outcome[1]) for each in self.inputs if isinstance(each, SmallInput))
+        return inline + (len(self.call) if isinstance(self.call, bytes) else 0)
+
+
+def lineages_of(done: Done, calls: Sequence[OutstandingCall | None]) -> dict[int, Lineage]:
+    """The lineages of the results in object storage, by position; call it before the calls are delivered."""
+    return {
+        position: lineage_of(call, done.tasks[position], done.statuses[position])
+        for position in done.stored
+        if (call := calls[position]) is not None and not isinstance(call, GraphPiece)
+    }
+
+
+def lineage_of(call: OutstandingCall, task: int, status: int) -> Lineage:
+    """The lineage of the result of one of the tasks of a call."""
+    payload = call._call_of(task)
+    inputs = [_input_of(need) for need in call._needs_of(task)]
+    deepest = [each.lineage.depth for each in inputs if isinstance(each, ResultInput) and each.lineage is not None]
+    kept = ObjectInput(weakref.ref(payload.object)) if type(payload) is StoredPayload else payload
+    return Lineage(task, status, call._group, kept, inputs, 1 + max(deepest, default=0))
+
+
+def _unknown() -> None:
+    """No outcome."""
+
+
+def _input_of(need: Dependency) -> Input:
+    if isinstance(need, StoredObject):
+        return ObjectInput(weakref.ref(need))
+    if isinstance(need, NodeNeed):
+        return IntermediateInput(need, need.graph.pieces)
+    outcome = need.outcome()
+    if not isinstance(outcome, tuple):
+        return LoadedInput(need.task_id, weakref.WeakMethod(outcome) if outcome is not None else _unknown)
+    status, payload = outcome
+    if type(payload) is not StoredPayload:
+        return SmallInput(need.task_id, outcome)
+    lineage = payload.object.origin
+    near = lineage if isinstance(lineage, Lineage) and lineage.depth < LINEAGE_DEPTH else None
+    return ResultInput(need.task_id, status, weakref.ref(payload.object), near)

@@ -1,0 +1,98 @@
+"""Remaking: lost results are made again by new tasks, which have the calls of those that made them first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from scaler_client.core.graph_state import NodeNeed, reachable
+from scaler_client.core.lineage import (
+    Input,
+    IntermediateInput,
+    Lineage,
+    LoadedInput,
+    ObjectInput,
+    ResultInput,
+    SmallInput,
+)
+from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome
+from scaler_client.futures.futures import ScalerFuture, current
+from scaler_client.objects.handles import StoredPayload
+from scaler_protocol.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RemadeInput:
+    """An input under the id of the task that made it first, as the call has it."""
+
+    task_id: int
+    look: Callable[[], Outcome | Dump | None]
+
+    def outcome(self) -> Outcome | Dump | None:
+        """Status and payload, or how to get them; None while there is none."""
+        return self.look()
+
+
+class Remaker:
+    """Submits the tasks; `submit` takes the group, the call and the inputs of one. Thread-safe."""
+
+    def __init__(self, submit: Callable[[CallGroup, bytes, Sequence[Dependency]], ScalerFuture[Any]]) -> None:
+        self._submit = submit
+        self._lock = threading.RLock()  # a signal handler may read a result in the middle of this
+
+    def make(self, lineage: Lineage) -> ScalerFuture[Any] | None:
+        """The future of the task that makes a lost result again; None if its call or an input is not known any more."""
+        with self._lock:
+            if lineage.made is None:
+                call = _call_of(lineage)
+                needs = list(map(self._need, lineage.inputs)) if call is not None else []
+                known = [need for need in needs if need is not None]
+                if call is not None and len(known) == len(needs):
+                    lineage.made = self._submit(lineage.group, call, known)
+            made = lineage.made
+            assert made is None or isinstance(made, ScalerFuture)
+            return made
+
+    def _need(self, given: Input) -> Dependency | None:
+        if isinstance(given, ObjectInput):
+            return given.object()
+        if isinstance(given, SmallInput):
+            return RemadeInput(given.task_id, lambda: given.outcome)
+        if isinstance(given, LoadedInput):
+            dump = given.dump()
+            return RemadeInput(given.task_id, lambda: dump) if dump is not None else None
+        if isinstance(given, IntermediateInput):
+            return self._node(given)
+        return self._result(given)
+
+    def _result(self, given: ResultInput) -> Dependency | None:
+        stored, lineage = given.object(), given.lineage
+        if stored is not None and not (lineage is not None and lineage.lost):
+            outcome = given.status, StoredPayload.of(stored)
+            return RemadeInput(given.task_id, lambda: current(outcome))
+        made = self.make(lineage) if lineage is not None else None
+        return RemadeInput(given.task_id, made._as_input) if made is not None else None
+
+    def _node(self, given: IntermediateInput) -> Dependency:
+        """An intermediate node of a graph that has ended, with all those that it depends on."""
+        made = given.need.graph.made_again
+
+        def inputs_of(node: int) -> Iterable[int]:
+            needs = given.piece_of(node)._needs_of(node)
+            return [need.task_id for need in needs if isinstance(need, NodeNeed) and need.task_id not in made]
+
+        nodes = reachable({given.need.task_id} - made.keys(), inputs_of)
+        for node in sorted(nodes):  # inputs come before their consumers
+            call = given.piece_of(node).resent_call(node)
+            needs = [made[need.task_id] if isinstance(need, NodeNeed) else need for need in call._needs]
+            future = self._submit(call._group, call._call, needs)
+            made[node] = RemadeInput(node, future._as_input)
+        return made[given.need.task_id]
+
+
+def _call_of(lineage: Lineage) -> bytes | None:
+    if isinstance(lineage.call, bytes):
+        return lineage.call
+    stored = lineage.call.object()
+    return StoredPayload.of(stored) if stored is not None else None
