@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +14,11 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
+from scaler_protocol.errors import ScalerError
 from support.faults import Services
+from support.gates import SECONDS
+from support.mounts import small_memory
+from support.processes import PROGRAMS, free_ports
 from support.waiting import wait_until
 from test_faults import Flight
 
@@ -68,3 +74,47 @@ futures[20].result()
 print("some are done", flush=True)
 futures[-1].result()
 """
+
+
+def test_a_full_disk_refuses_new_work_and_takes_it_again(tmp_path: Path) -> None:
+    """What was accepted goes on meanwhile; who looks at the status is told."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    filler = folder / "filler"
+    with small_memory(folder, 32), Services(tmp_path, "--journal", str(folder / "journal")) as services:
+        agent = services.add_agent(1)
+        with Client(services.address) as client:
+            accepted = [client.submit(pow, number, 2) for number in range(100)]
+            assert [future.result(SECONDS) for future in accepted] == [number * number for number in range(100)]
+            services.scheduler.process.send_signal(signal.SIGSTOP)
+            fill(filler)
+            services.scheduler.process.send_signal(signal.SIGCONT)
+            with pytest.raises(ScalerError, match="refuses new work: the journal's disk is full"):
+                for _ in range(1000):
+                    client.submit(len, bytes(10_000)).result(SECONDS)
+            shown = subprocess.run([PROGRAMS / "scaler", "status", services.address], capture_output=True, text=True)
+            assert "refuses new work: the journal's disk is full" in shown.stdout, shown
+            filler.unlink()
+            wait_until(lambda: "takes new work again" in services.scheduler.said(), "room")
+            assert client.submit(pow, 3, 2).result(SECONDS) == 9
+            services.scheduler.kill()
+            services.start_scheduler()
+            assert client.submit(pow, 4, 2).result(SECONDS) == 16
+        assert agent.process.poll() is None
+
+
+def fill(file: Path) -> None:
+    """Take all room that the disk has."""
+    with file.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(bytes(4096)):
+            pass
+
+
+def test_a_second_scheduler_with_the_same_file_ends_at_once(tmp_path: Path) -> None:
+    journal = str(tmp_path / "journal")
+    with Services(tmp_path, "--journal", journal):
+        words = [sys.executable, "-m", "scaler_scheduler", f"tcp://127.0.0.1:{free_ports()}", "--journal", journal]
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 1
+        assert f"journal {journal} is in use by another scheduler: stop it, or name another file" in ended.stderr
+        assert "Traceback" not in ended.stderr

@@ -211,6 +211,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Limit]]] = {
         "manager_pauses": Column(SECONDS, ENTRIES),
         "offer_managers": Column(UNIT, ENTRIES),
         "offer_capabilities": Column(_FIGURES, ENTRIES),
+        "refusal": NAME,
     },
     "TaskEvents": {
         "group_functions": _NAMES,

@@ -319,6 +319,7 @@ struct MonitorStatus {
   offerManagers @73 :List(Text);
   offerCapabilities @74 :List(Text);
   offerRuntimes @75 :List(Text);
+  refusal @76 :Text;
 }
 struct TaskEvents {
   groupNumbers @0 :List(UInt64);

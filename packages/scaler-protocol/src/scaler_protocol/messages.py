@@ -122,6 +122,8 @@ class Submit:
     watched: bool = False
     graph: int = 0
     graph_size: int = 0
+    encoded: Sequence[bytes] | None = field(default=None, init=False, compare=False, repr=False)
+    """The received frames, set only by the codec: a message that is recorded is not encoded again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ class MonitorStatus:
     offer_managers: Sequence[str] = ()
     offer_capabilities: Sequence[str] = ()
     offer_runtimes: Sequence[str] = ()
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,11 @@ def summary(status: MonitorStatus) -> dict[str, Any]:
         "paused_seconds",
     )  # fmt: skip
     return {
-        "scheduler": {"address": status.address, "uptime_seconds": round(status.uptime, 1)},
+        "scheduler": {
+            "address": status.address,
+            "uptime_seconds": round(status.uptime, 1),
+            "refuses_new_work": status.refusal,
+        },
         "clients": len(status.client_sessions),
         "tasks": {
             "waiting": status.waiting,
@@ -169,6 +173,8 @@ def as_text(shown: dict[str, Any]) -> str:
     """A summary as lines for people."""
     tasks, lines = shown["tasks"], []
     lines.append(f"scheduler {shown['scheduler']['address']}, up {shown['scheduler']['uptime_seconds']:g} s")
+    if shown["scheduler"]["refuses_new_work"]:
+        lines.append(f"          refuses new work: {shown['scheduler']['refuses_new_work']}")
     lines.append(f"clients   {shown['clients']}")
     lines.append("tasks     " + ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in tasks.items()))
     lines.append(f"workers   {sum(row['workers'] for row in shown['workers'])}")

@@ -50,6 +50,8 @@ def _scheduler(status: MonitorStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("scaler_status_timestamp_seconds", "When these figures were taken.", value=status.at)
     yield GaugeMetricFamily("scaler_scheduler_uptime_seconds", "Since the scheduler began.", value=status.uptime)
     yield GaugeMetricFamily("scaler_scheduler_cpu_cores", "CPU that the scheduler uses.", value=status.cpu)
+    text = "Whether the scheduler refuses new work, since its journal cannot be written."
+    yield GaugeMetricFamily("scaler_scheduler_refuses_new_work", text, value=bool(status.refusal))
     yield GaugeMetricFamily(
         "scaler_scheduler_resident_memory_bytes", "Memory that the scheduler uses.", value=status.rss
     )

@@ -55,6 +55,7 @@ def monitor_status(
         state.incarnation,
         stats.at,
         address=stats.address,
+        refusal=state.refusal,
         snapshot=snapshot,
         uptime=stats.uptime,
         cpu=stats.cpu,

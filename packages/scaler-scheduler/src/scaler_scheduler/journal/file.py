@@ -114,6 +114,11 @@ class JournalFile:
             return False
         return True
 
+    def has_room(self) -> bool:
+        """Whether the disk has room beside the ballast for more than what was written when it was full."""
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize >= 2 * CHECKPOINT_BYTES
+
     def drop_ballast(self) -> None:
         """Use the reserved room."""
         self._ballast.unlink(missing_ok=True)

@@ -96,10 +96,10 @@ class JournalWriter:
         if self._problem:
             with contextlib.suppress(sqlite3.Error):
                 self._file.checkpoint()
-        if self._file.take_ballast():
-            self._say("")
-        else:
+        if not self._file.take_ballast():
             self._say("the journal's disk is full")
+        elif self._file.has_room():
+            self._say("")
 
     def _say(self, problem: str) -> None:
         if problem != self._problem:
