@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler_io.security.key_files import add_key, make_keys, revoke_key
+from scaler_io.security.key_files import add_key, load_credentials, make_keys, revoke_key
 from scaler_io.security.keyring import KeyFileError, KeyRole
 from scaler_io.transport.curve import new_pair
 from scaler_protocol.errors import AddressError, HandshakeRefusedError, ScalerError
 from scaler_scheduler.service.options import COMMAND as SCHEDULER
 from support.faults import Service, Services
-from support.key_tasks import grow, key_directory_here, submit_within
-from support.processes import command_line, free_ports
+from support.key_tasks import grow, halves, key_directory_here, search_here, submit_within
+from support.processes import command_line, descendants, free_ports
 from support.waiting import wait_until
 
 SIZE = 3_000_000
@@ -207,6 +208,26 @@ def test_a_local_cluster_uses_the_keys_of_the_environment(keys: Path, monkeypatc
             assert client.submit(submit_within, cluster.get_address(), SIZE).result() == SIZE
         with pytest.raises(HandshakeRefusedError, match="demands keys"):
             Client(address=cluster.get_address(), insecure=True, timeout_seconds=SECONDS)
+
+
+def test_secrets_of_services_do_not_reach_user_code(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = (KeyRole.SERVER, KeyRole.OPERATOR, KeyRole.MONITOR)
+    held = [load_credentials(keys, [role]).secret for role in roles]
+    wanted = [halves(text) for secret in held for text in (secret, secret.hex().encode())]
+    control = halves(os.urandom(32))
+    monkeypatch.setenv("SCALER_KEYS", str(keys))
+    # Scheduler and agent are one process, which has the key of the role server.
+    with SchedulerClusterCombo(n_workers=1, logging_level="ERROR") as local, Client(local.get_address()) as client:
+        assert len(client.submit(grow, SIZE).result()) == SIZE  # the worker has connected with its own key
+        found, controlled = client.submit(search_here, wanted, control).result(SECONDS)
+    assert controlled
+    assert found == [0] * len(wanted)
+
+
+def test_a_server_with_keys_writes_no_core_file(cluster: Services) -> None:
+    for pid in (cluster.scheduler.pid, *descendants(cluster.scheduler.pid)):
+        limits = Path(f"/proc/{pid}/limits").read_text("utf-8")
+        assert re.search(r"Max core file size +0 +0 ", limits)
 
 
 def test_a_file_names_the_keys_in_each_table(keys: Path, tmp_path: Path) -> None:

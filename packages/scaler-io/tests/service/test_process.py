@@ -595,3 +595,12 @@ def test_threads_that_hang_do_not_meet_the_end_of_the_interpreter(start: Start) 
         """
     )
     program.ends(3, "done")
+
+
+def test_memory_that_is_secret_is_neither_dumped_nor_read() -> None:
+    script = (
+        "import ctypes, resource; from scaler_io.service.process import keep_memory_secret; keep_memory_secret();"
+        "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resource.getrlimit(resource.RLIMIT_CORE))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0 (0, 0)\n"

@@ -36,6 +36,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _HEARD: Final = (*STOP_SIGNALS, signal.SIGCHLD)
 # /usr/include/linux/prctl.h
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _PR_SET_CHILD_SUBREAPER: Final = 36
 # The same number on every architecture that Python runs on.
 _SYS_PIDFD_OPEN: Final = 434
@@ -275,6 +276,17 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def keep_memory_secret() -> None:
+    """Have no core file of this process written, and no other process of this user attach to it: it holds keys.
+
+    Processes that it forks afterwards inherit this, programs that it starts only that they write no core file.
+    """
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def become_subreaper() -> None:
