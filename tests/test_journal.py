@@ -118,3 +118,13 @@ def test_a_second_scheduler_with_the_same_file_ends_at_once(tmp_path: Path) -> N
         assert ended.returncode == 1
         assert f"journal {journal} is in use by another scheduler: stop it, or name another file" in ended.stderr
         assert "Traceback" not in ended.stderr
+
+
+def test_a_client_that_ends_the_scheduler_is_answered(tmp_path: Path) -> None:
+    """What leaves with the last turn leaves, although it is recorded first."""
+    with Services(tmp_path, "--journal", str(tmp_path / "journal"), "--no-protected") as services:
+        with Client(services.address) as client:
+            client.submit(pow, 2, 3)
+            client.shutdown()
+        assert services.scheduler.process.wait(SECONDS) == 0
+        assert "ERROR" not in services.scheduler.said()

@@ -49,10 +49,12 @@ class Journal:
         self._written = written
 
     def close(self) -> None:
-        """Commit what is left."""
+        """Commit what is left; outputs may leave then."""
         self._timer.cancel()
+        self._written = lambda: None
         self._commits.put()
-        self._writer.close(CLOSE_SECONDS)
+        if self._writer.close(CLOSE_SECONDS):
+            self._commits.all_committed()
 
     def _tidy(self) -> None:
         self._timer = self._loop.call_later(TIDY_SECONDS, self._tidy)

@@ -30,6 +30,7 @@ class JournalWriter:
         self._queue: SimpleQueue[Ticketed | None] = SimpleQueue()
         self._problem = ""
         self._look_at = 0.0
+        self._failed = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
@@ -38,21 +39,24 @@ class JournalWriter:
         """Commit a batch soon; tickets ascend."""
         self._queue.put((ticket, batch))
 
-    def close(self, timeout: float) -> None:
-        """Commit what is left, for at most `timeout` seconds, and close the file."""
+    def close(self, timeout: float) -> bool:
+        """Commit what is left, for at most `timeout` seconds, and close the file; whether all is on disk."""
         self._closing.set()
         self._queue.put(None)
         self._thread.join(timeout)
-        if self._thread.is_alive():
-            LOGGER.error(
-                "Scheduler: the journal could not be written to the end: %s", self._problem or "its disk hangs"
-            )
+        if not self._failed and not self._thread.is_alive():
+            return True
+        reason = self._problem or "its disk hangs"
+        LOGGER.error("Scheduler: the journal could not be written to the end: %s", reason)
+        return False
 
     def _run(self) -> None:
         self._look_for_room()
         for ticket, batch in self._batches():
             if self._write(batch):
                 self._committed(ticket)
+            else:
+                self._failed = True
         self._file.close()
 
     def _batches(self) -> Iterator[Ticketed]:
@@ -79,7 +83,7 @@ class JournalWriter:
         while True:
             try:
                 self._file.write(batch)
-            except sqlite3.Error as error:
+            except Exception as error:  # without the thread nothing would leave the scheduler
                 is_new = not self._problem
                 self._say(_reason(error))
                 self._file.drop_ballast()
@@ -107,7 +111,7 @@ class JournalWriter:
             self._refused(problem)
 
 
-def _reason(error: sqlite3.Error) -> str:
-    if "full" in str(error):
+def _reason(error: Exception) -> str:
+    if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
         return "the journal's disk is full"
     return f"the journal cannot be written: {error}"
