@@ -131,19 +131,20 @@ def test_who_reads_no_answers_of_storage_holds_little_of_it(services: Services) 
 
 
 @pytest.mark.usefixtures("client")
-def test_a_client_that_ignores_its_credit_is_refused(services: Services) -> None:
+def test_a_client_that_ignores_its_credit_is_refused_then_cut_off(services: Services) -> None:
     growth, greeting = Growth(services.scheduler.pid), hello()
     nobody = Group(b"f" * 16, capability_names=("nobody has it",), capability_values=(1,))
-    calls = Payloads([bytes(4096)] * 256)
+    calls, first = Payloads([bytes(4096)] * 256), first_task(greeting.session) + 1
     with Attacker(services.port, greeting) as attacker:
-        first, refused = first_task(greeting.session), 0
-        for number in range(600):
-            tasks = range(first + number * 256 + 1, first + (number + 1) * 256 + 1)
-            attacker.send(Submit([nobody], tasks, calls))
+        for number in range(100):
+            attacker.send(Submit([nobody], range(first + number * 256, first + number * 256 + 256), calls))
             growth.look()
-        while not refused:
-            if isinstance(done := attacker.read(), Done):
-                refused = len(done.tasks)
-                assert "and its credit is 33,554,432" in str(restore(done.results[0]))
+        while not isinstance(done := attacker.read(), Done):
+            pass
+        assert "and its credit is 33,554,432" in str(restore(done.results[0]))
+        with pytest.raises(OSError, match=r"reset|closed|[Bb]roken"):
+            for number in range(100, 1000):
+                attacker.send(Submit([nobody], range(first + number * 256, first + number * 256 + 256), calls))
+                growth.look()
         growth.watch(1)
     assert growth.most < 2 * MOST

@@ -10,7 +10,7 @@ import pytest
 
 from scaler_io.links import admission
 from scaler_io.links.events import LinkDown, LinkLost, LinkRefused, LinkUp, PeerJoined, PeerLost
-from scaler_io.links.hub import Hub, KeptLimits, PeerTimeouts
+from scaler_io.links.hub import FAULTS_LIMIT, Hub, KeptLimits, PeerTimeouts
 from scaler_io.links.streams import ACK_SECONDS, HEADER, KEPT_MOST, StreamGapError
 from scaler_io.links.uplink import GREETING_SECONDS, LinkState
 from scaler_io.security.keyring import KeyRole, Principal
@@ -607,6 +607,17 @@ def test_a_clients_key_has_so_many_connections_and_gets_them_back(monkeypatch: p
     assert type(answer(b"2", epoch=2)) is Welcome, "it has connected again"
     hub.receive(b"1\x01", [HEADER.pack(1, 0), *map(bytes, encode(Goodbye("")))], 0.0)
     assert type(answer(b"3")) is Welcome
+
+
+def test_a_peer_whose_messages_are_not_allowed_is_given_up() -> None:
+    hub = welcomed_hub()
+    for _ in range(FAULTS_LIMIT):
+        hub.refused(b"route")
+    assert hub.tick(0.1) == []
+    hub.refused(b"route")
+    assert hub.is_tick_due and hub.cuts() == [b"route"]
+    assert hub.tick(0.2) == [(A, PeerLost("101 of its messages were not allowed"))]
+    hub.refused(b"route")
 
 
 def test_the_figures_of_links() -> None:

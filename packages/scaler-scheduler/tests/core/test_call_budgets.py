@@ -27,7 +27,7 @@ class Sessions:
     def __init__(self, session_bytes: int = 2**40, total_bytes: int = 2**41) -> None:
         self.sessions = {number: SessionRecord(number, bytes(16)) for number in (1, 2)}
         self.budgets = CallBudgets(self.sessions, session_bytes, total_bytes)
-        self.next = 1
+        self.next, self.now = 1, 0.0
 
     def submit(self, number: int, count: int, size: int, *, graph: bool = False) -> list[TaskRecord]:
         """Tasks with calls of this size."""
@@ -35,7 +35,8 @@ class Sessions:
         tasks = range(self.next, self.next + count)
         calls = [bytes(size)] * count
         event = Submit([Group(b"f" * 16)], tasks, Payloads(calls), graph=tasks[0] if graph else 0)
-        self.budgets.take(session, event)
+        self.now += 1.0
+        self.budgets.take(session, event, self.now)
         self.next += count
         lane = LaneRecord(session, 0, 0, Requirement((), None), None)
         group = GroupRecord(Group(b"f" * 16), session, lane, FunctionRecord(b"f" * 16), None, Group(b"f" * 16))

@@ -41,6 +41,8 @@ UNREAD_LIMIT = 1024 * 1024
 
 A peer that reads confirms this about once per heartbeat interval, and needs only a few such messages meanwhile.
 """
+FAULTS_LIMIT = 100
+"""Messages of a peer that are not allowed, between two of its heartbeats, before its connection is closed."""
 _HEARTBEATS = 16
 _UNNUMBERED_BYTES = 128
 """About what ZeroMQ takes for a small message."""
@@ -58,6 +60,7 @@ class _Peer:
         "broken_at",
         "confirmed",
         "fault",
+        "faults",
         "heard_at",
         "heartbeat_at",
         "heartbeats",
@@ -102,6 +105,8 @@ class _Peer:
         """While too many bytes wait for the peer: the oldest unacknowledged message, and since when it is that."""
         self.unread = 0
         """Bytes of unnumbered messages since the peer last returned a heartbeat."""
+        self.faults = 0
+        """Messages that were not allowed since the peer last returned a heartbeat."""
         self.fault = ""
         """Why the link was ended: a malformed message."""
 
@@ -249,6 +254,17 @@ class Hub:
             peer.broken_at = now
             self._watched[peer] = None
 
+    def refused(self, route: bytes) -> None:
+        """A message from this route was not allowed; a peer that goes on like that is lost with the next tick."""
+        peer = self._routes.get(route)
+        if peer is None:
+            return
+        peer.faults += 1
+        if peer.faults > FAULTS_LIMIT:
+            self._cuts.append(route)
+            self._end_link(peer, f"{peer.faults} of its messages were not allowed")
+            self.is_tick_due = True
+
     def revoke(self, keys: Collection[bytes]) -> None:
         """Close the connections of these keys; the next tick reports their peers as lost."""
         for peer in self._peers.values():
@@ -368,7 +384,7 @@ class Hub:
                 self._write_unnumbered(peer, replace(message, echo=True))
                 return None
             if message.sent in peer.heartbeats:
-                peer.round_trip, peer.unread = now - message.sent / 1e9, 0
+                peer.round_trip, peer.unread, peer.faults = now - message.sent / 1e9, 0, 0
             return None
         if isinstance(message, Acknowledge):
             return None

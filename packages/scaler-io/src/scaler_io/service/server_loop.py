@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -97,6 +98,8 @@ class ServiceTurn:
         self._clock = clock
         self._hold = hold
         self._now = self._tick_at = 0.0
+        self._arrived: deque[tuple[bytes, list[bytes]]] = deque()
+        """Messages that the next turn handles, because those before them took long."""
         self._perform: dict[type, Callable[[Any], object]] = {
             Send: self._send_to,
             Log: self._log,
@@ -135,7 +138,7 @@ class ServiceTurn:
 
     def readable(self) -> bool:
         """Whether a message is there; also re-arms the edge of the listener's descriptor."""
-        return self._listener.readable()
+        return self._listener.readable() or bool(self._arrived)
 
     def _effect_failed(self, effect: object, error: Exception) -> None:
         what = type(effect.message).__name__ if isinstance(effect, Send) else type(effect).__name__
@@ -157,11 +160,18 @@ class ServiceTurn:
     def _receive(self, now: float) -> None:
         received = 0
         until = self._clock() + TURN_SECONDS
-        while received < TURN_MESSAGES and (arrived := self._listener.receive(_BATCH)):
-            received += len(arrived)
-            for route, frames in arrived:
+        arrived = self._arrived
+        while received < TURN_MESSAGES:
+            if not arrived:
+                arrived.extend(self._listener.receive(_BATCH))
+            count = len(arrived)
+            while arrived:
+                route, frames = arrived.popleft()
+                received += 1
                 self._handle_message(route, frames, now)
-            if len(arrived) < _BATCH or self._clock() > until:
+                if self._clock() > until:
+                    break
+            if arrived or count < _BATCH or self._clock() > until:
                 break
         if received:
             self._tick_at = min(self._tick_at, now + ACK_SECONDS)
@@ -185,6 +195,7 @@ class ServiceTurn:
             if received is not None:
                 self._core.handle(*received, now)
         except ProtocolError as error:
+            self._hub.refused(route)
             if self._should_log_fault():
                 LOGGER.warning(
                     "%s: malformed message number %s from %s: %s", self._name, self.malformed, route[:8].hex(), error

@@ -22,6 +22,8 @@ CALLS_LIMIT: Final = 2 * SESSION_CREDIT
 """Bytes of calls outside of graphs that a session may have."""
 TASK_BYTES: Final = 512
 """About what a task takes beside its call."""
+RECOUNT_SECONDS: Final = 0.1
+"""A session beyond its budget is not counted again before this time."""
 _RECOUNT_SHARE: Final = 16
 """All sessions are counted again when a part of the memory that is so small has been submitted."""
 
@@ -37,13 +39,15 @@ class CallBudgets:
         """What all sessions had at the last count, and have submitted since."""
         self._recount_at = total_bytes
 
-    def take(self, session: SessionRecord, event: Submit) -> None:
+    def take(self, session: SessionRecord, event: Submit, now: float) -> None:
         """Count the tasks of a message. Raises ProtocolError, and counts nothing, if they exceed a budget."""
         size = sum(event.calls.lengths)
         calls = 0 if event.graph else size
         size += TASK_BYTES * len(event.tasks)
         if session.call_bytes + calls > CALLS_LIMIT or session.task_bytes + size > self._session_bytes:
-            _count(session)
+            if now >= session.counted_at + RECOUNT_SECONDS:
+                session.counted_at = now
+                _count(session)
             self._check(session, calls, size)
         if self._total + size > self._recount_at:
             self._count_all()

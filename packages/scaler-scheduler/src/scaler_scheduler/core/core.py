@@ -404,7 +404,7 @@ class SchedulerCore:
                 raise ProtocolError(f"the scheduler refuses new work: {self.state.refusal}")
             submitter = self._intake.submitter(peer, event) if event.tasks else None
             if submitter is not None and submitter.session is not None:
-                self._call_budgets.take(submitter.session, event)
+                self._call_budgets.take(submitter.session, event, now)
         except ProtocolError as error:
             self._intake.refuse(peer, event, error)
             raise

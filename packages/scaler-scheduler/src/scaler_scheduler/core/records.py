@@ -75,6 +75,8 @@ class SessionRecord:
     """Bytes of the calls outside of graphs that have not ended, or more: see `scaler_scheduler.core.call_budgets`."""
     task_bytes: int = 0
     """What all tasks take, or more."""
+    counted_at: float = -1.0
+    """When these were counted last because of a budget."""
     watched: bool = False
     """Whether its client is sent Ended for intermediate nodes."""
     groups: OrderedDict[GroupKey, GroupRecord] = field(default_factory=OrderedDict)
