@@ -61,6 +61,7 @@ class Hello:
     manager: str = ""
     unit: str = ""
     service: int = ServiceKind.SCHEDULER
+    session_token: bytes = b""
     protocol: int = PROTOCOL_VERSION
 
 
@@ -77,6 +78,7 @@ class Welcome:
     segment_directory: str = ""
     task_credit: int = 0
     challenge: bytes = b""
+    session_token: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from scaler_protocol.ranges import shown
 
 IDENTITY_BYTES = 16
 SESSION_BITS = 32
+_NESTED_BIT = 1 << (SESSION_BITS - 1)
 INCARNATION_BITS = 24
 """A run id is a scheduler incarnation (24 random bits) and a counter (40 bits).
 
@@ -26,9 +27,14 @@ def new_identity() -> bytes:
     return secrets.token_bytes(IDENTITY_BYTES)
 
 
-def new_session() -> int:
-    """Draw a session number of 32 bits, never 0."""
-    return secrets.randbelow(2**SESSION_BITS - 1) + 1
+def new_session(*, nested: bool = False) -> int:
+    """Draw a session number of 32 bits, never 0; the highest bit says that it is `nested`: of tasks in a worker."""
+    return secrets.randbelow(_NESTED_BIT - 1) + 1 + _NESTED_BIT * nested
+
+
+def is_nested(session: int) -> bool:
+    """Whether a session is one of tasks that tasks in a worker submit."""
+    return session >= _NESTED_BIT
 
 
 def new_incarnation() -> int:

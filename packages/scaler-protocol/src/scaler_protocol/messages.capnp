@@ -37,6 +37,7 @@ struct Hello {
   manager @17 :Text;          # the worker manager that started this agent, and the unit that the agent is
   unit @18 :Text;
   service @19 :UInt8;         # the one that the peer wants to reach
+  sessionToken @20 :Data;
 }
 struct Welcome {
   incarnation @0 :UInt64;
@@ -48,6 +49,7 @@ struct Welcome {
   segmentDirectory @6 :Text;
   challenge @7 :Data;
   taskCredit @8 :UInt64;
+  sessionToken @9 :Data;
 }
 struct Refused { reasons @0 :List(Text); }
 struct NeedHello {}

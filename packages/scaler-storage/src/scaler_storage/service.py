@@ -18,6 +18,7 @@ from scaler_io.security.keyring import Credentials
 from scaler_io.service.memory_limits import allowed_bytes, default_directory, free_bytes
 from scaler_io.service.runtime_dirs import ServerDirectory
 from scaler_io.service.server_loop import ServerLoop
+from scaler_io.service.session_tokens import TokenDesk
 from scaler_io.transport.endpoint import ListenError
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
@@ -102,6 +103,7 @@ class StorageService:
         return wanted, place
 
     def _hub(self, incarnation: int, engine: StorageEngine, listener: Listener) -> Hub:
+        keys = self._options.authorized()
         client_grace = self._options.client_timeout_seconds
 
         def timeouts(hello: Hello) -> PeerTimeouts:
@@ -115,8 +117,12 @@ class StorageService:
             heartbeat_seconds=HEARTBEAT_SECONDS,
             principal=listener.principal,
             permitted=PERMITTED,
+<<<<<<< HEAD
             # A peer asks for a window of bytes, and for more when they have arrived.
             kept=KeptLimits(2 * WINDOW_BYTES, 4 * WINDOW_BYTES),
+=======
+            refusal=TokenDesk(keys.own.secret).refusal if keys is not None else None,
+>>>>>>> 94fa1ab (Object storage with keys admits clients and workers with a token of the scheduler only)
         )
 
     def _say_ready(self, address: Address) -> None:

@@ -89,6 +89,7 @@ async def _serve(
     options: SchedulerOptions, storage: StorageServer, workers: tuple[ClusterConfig, Forking] | None
 ) -> int:
     """Serve until a signal; returns the exit code."""
+    from scaler_io.security.keyring import ANYONE, WORKER_KEYS
     from scaler_io.transport.in_process import InProcessListener
     from scaler_scheduler.service.shell import SchedulerService
 
@@ -98,7 +99,9 @@ async def _serve(
         end_children(storage.is_ours)  # which ends with this process
 
     stop = ending(options.parent_pid, at_once=end_at_once if workers is not None else None)
-    listener = InProcessListener(options.address, options.authorized())
+    workers_key = options.credentials(WORKER_KEYS)
+    holder = workers_key.holder if workers_key is not None else ANYONE
+    listener = InProcessListener(options.address, options.authorized(), holder)
     ready_fd = options.ready_fd
     waits = workers is not None and workers[0].preload is not None
     if waits:

@@ -326,7 +326,8 @@ class ClientCore:
     def _link_up(self, event: LinkUp, now: float) -> None:
         forgotten = self._link.opened(event)
         self._queue.credit, self.task_credit = event.welcome.session_credit, event.welcome.task_credit
-        self._out.append(Connected(None, event.welcome.storage_address, event.welcome.incarnation))
+        welcome = event.welcome
+        self._out.append(Connected(None, welcome.storage_address, welcome.incarnation, welcome.session_token))
         if forgotten:
             self._functions.clear()
             self._replies = [message for message in self._replies if not isinstance(message, Cancel | ListWorkers)]

@@ -20,11 +20,12 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The link is up (address of object storage, incarnation of the scheduler), or will not be (error)."""
+    """The link is up (address of object storage and token for it, incarnation of the scheduler), or will not be."""
 
     error: ScalerError | None
     storage: str = ""
     scheduler: int = 0
+    token: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ def dial(
             name=name,
             renewed=lambda: thread.restore_objects(),
             credentials=credentials,
+            token=lambda: thread.storage_token,
         )
 
     door = StorageDoor(lambda: storage_address or thread.storage_address, connect)

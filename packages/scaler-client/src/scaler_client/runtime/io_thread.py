@@ -83,7 +83,7 @@ class IoThread:
         runtime: TaskRuntime | None = None,
     ) -> None:
         self.address = address
-        self.storage_address = ""
+        self.storage_address, self.storage_token = "", b""
         """The address of object storage as the scheduler reports it."""
         self.scheduler = 0
         """The incarnation of the scheduler that sent the last Welcome."""
@@ -247,6 +247,7 @@ class IoThread:
 
     def _note_connected(self, event: Connected) -> None:
         self.storage_address = event.storage or self.storage_address
+        self.storage_token = event.token or self.storage_token
         self.scheduler = event.scheduler or self.scheduler
         if not self._connected.is_set():
             self._connect_error = event.error

@@ -163,8 +163,13 @@ class Hub:
         principal: Callable[[bytes], Principal] = lambda route: ANYONE,
         permitted: Permissions | None = None,
         kept: KeptLimits | None = None,
+        token: Callable[[Hello, Principal], bytes] | None = None,
+        refusal: Callable[[Hello, Principal], Refused | None] | None = None,
     ) -> None:
-        """`principal` tells whose key the sender of a route has proved, `permitted` what peers of a role may send."""
+        """`principal` tells whose key the sender of a route has proved, `permitted` what peers of a role may send.
+
+        `token` is what a welcomed peer is told for object storage; `refusal` why a peer is not admitted, or None.
+        """
         self.refused_frames = 0
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
@@ -178,6 +183,7 @@ class Hub:
         self.kept_limits = kept or KeptLimits(KEPT_LIMIT, KEPT_MOST)
         self.is_tick_due = False
         """Whether `tick` must be called at once, since a peer leaves too many bytes unacknowledged."""
+        self._token, self._refusal = token, refusal
         self._peers: dict[bytes, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
         self._links: Counter[bytes] = Counter()
@@ -411,9 +417,11 @@ class Hub:
         if peer is not None and hello.incarnation == peer.hello.incarnation and hello.epoch <= peer.hello.epoch:
             return None  # a late Hello of an epoch that is over
         answer = self._admit(hello)
-        if isinstance(answer, Refused):
-            self._answer(route, answer, in_process)
+        refused = answer if isinstance(answer, Refused) else self._refusal and self._refusal(hello, principal)
+        if refused:
+            self._answer(route, refused, in_process)
             return None
+        assert isinstance(answer, Welcome)
         resumable = self._resumable(hello)
         if resumable is not None:
             peer = self._resume(resumable, route, hello, now)
@@ -478,6 +486,7 @@ class Hub:
             received=peer.stream.received,
             resumed=resumed,
             heartbeat_seconds=self._heartbeat,
+            session_token=self._token(peer.hello, peer.principal) if self._token is not None else b"",
         )
         self._write(peer, welcome)
         self._out += [(peer.route, frames) for frames in peer.stream.unacknowledged()]

@@ -58,6 +58,7 @@ class ObjectConnection(StorageLink):
         cache: HostCache | None = None,
         replica_server: ReplicaServer | None = None,
         credentials: Credentials | None = None,
+        token: Callable[[], bytes] = bytes,
     ) -> None:
         """As StorageLink. On another host than the server's, objects that are put stay in `cache`, shared by the
         processes of this host, until the server asks `replica_server` for them.
@@ -76,6 +77,7 @@ class ObjectConnection(StorageLink):
             renewed=renewed,
             replica_server=replica_server,
             credentials=credentials,
+            token=token,
         )
 
     def forked(self) -> None:

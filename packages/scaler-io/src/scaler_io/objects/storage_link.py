@@ -47,8 +47,11 @@ class StorageLink:
         renewed: Callable[[], object] | None = None,
         replica_server: ReplicaServer | None = None,
         credentials: Credentials | None = None,
+        token: Callable[[], bytes] = bytes,
     ) -> None:
         """`key` proves to the server that the session is ours; only this process and its forks have it.
+
+        `token` is what the scheduler has told us to show to the server.
 
         `renewed` is called on the connection thread, and must not block, when the server's incarnation has changed.
         `replica_server` serves the replicas of this host if the server is on another one.
@@ -62,7 +65,7 @@ class StorageLink:
         self._key, self._role, self._name = key, role, name
         self._timeout = timeout_seconds
         self._renewed = renewed
-        self._credentials = credentials
+        self._credentials, self._token = credentials, token
         self._replica_server = replica_server
         self._closed = False
         self._thread: ConnectionThread | None = None
@@ -150,6 +153,7 @@ class StorageLink:
             name=self._name,
             host=platform.node(),
             service=ServiceKind.STORAGE,
+            session_token=self._token(),
         )
 
     def check_server(self, patience: float = 0.0) -> None:

@@ -56,10 +56,14 @@ class _Inbox(Generic[Item]):
 
 
 class InProcessListener(Listener):
-    """A Listener that dialers of its own process reach without the network; close them before it."""
+    """A Listener that dialers of its own process reach without the network; close them before it.
 
-    def __init__(self, address: Address, keys: AuthorizedKeys | None = None) -> None:
+    `holder` is whose key they use elsewhere: they prove none here.
+    """
+
+    def __init__(self, address: Address, keys: AuthorizedKeys | None = None, holder: Principal = ANYONE) -> None:
         super().__init__(address, keys)
+        self._holder = holder
         self.inbox: _Inbox[tuple[bytes, list[bytes]]] = _Inbox()
         self.connections: dict[bytes, InProcessConnection] = {}
         self._epoll = select.epoll()
@@ -88,7 +92,7 @@ class InProcessListener(Listener):
 
     def principal(self, route: bytes) -> Principal:
         """Who has sent what came from this route."""
-        return ANYONE if route in self.connections else super().principal(route)
+        return self._holder if route in self.connections else super().principal(route)
 
     def cut(self, route: bytes) -> None:
         """Close a connection of another process, even if messages are on their way; ignored for our own process."""

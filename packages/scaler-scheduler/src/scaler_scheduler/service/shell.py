@@ -14,6 +14,7 @@ from scaler_io.links.hub import Hub, PeerTimeouts
 from scaler_io.security.keyring import Credentials, KeyRole
 from scaler_io.service.memory_limits import allowed_bytes
 from scaler_io.service.server_loop import ServerLoop
+from scaler_io.service.session_tokens import TokenDesk
 from scaler_io.transport.zeromq import Listener
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import Hello, Role
@@ -143,7 +144,15 @@ class SchedulerService:
             return PeerTimeouts(config.client_timeout_seconds, config.client_timeout_seconds)
 
         principal = self._listener.principal
-        return core, Hub(incarnation, admit=core.admit, timeouts=timeouts, principal=principal, permitted=PERMITTED)
+        own = self._credentials
+        return core, Hub(
+            incarnation,
+            admit=core.admit,
+            timeouts=timeouts,
+            principal=principal,
+            permitted=PERMITTED,
+            token=TokenDesk(own.secret).token if own is not None else None,
+        )
 
     def _say_ready(self, address: Address) -> None:
         """Write the address to the process that started this one."""

@@ -91,7 +91,8 @@ class AgentLink:
         for event in events:
             if isinstance(event, LinkUp):
                 self._was_up = True
-                self._shared.follow(event.welcome.incarnation, event.welcome.storage_address)
+                welcome = event.welcome
+                self._shared.follow(welcome.incarnation, welcome.storage_address, welcome.session_token)
                 self.connected.set()
                 LOGGER.info("ClusterProcess: connected to the scheduler")
             elif isinstance(event, LinkDown) and self._was_up:

@@ -29,9 +29,15 @@ class HostReplicas:
     """
 
     def __init__(
-        self, cache: HostCache, address: Callable[[], str], name: str, credentials: Credentials | None = None
+        self,
+        cache: HostCache,
+        address: Callable[[], str],
+        name: str,
+        credentials: Credentials | None = None,
+        token: Callable[[], bytes] = bytes,
     ) -> None:
         self._cache, self._address, self._name, self._credentials = cache, address, name, credentials
+        self._token = token
         self._named = ""
         self._connected: tuple[ObjectConnection, ReplicaServer] | None = None
         self._lock = threading.Lock()
@@ -71,6 +77,7 @@ class HostReplicas:
                     name=self._name,
                     replica_server=replica_server,
                     credentials=self._credentials,
+                    token=self._token,
                 )
                 self._connected = connection, replica_server
             return self._connected

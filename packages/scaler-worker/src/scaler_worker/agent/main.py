@@ -132,7 +132,9 @@ def _agent_config(config: ClusterConfig, forking: Forking, name: str, host: str)
 def _host_replicas(forking: Forking, name: str, credentials: Credentials | None) -> HostReplicas:
     cache, storage = forking.config.object_cache, forking.config.object_storage_address
     host_cache = HostCache(Path(cache), forking.config.object_cache_limit)
-    return HostReplicas(host_cache, lambda: storage or forking.shared.storage, name, credentials)
+    return HostReplicas(
+        host_cache, lambda: storage or forking.shared.storage, name, credentials, lambda: forking.shared.token
+    )
 
 
 async def _drain(agent: Agent, config: ClusterConfig, requested: asyncio.Event) -> None:

@@ -2,7 +2,8 @@
 
 Each worker has three 64-bit cells: its current run, the start time of that run, and the revoked datagram sequence,
 which the agent writes. After the cells come the scheduler's incarnation, a secret of this host, and the address of
-object storage. The address is protected by a sequence lock: its version is odd while it is written.
+object storage with the token for it. These two are protected by a sequence lock: its version is odd while they are
+written.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ CELLS: Final = 3
 """64-bit cells per worker; see `scaler_worker.worker.runner`."""
 SECRET_BYTES: Final = 16
 ADDRESS_BYTES: Final = 1024
+TOKEN_BYTES: Final = 64
+_STORAGE_BYTES: Final = ADDRESS_BYTES + 1 + TOKEN_BYTES
 
 
 class SharedState:
@@ -26,7 +29,7 @@ class SharedState:
         self.count = count
         self._view = memoryview(mmap.mmap(descriptor, _size(count))).cast("Q")
         rest = self._view[count * CELLS + 2 :].cast("B")
-        self._secret, self._address = rest[:SECRET_BYTES], rest[SECRET_BYTES:]
+        self._secret, self._storage = rest[:SECRET_BYTES], rest[SECRET_BYTES : SECRET_BYTES + _STORAGE_BYTES]
 
     @classmethod
     def create(cls, count: int) -> SharedState:
@@ -54,20 +57,31 @@ class SharedState:
     @property
     def storage(self) -> str:
         """The address of object storage that the scheduler announced; empty before that."""
+        return self._announced()[:ADDRESS_BYTES].rstrip(b"\0").decode()
+
+    @property
+    def token(self) -> bytes:
+        """The token for object storage that the scheduler announced; empty before that, and without keys."""
+        announced = self._announced()
+        return announced[ADDRESS_BYTES + 1 :][: announced[ADDRESS_BYTES]]
+
+    def _announced(self) -> bytes:
         at = self.count * CELLS
         while True:
-            version, text = self._view[at], bytes(self._address)
+            version, announced = self._view[at], bytes(self._storage)
             if not version % 2 and self._view[at] == version:
-                return text.rstrip(b"\0").decode()
+                return announced
 
-    def follow(self, scheduler: int, storage: str) -> None:
-        """Publish the scheduler's incarnation and the address of object storage that it announced."""
+    def follow(self, scheduler: int, storage: str, token: bytes = b"") -> None:
+        """Publish the scheduler's incarnation, and the address of object storage and the token that it announced."""
         at = self.count * CELLS
         self._view[at + 1] = scheduler
         self._view[at] += 1
-        self._address[:] = storage.encode().ljust(ADDRESS_BYTES, b"\0")
+        written = storage.encode().ljust(ADDRESS_BYTES, b"\0") + bytes([len(token)]) + token
+        self._storage[:] = written.ljust(_STORAGE_BYTES, b"\0")
         self._view[at] += 1
 
 
 def _size(count: int) -> int:
-    return count * CELLS * 8 + 16 + SECRET_BYTES + ADDRESS_BYTES
+    bytes_needed = count * CELLS * 8 + 16 + SECRET_BYTES + _STORAGE_BYTES
+    return -(-bytes_needed // 8) * 8

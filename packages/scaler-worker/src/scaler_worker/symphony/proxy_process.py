@@ -65,7 +65,9 @@ def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
     )
     shared = SharedState.create(0)
     own = str(options.object_storage_address or "")
-    store = WorkerObjectStore(lambda: own or shared.storage, shared.secret, name, keys=options.key_place())
+    store = WorkerObjectStore(
+        lambda: own or shared.storage, shared.secret, name, keys=options.key_place(), token=lambda: shared.token
+    )
     runtime = ProxyRuntime(store, lambda: shared.scheduler)
     reached_at = options.worker_scheduler_address
     task_context.install_forwarding(runtime, lambda given: str(reached_at or given or options.address))

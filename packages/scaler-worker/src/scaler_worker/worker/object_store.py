@@ -45,7 +45,8 @@ class WorkerObjectStore:
 
     It has the role of an agent, which may write results in any session, and it owns `session`: tasks and objects that
     tasks here create end with this process. Objects that several runs may need are cached up to `limit` bytes, in LRU
-    order. If storage is on another host, this host's workers share fetched objects in `cache`.
+    order. If storage is on another host, this host's workers share fetched objects in `cache`. `token` is what the
+    scheduler has told the agent.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class WorkerObjectStore:
         limit: int = CACHE_BYTES,
         cache: HostCache | None = None,
         keys: Path | None = None,
+        token: Callable[[], bytes] = bytes,
     ) -> None:
-        self.session, self._key = new_session(), new_identity()
+        self.session, self._key = new_session(nested=True), new_identity()
         self._secret, self._pid = secret, os.getpid()
+        self._token = token
         self.door = StorageDoor(address, self._connect)
         self._name = name
         self._limit = limit
@@ -77,6 +80,7 @@ class WorkerObjectStore:
             timeout_seconds=PATIENCE_SECONDS,
             name=self._name,
             cache=self._cache,
+            token=self._token,
             credentials=load_credentials(self._keys, WORKER_KEYS) if self._keys is not None else None,
         )
 

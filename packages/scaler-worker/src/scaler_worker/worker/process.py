@@ -125,7 +125,12 @@ def _object_store(config: WorkerConfig, shared: SharedState, name: str) -> Worke
     keys = Path(config.keys) if config.keys else None
     os.environ.update(config.key_environment)
     return WorkerObjectStore(
-        lambda: config.object_storage_address or shared.storage, shared.secret, name, cache=_cache(config), keys=keys
+        lambda: config.object_storage_address or shared.storage,
+        shared.secret,
+        name,
+        cache=_cache(config),
+        keys=keys,
+        token=lambda: shared.token,
     )
 
 
