@@ -101,3 +101,29 @@ def test_an_agent_gets_the_function_from_another_client(driver: SchedulerDriver)
     driver.done(agent, {task: run for task, run in runs.items() if task >> 32 == other[0]})
     assert list(driver.outcomes(other)) == [task for task in runs if task >> 32 == other[0]]
     assert mine in runs
+
+
+def test_an_agent_is_not_told_functions_that_none_of_its_tasks_needs(driver: SchedulerDriver) -> None:
+    client, busy = driver.client(b"c"), driver.agent(b"busy")
+    driver.submit(client)
+    assert driver.runs(busy)
+    curious = driver.agent(b"curious")
+    driver.feed(curious, NeedFunctions((FUNCTION, function_id(b"another"))))
+    assert not driver.take(curious, Functions)
+    driver.core.state.functions.use(FUNCTION).body = None
+    driver.feed(curious, NeedFunctions((FUNCTION,)))
+    assert not driver.take(client, NeedFunctions) and not driver.take(curious, Functions)
+    driver.feed(busy, NeedFunctions((FUNCTION,)))
+    assert driver.take(client, NeedFunctions)
+
+
+def test_a_done_of_another_agents_run_counts_for_nothing(driver: SchedulerDriver) -> None:
+    client, honest = driver.client(b"c"), driver.agent(b"honest")
+    driver.submit(client)
+    runs = driver.runs(honest)
+    liar = driver.agent(b"liar")
+    driver.done(liar, runs)
+    driver.done(liar, {task: run + 1000 for task, run in runs.items()})
+    assert not driver.outcomes(client)
+    driver.done(honest, runs)
+    assert list(driver.outcomes(client)) == list(runs)

@@ -117,12 +117,9 @@ class StorageService:
             heartbeat_seconds=HEARTBEAT_SECONDS,
             principal=listener.principal,
             permitted=PERMITTED,
-<<<<<<< HEAD
             # A peer asks for a window of bytes, and for more when they have arrived.
             kept=KeptLimits(2 * WINDOW_BYTES, 4 * WINDOW_BYTES),
-=======
             refusal=TokenDesk(keys.own.secret).refusal if keys is not None else None,
->>>>>>> 94fa1ab (Object storage with keys admits clients and workers with a token of the scheduler only)
         )
 
     def _say_ready(self, address: Address) -> None:

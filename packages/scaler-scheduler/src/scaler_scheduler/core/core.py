@@ -488,8 +488,7 @@ class SchedulerCore:
         self._definitions.take(event, now)
 
     def _need_functions(self, peer: bytes, event: messages.NeedFunctions, now: float) -> None:
-        self._agent(peer)
-        self._definitions.ask(peer, event)
+        self._definitions.ask(self._agent(peer), event)
 
     def _delete_objects(self, peer: bytes, event: DeleteObjects, now: float) -> None:
         """An agent names objects of which the session's process does not know."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from scaler_protocol.errors import ProtocolError
 from scaler_protocol.messages import Functions, NeedFunctions, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.dispatch import Dispatch
 from scaler_scheduler.core.functions import FunctionRecord
-from scaler_scheduler.core.records import ASSIGNED, HELD, TaskRecord
+from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
 
 
@@ -31,14 +33,17 @@ class Definitions:
                 self._answer(agent, function)
             function.asking.clear()
 
-    def ask(self, agent: bytes, event: NeedFunctions) -> None:
-        """An agent needs these functions: send them at once, or ask a session that has submitted calls of them."""
-        for wanted in dict.fromkeys(event.functions):
+    def ask(self, agent: AgentRecord, event: NeedFunctions) -> None:
+        """An agent needs these functions: send them at once, or ask a session that has submitted calls of them.
+
+        Functions that no task of the agent needs are none of its business.
+        """
+        for wanted in _needed(agent, event.functions):
             function = self._state.functions.use(wanted)
             if function.body is not None:
-                self._answer(agent, function)
+                self._answer(agent.peer, function)
                 continue
-            function.asking.add(agent)
+            function.asking.add(agent.peer)
             while function.sessions:
                 number = next(iter(function.sessions))
                 if session := self._state.sessions.get(number):
@@ -85,3 +90,16 @@ class Definitions:
     def _answer(self, agent: bytes, function: FunctionRecord) -> None:
         body, stored = Payloads((function.body or b"",)), (0,) if function.stored else ()
         self._state.send(agent, Functions((function.id,), (function.name,), body, stored))
+
+
+def _needed(agent: AgentRecord, asked: Iterable[bytes]) -> list[bytes]:
+    """Those of these functions that the agent was sent, or that its runs call, without duplicates.
+
+    Runs of an agent that has returned are not all known before it has reported them.
+    """
+    wanted = list(dict.fromkeys(asked))
+    if agent.returning or all(function in agent.functions for function in wanted):
+        return wanted
+    groups = {task.group for task in agent.runs.values()}
+    called = {function.id for group in groups for function in (group.function, group.serializer) if function}
+    return [function for function in wanted if function in agent.functions or function in called]
