@@ -39,7 +39,7 @@ class StorageProgram:
     def __init__(self, *words: str) -> None:
         self._ready, ready = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "scaler_storage", *words, "--insecure", "--ready-fd", str(ready)],
+            [sys.executable, "-m", "scaler_storage", "--insecure", *words, "--ready-fd", str(ready)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -288,7 +288,7 @@ def test_a_port_that_a_stranger_has(start: Start) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["tcp://0.0.0.0:0"], "can be reached from other hosts"),
+        (["tcp://0.0.0.0:0", "--no-insecure"], "can be reached from other hosts"),
         (["127.0.0.1:80"], "write tcp://host:port"),
         ([LOCAL, "--memory-limit", "0"], "0 is less than 1"),
         ([LOCAL, "--spill-limit", "5"], "--spill-limit needs a --spill-directory"),

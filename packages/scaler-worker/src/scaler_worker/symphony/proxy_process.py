@@ -52,6 +52,13 @@ def run_proxy(options: SymphonyOptions, label: str = "") -> int:
     return event_loops.run(run, options.event_loop)
 
 
+def _store(options: SymphonyOptions, shared: SharedState, name: str) -> WorkerObjectStore:
+    own = str(options.object_storage_address or "")
+    return WorkerObjectStore(
+        lambda: own or shared.storage, shared.secret, name, keys=options.key_place(), token=lambda: shared.token
+    )
+
+
 def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
     host = socket.gethostname()
     name = options.worker_name or ":".join(filter(None, (label, host, str(os.getpid()))))
@@ -64,10 +71,7 @@ def _agent(options: SymphonyOptions, label: str) -> ProxyAgent:
         options.object_retention_seconds,
     )
     shared = SharedState.create(0)
-    own = str(options.object_storage_address or "")
-    store = WorkerObjectStore(
-        lambda: own or shared.storage, shared.secret, name, keys=options.key_place(), token=lambda: shared.token
-    )
+    store = _store(options, shared, name)
     runtime = ProxyRuntime(store, lambda: shared.scheduler)
     reached_at = options.worker_scheduler_address
     task_context.install_forwarding(runtime, lambda given: str(reached_at or given or options.address))
