@@ -20,11 +20,14 @@ from scaler import Client, SchedulerClusterCombo
 
 SUBSCRIBER = """
 import sys
+from scaler_io.security.keyring import SUBSCRIBER_KEYS
+from scaler_io.transport.own_keys import credentials_for
 from scaler_io.transport.zeromq import Subscriber
 from scaler_protocol.addresses import Address
 from scaler_ui.model.feed import Feed
 
-subscriber = Subscriber(Address.parse(sys.argv[1]))
+address = Address.parse(sys.argv[1])
+subscriber = Subscriber(address, credentials_for(address, None, False, SUBSCRIBER_KEYS))
 feed = Feed(subscriber)
 said = False
 while True:

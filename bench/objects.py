@@ -85,6 +85,7 @@ def main() -> None:
         sys.executable,
         "-m",
         "scaler_storage",
+        "--insecure",
         "tcp://127.0.0.1:0",
         "-lp",
         "/dev/null",

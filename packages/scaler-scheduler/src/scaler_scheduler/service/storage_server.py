@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from scaler_io.interpreters import words_of
+from scaler_io.security.keyring import KeyRole
 from scaler_io.service.operator_link import OperatorLink
 from scaler_protocol.addresses import Address
 from scaler_protocol.handshake import ServiceKind
@@ -67,7 +68,8 @@ class StorageServer:
         """Log a warning if what listens at the address is no object storage server."""
         loop = asyncio.get_running_loop()
         until = loop.time() + ANSWER_SECONDS
-        with contextlib.closing(OperatorLink(self.address, "scheduler", ServiceKind.STORAGE)) as link:
+        own = self._options.credentials([KeyRole.SERVER])
+        with contextlib.closing(OperatorLink(self.address, "scheduler", ServiceKind.STORAGE, credentials=own)) as link:
             while not link.is_up and not link.problem and loop.time() < until:
                 link.turn()
                 await asyncio.sleep(_PROBE_SECONDS)
