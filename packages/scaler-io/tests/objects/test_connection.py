@@ -115,6 +115,20 @@ def test_copies_are_stored_in_parts_too(server: StorageProcess, connect: Connect
     put_copies(connect(server.address), 20 * MIB)
 
 
+def test_without_a_thread_nothing_is_connected_until_there_is_one(
+    server: StorageProcess, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    connection = connect(server.address)
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", fail)
+        with pytest.raises(StorageLostError, match="can't start new thread; see ulimit -u"):
+            connection.put(b"content")
+    assert connection.get(connection.put(b"content")) == b"content"
+
+
 def test_a_refused_object_takes_no_room_from_the_next(connect: Connect) -> None:
     server = StorageProcess("--memory-limit", str(MIB))
     try:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -99,6 +100,8 @@ class IoThread:
         self._core = ClientCore(address)
         self._callbacks = Callbacks()
         self._remaker = Remaker(self._submit_again)
+        self._unstarted: deque[tuple[Callable[[], object], str]] = deque()
+        """What waits for a thread, and the thread's name."""
         self._connected = ThreadEvent()
         self._connect_error: ScalerError | None = None
         self._shutdown_answered = ThreadEvent()
@@ -226,15 +229,34 @@ class IoThread:
                 self.tell(ObjectsRestored(tasks))
             self.mailbox.wake()
 
-        threading.Thread(target=run, name="scaler-restore", daemon=True).start()
+        self._start_thread(run, "scaler-restore")
 
     def _dump_inputs(self, needed: DumpInputs) -> None:
         """Serialize in a thread of its own: code of users may block, here as well as in the callback thread."""
-        threading.Thread(target=self._dump_each, args=(needed,), name="scaler-dump", daemon=True).start()
+        self._start_thread(lambda: self._dump_each(needed), "scaler-dump")
 
     def _dump_each(self, needed: DumpInputs) -> None:
         for task, dump in needed.dumps.items():
             self.tell(InputDumped(task, dump()))
+
+    def _start_thread(self, work: Callable[[], object], name: str) -> None:
+        """Run this in a thread of its own, as soon as one can be started."""
+        try:
+            threading.Thread(target=work, name=name, daemon=True).start()
+        except RuntimeError as error:
+            if not self._unstarted:
+                _log.warning("a client cannot start threads, will try again: %s; see ulimit -u and pids.max", error)
+            self._unstarted.append((work, name))
+
+    def _start_threads(self) -> None:
+        """Start the threads that could not be started."""
+        while self._unstarted:
+            work, name = self._unstarted[0]
+            try:
+                threading.Thread(target=work, name=name, daemon=True).start()
+            except RuntimeError:
+                return
+            self._unstarted.popleft()
 
     def _list_unknown_objects(self) -> None:
         if self.storage.list_unknown():
@@ -308,6 +330,8 @@ class IoThread:
         finally:
             # Last, because threads that wait for an outcome need the GIL, which this thread has until it sleeps.
             self._perform_each(effects)
+        if self._unstarted:
+            self._start_threads()
         return more, self._expects_more(len(entries), now)
 
     def _reject(self, message: Message, error: Exception, now: float) -> None:

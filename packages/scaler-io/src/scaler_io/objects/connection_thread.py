@@ -47,7 +47,8 @@ class ConnectionThread:
     ) -> None:
         """`welcomed` is called on the thread with the incarnation of each server that has no state for us.
 
-        The `first` operation is accepted in any case, however soon the connection ends.
+        The `first` operation is accepted in any case, however soon the connection ends. Raises StorageLostError if no
+        thread can be started.
         """
         self._address = address
         self._uplink = Uplink(hello, time.monotonic(), timeout_seconds=timeout_seconds)
@@ -71,7 +72,13 @@ class ConnectionThread:
             replica_server,
         )
         self._thread = threading.Thread(target=self._run, name="scaler-objects", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._dialer.close()
+            self._wake.close()
+            self._woken.close()
+            raise StorageLostError(f"object storage server {address}: {error}; see ulimit -u and pids.max") from None
 
     def start(self, operation: Operation) -> bool:
         """Begin an operation; False if this connection has ended."""
