@@ -107,8 +107,7 @@ class IoThread:
         self._shutdown_answered = ThreadEvent()
         self._shutdown_answer: AnswerShutdown | None = None
         self._clear_numbers = itertools.count()
-        self._clearing: dict[int, ThreadEvent] = {}
-        """By the number of its request: what is set when a `clear` is done."""
+        self._clearing: dict[int, ThreadEvent] = {}  # by the number of its request: set when a `clear` is done
         self._perform: dict[type[Any], Callable[[Any], object]] = {
             Cleared: self._cleared,
             Deliver: self._deliver,

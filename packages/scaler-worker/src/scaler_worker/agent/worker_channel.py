@@ -92,7 +92,7 @@ class WorkerChannel:
         return True
 
     def _send(self, datagram: bytes) -> None:
-        if len(datagram) <= DIRECT_LIMIT:
+        if len(datagram) <= DATAGRAM_LIMIT + 64 * 1024 // 2:
             self._tasks.send(datagram)
             return
         descriptor = os.memfd_create("scaler-task", os.MFD_CLOEXEC)

@@ -52,7 +52,7 @@ class Deaths:
             self._in_flight.effects.append(Log(logging.WARNING, text))
 
     def _delete_unreported(self, worker: WorkerRecord, entries: Sequence[Entry], current: int) -> None:
-        """Delete the results that runs up to the current one may have stored without reporting them before the death."""
+        """Delete what a run may have stored if the worker died after storing the result and before its reply."""
         if not self._secret or not current:
             return
         for run, task, *_ in entries:
