@@ -18,6 +18,7 @@ from scaler_protocol.messages import AgentStatus, Blocked, Group, Status, Submit
 from scaler_protocol.operations import Dump, Resized
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core import dump
+from scaler_scheduler.core.call_budgets import TASK_BYTES
 from scaler_scheduler.core.effects import WriteDump
 from scaler_scheduler.core.snapshot import ProcessStats
 
@@ -73,6 +74,7 @@ def test_sessions_agents_and_what_waits(driver: SchedulerDriver) -> None:
     counts = {name: session[name] for name in ("tasks", "waiting_in_lanes", "waiting", "assigned", "held", "done")}
     assert counts == {"tasks": 13, "waiting_in_lanes": 11, "waiting": 11, "assigned": 2, "held": 0, "done": 0}
     assert session["looked_at"] == 13 and session["credit_bytes"] == 32 * 1024 * 1024
+    assert 13 * TASK_BYTES < session["task_bytes"] < session["task_bytes_limit"] == 2**62
     (row,) = found["agents"]["rows"]
     assert (row["name"], row["host"], row["workers"], row["runs"], row["queued"]) == ("agent", "agent", 2, 2, 1)
     assert (row["capabilities"], row["report_age"], row["round_trip"]) == ("linux", 4.0, 0.25)

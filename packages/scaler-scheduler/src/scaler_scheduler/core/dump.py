@@ -154,6 +154,8 @@ def _sessions(state: SchedulerState) -> tuple[Row, dict[str, list[Row]]]:
                 **{kind.name.lower(): counts[kind] for kind in TaskState if kind != GONE},
                 "call_bytes": size,
                 "credit_bytes": SESSION_CREDIT,
+                "task_bytes": session.task_bytes,
+                "task_bytes_limit": state.config.max_session_bytes,
             }
         )
     return _section(rows, len(state.sessions)), held
