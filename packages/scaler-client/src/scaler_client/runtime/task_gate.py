@@ -6,7 +6,7 @@ submits checks the room and puts its entry into the mailbox under one lock. So e
 with each turn of the io thread, and a thread that is interrupted between two steps loses no room for long.
 
 Threads wait in no order: each change wakes all of them, and those that find no room wait on. Room arises without the
-work of any waiting thread or callback, because the io thread alone handles the ends of tasks; it waits here never.
+work of any waiting thread or callback, because the io thread alone handles the ends of tasks, and it never waits here.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ _HEARTBEATS = 16
 _UNNUMBERED_BYTES = 128
 """About what ZeroMQ takes for a small message."""
 HELLO_BYTES = 256 * 1024
-"""No Hello is longer: what is longer is not decoded for a route without a peer."""
+"""Longest Hello. A longer message on a route without a peer is not decoded."""
 _ROUTES_LIMIT = 65_536
-"""Most routes without a peer whose unread bytes are counted: there are no more connections."""
+"""For how many routes without a peer unread bytes are counted; a service has no more connections."""
 _LINK_MESSAGES = frozenset({Hello, Welcome, Refused, NeedHello, Heartbeat, Acknowledge, Goodbye})
 
 

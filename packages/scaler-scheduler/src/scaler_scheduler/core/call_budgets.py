@@ -25,14 +25,14 @@ TASK_BYTES: Final = 512
 RECOUNT_SECONDS: Final = 0.1
 """A session beyond its budget is not counted again before this time."""
 _RECOUNT_SHARE: Final = 16
-"""All sessions are counted again when a part of the memory that is so small has been submitted."""
+"""All sessions are counted again after each 1/_RECOUNT_SHARE of the memory that is submitted."""
 
 
 class CallBudgets:
     """Refuses what exceeds the budgets."""
 
     def __init__(self, sessions: Mapping[int, SessionRecord], session_bytes: int, total_bytes: int) -> None:
-        """What all tasks of one of these sessions may take, with their calls, and those of all sessions."""
+        """`session_bytes` limits the tasks and calls of one session, `total_bytes` those of all sessions."""
         self._sessions = sessions
         self._session_bytes, self._total_bytes = session_bytes, total_bytes
         self._total = 0

@@ -184,6 +184,7 @@ class Completion:
             self._state.waiting.discard(record)
         elif record.state == ASSIGNED and record.agent is not None:
             self._state.withdrawn.setdefault(record.agent, []).append(record.run)
+            # The agent still has the run: its outcome, which comes later, must find a record, and not this task's.
             stand_in = TaskRecord(record.id, record.group, b"")
             stand_in.state, stand_in.agent, stand_in.run, stand_in.cost = GONE, record.agent, record.run, record.cost
             record.agent.runs[record.run] = stand_in
@@ -209,9 +210,9 @@ class Completion:
         return again
 
     def _is_lost_run_repeated(self, record: TaskRecord, payload: bytes) -> bool:
-        """Count a lost run; returns whether the task is repeated. Excess memory is not counted: it is tried once more.
+        """Count a lost run; returns whether the task runs again.
 
-        That run is alone on its host.
+        A run that used too much memory is not counted: the first time, the task runs again, alone on a host.
         """
         extra = record.more()
         extra.earlier_runs += 1
@@ -383,7 +384,7 @@ class Completion:
                 continue
             record.state = HELD
             error = WorkerDiedError(
-                f"the task's host was lost {extra.lost_runs} times, the last time {agent.host} ({reason})",
+                f"the task lost {counted(extra.lost_runs, 'run')}, the last one with its host {agent.host} ({reason})",
                 host=agent.host,
                 runs=extra.lost_runs,
             )

@@ -96,7 +96,7 @@ class Dependencies:
 
     @staticmethod
     def lacking(session: SessionRecord) -> list[tuple[TaskRecord, int]]:
-        """Tasks of a session with inputs that no task will give them, and which."""
+        """Tasks of a session that wait for inputs which no unfinished task makes, each with the id of that input."""
         return [
             (record, need)
             for record in session.tasks.values()

@@ -1,11 +1,12 @@
 """Dispatch: which agent gets which waiting task, and which agent is asked to return queued runs.
 
 An agent is given measured work for `horizon_seconds` per worker and, for tasks of at most BEHIND_SECONDS, one more task
-to queue behind each running one; at most its queue size, and never more than its window, which doubles as results come
-back (slow start). So a worker is not idle while a message travels, and little work queues behind a task that turns out
-to be slow. Tasks go to the least loaded agent of a worker class (`even_load`); the policy `capability` serves classes
-with few capabilities first, so that workers with rare capabilities stay free for tasks that need them. When no task
-waits and some agent has idle workers, the agent with the most queued work is asked to return part of it.
+to queue behind each running one; at most its queue size, and at most its window, which doubles as results come back
+(slow start). Chains, suspects, exclusive and nested tasks may exceed the window. So a worker is not idle while a
+message travels, and little work queues behind a task that turns out to be slow. Tasks go to the least loaded agent of a
+worker class (`even_load`); the policy `capability` serves classes with few capabilities first, so that workers with
+rare capabilities stay free for tasks that need them. When no task waits and some agent has idle workers, the agent with
+the most queued work is asked to return part of it.
 
 A turn first plans which agent gets which tasks, moves planned tasks to where their inputs are
 (`scaler_scheduler.core.locality`), and then starts the runs: run ids are made once, consecutive for each agent.

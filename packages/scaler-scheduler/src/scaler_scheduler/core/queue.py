@@ -30,7 +30,7 @@ AGEING_SECONDS = 60.0
 QUANTUM = 32
 """Most tasks taken from one lane at once while tasks wait in others."""
 REPORTED_LIMIT = 100
-"""Most requirements that no class meets and that have been logged, at a time."""
+"""How many logged requirements that no class meets are remembered."""
 _STALE_ENTRIES = 64
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 from scaler_protocol.messages import Message
 from scaler_worker.ipc.client_messages import MessageReader, pack_message
 from scaler_worker.ipc.frames import (
-    DATAGRAM_LIMIT,
     DEFINE,
+    DIRECT_LIMIT,
     HEAD_BYTES,
     ReplyEvent,
     ReplyReader,
@@ -92,7 +92,7 @@ class WorkerChannel:
         return True
 
     def _send(self, datagram: bytes) -> None:
-        if len(datagram) <= DATAGRAM_LIMIT + 64 * 1024 // 2:
+        if len(datagram) <= DIRECT_LIMIT:
             self._tasks.send(datagram)
             return
         descriptor = os.memfd_create("scaler-task", os.MFD_CLOEXEC)

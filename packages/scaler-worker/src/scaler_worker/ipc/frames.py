@@ -24,7 +24,9 @@ from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.objects import OBJECT_ID_BYTES
 
 DATAGRAM_LIMIT: Final = 60 * 1024
-"""Bytes; a longer datagram is passed as a memory file."""
+"""Bytes of the calls of one batch."""
+DIRECT_LIMIT: Final = DATAGRAM_LIMIT + 32 * 1024
+"""Bytes; a longer datagram is passed as a memory file. A batch has its head and its functions beside the calls."""
 COUNT_LIMIT: Final = 512
 """Tasks in one datagram."""
 FUNCTIONS_LIMIT: Final = 1024

@@ -27,7 +27,7 @@ from scaler_protocol.errors import (
 from scaler_protocol.handshake import INLINE_LIMIT
 from scaler_protocol.messages import Encoding, Status
 from scaler_protocol.profiles import NO_PROFILE, PROFILE
-from scaler_worker.agent.core.records import Entry
+from scaler_worker.agent.core.records import ATTEMPT, RUN, TASK, Entry
 from scaler_worker.ipc.frames import STORED, WITH_INPUTS, Definition
 from scaler_worker.ipc.inputs import split_inputs
 from scaler_worker.symphony import host_call
@@ -110,12 +110,12 @@ class CallCodec:
         except BaseException as error:
             return _ended(entry, *failed(ScalerError(f"the output of Symphony cannot be used: {headline(error)}")))
         profile = PROFILE.pack(
-            answer.duration_us, answer.cpu_us, answer.peak_memory, answer.pid & 0xFFFFFFFF, slot, entry[4]
+            answer.duration_us, answer.cpu_us, answer.peak_memory, answer.pid & 0xFFFFFFFF, slot, entry[ATTEMPT]
         )
         if len(payload) <= INLINE_LIMIT or not self._store.named:
             return CallEnded(entry, status, bytes(payload), profile)
         try:
-            return CallEnded(entry, status, self._store.put(payload, entry[1], entry[0]), profile, stored=True)
+            return CallEnded(entry, status, self._store.put(payload, entry[TASK], entry[RUN]), profile, stored=True)
         except ScalerError as error:
             return _ended(entry, *failed(error))
 

@@ -21,6 +21,7 @@ from scaler_io.transport.in_process import AnyDialer
 from scaler_worker.agent import host
 from scaler_worker.agent.agent_link import AgentLink
 from scaler_worker.agent.core.events import DrainRequested, EndAgent, SendToScheduler
+from scaler_worker.agent.core.records import RUN
 from scaler_worker.agent.log_once import LogOnce
 from scaler_worker.ipc.shared_state import SharedState
 from scaler_worker.symphony.codec import CallCodec
@@ -169,8 +170,8 @@ class ProxyAgent:
         """A failed effect ends only the run concerned; a message that cannot be encoded ends none."""
         self._errors.log(f"{type(effect).__name__} failed", error)
         if isinstance(effect, StartRun):
-            self._calls.pop(effect.entry[0], None)
-            self._tell(TaskFailed(effect.entry[0], f"{type(error).__name__}: {error}"))
+            self._calls.pop(effect.entry[RUN], None)
+            self._tell(TaskFailed(effect.entry[RUN], f"{type(error).__name__}: {error}"))
 
     # --- session ----------------------------------------------------------------------------------------------------
 
@@ -217,11 +218,11 @@ class ProxyAgent:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     def _start(self, effect: StartRun) -> None:
-        self._calls[effect.entry[0]] = effect
+        self._calls[effect.entry[RUN]] = effect
         self._decoding.do(partial(self._codec.encode, effect.entry, effect.definition), partial(self._encoded, effect))
 
     def _encoded(self, effect: StartRun, result: bytes | CallEnded | Exception) -> None:
-        run, session = effect.entry[0], self._session
+        run, session = effect.entry[RUN], self._session
         if self._calls.get(run) is not effect:
             return
         if isinstance(result, bytes):
@@ -254,7 +255,7 @@ class ProxyAgent:
         self._decoding.do(decode, partial(self._decoded, effect))
 
     def _decoded(self, effect: StartRun, result: CallEnded | Exception) -> None:
-        run = effect.entry[0]
+        run = effect.entry[RUN]
         if self._calls.get(run) is effect:
             del self._calls[run]
         self._tell(TaskFailed(run, str(result)) if isinstance(result, Exception) else result)

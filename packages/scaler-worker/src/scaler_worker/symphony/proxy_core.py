@@ -52,7 +52,7 @@ from scaler_worker.agent.core.draining import RELEASE_SECONDS
 from scaler_worker.agent.core.events import DrainRequested, EndAgent, SendToScheduler
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
-from scaler_worker.agent.core.records import Entry, run_ids
+from scaler_worker.agent.core.records import FLAGS, GROUP, RUN, TASK, Entry, run_ids
 from scaler_worker.agent.core.result_buffer import ResultBuffer
 from scaler_worker.agent.core.snapshot import HostStats
 from scaler_worker.ipc.frames import FOLLOWS
@@ -217,9 +217,9 @@ class ProxyCore:
                 self._fail(run, task, Status.FAILED, payload)
             return
         # Each run is a task of Symphony of its own, so no result is passed on within one: see docs/protocol.md, Run.
-        if following := run_ids(entry for entry in entries if entry[5] & FOLLOWS):
+        if following := run_ids(entry for entry in entries if entry[FLAGS] & FOLLOWS):
             self._send(Returned(following))
-        self.waiting.extend(entry for entry in entries if not entry[5] & FOLLOWS)
+        self.waiting.extend(entry for entry in entries if not entry[FLAGS] & FOLLOWS)
 
     def _learn(self, message: Run | Functions, now: float) -> None:
         if message.functions:
@@ -231,12 +231,12 @@ class ProxyCore:
             self._learn(message, now)
         except ProtocolError as error:  # runs that wait for a function that is not the one they name
             for entry in self.functions.give_up(message.functions):
-                self._fail(entry[0], entry[1], Status.FAILED, describe(error))
+                self._fail(entry[RUN], entry[TASK], Status.FAILED, describe(error))
 
     def _withdraw(self, message: Withdraw, now: float) -> None:
         runs = set(message.runs)
         for entry in (*self.waiting.remove(runs), *self.functions.remove(runs)):
-            self._fail(entry[0], entry[1], Status.CANCELLED, b"")
+            self._fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
         for run in runs & self.running.keys():
             self._stop(run, Status.CANCELLED, b"")
 
@@ -251,13 +251,13 @@ class ProxyCore:
     def _start(self, now: float) -> None:
         """Start waiting runs as the base concurrency allows."""
         while entry := self.waiting.take(self._depth_in_use()):
-            kind = entry[2].kind
+            kind = entry[GROUP].kind
             if missing := self.functions.missing(kind):
                 self._needed.update(dict.fromkeys(missing))
                 self.functions.park((entry,))
                 continue
-            timeout = entry[2].timeout
-            self.running[entry[0]] = RunningCall(entry, self._free_slot(), now + timeout if timeout else math.inf)
+            timeout = entry[GROUP].timeout
+            self.running[entry[RUN]] = RunningCall(entry, self._free_slot(), now + timeout if timeout else math.inf)
             self._effects.append(StartRun(entry, self.functions.definition(kind)))
 
     def _depth_in_use(self) -> int:
@@ -273,7 +273,7 @@ class ProxyCore:
     def _stop_overdue(self, now: float) -> None:
         for run, call in list(self.running.items()):
             if now >= call.deadline:
-                timeout = call.entry[2].timeout
+                timeout = call.entry[GROUP].timeout
                 message = f"the task ran longer than its timeout of {timeout:g} s and was stopped"
                 error = TaskTimeoutError(message, timeout_seconds=timeout)
                 self._stop(run, Status.FAILED, describe(error))
@@ -282,7 +282,7 @@ class ProxyCore:
         """End a running run, whose Symphony task is killed."""
         call = self.running.pop(run)
         self._effects.append(StopRun(run))
-        self._fail(run, call.entry[1], status, payload)
+        self._fail(run, call.entry[TASK], status, payload)
 
     def _call_ended(self, event: CallEnded, now: float) -> None:
         run, task, *_ = event.entry
@@ -356,7 +356,7 @@ class ProxyCore:
         # A new scheduler knows what Hello says.
         self._announced = self._config.base_concurrency
         entries = [*(call.entry for call in self.running.values()), *self.waiting, *self.functions.parked_entries()]
-        self._send(Reconcile([entry[1] for entry in entries], run_ids(entries), (), tuple(self.kept)))
+        self._send(Reconcile([entry[TASK] for entry in entries], run_ids(entries), (), tuple(self.kept)))
         self._needed.update(dict.fromkeys(self.functions.missing_functions()))
 
     def _drain(self, reason: str, now: float) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from scaler_worker.agent.core.records import Entry
+from scaler_worker.agent.core.records import GROUP, RUN, Entry
 
 _Level = tuple[int, int]
 
 
 def depth_of(entry: Entry) -> int:
     """The nesting depth of a run: 0 for the tasks of a client, one more for each nested submit."""
-    return -entry[2].level[1]
+    return -entry[GROUP].level[1]
 
 
 class RunQueue:
@@ -30,7 +30,7 @@ class RunQueue:
     def extend(self, entries: Iterable[Entry]) -> None:
         """Append runs."""
         for entry in entries:
-            self._levels.setdefault(entry[2].level, OrderedDict())[entry[0]] = entry
+            self._levels.setdefault(entry[GROUP].level, OrderedDict())[entry[RUN]] = entry
 
     def take(self, deeper_than: int = -1) -> Entry | None:
         """Remove and return the next run of a greater depth than this; None if there is none."""

@@ -221,7 +221,7 @@ class Runner:
             kind, reply = RESULT, None
             if status or len(payload) > INLINE_LIMIT or suspected():
                 kind, status, payload, reply = self._finish_run(status, payload)
-            # A later run of this datagram may take the result as its input.
+            # A later run of this datagram may take the result as its input; a stored result is a short reference here.
             small = not status and len(payload) <= INLINE_LIMIT
             self._previous = {task: (kind == STORED_RESULT, bytes(payload))} if small else {}
             self._pending_reply = reply

@@ -71,7 +71,7 @@ from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.in_flight import InFlight
 from scaler_worker.agent.core.memory_limit import MemoryLimit
 from scaler_worker.agent.core.nesting import Nesting
-from scaler_worker.agent.core.records import AgentConfig, Entry, WorkerRecord, run_ids
+from scaler_worker.agent.core.records import RUN, TASK, AgentConfig, Entry, WorkerRecord, run_ids
 from scaler_worker.agent.core.result_buffer import ResultBuffer
 from scaler_worker.agent.core.snapshot import HostStats, agent_status
 from scaler_worker.agent.core.workers import Workers
@@ -275,7 +275,7 @@ class AgentCore:
             self._learn(message, now)
         except ProtocolError as error:  # runs that wait for a function that is not the one they name
             for entry in self.functions.give_up(message.functions):
-                self.in_flight.fail(entry[0], entry[1], Status.FAILED, describe(error))
+                self.in_flight.fail(entry[RUN], entry[TASK], Status.FAILED, describe(error))
 
     def _link_up(self, event: LinkUp, now: float) -> None:
         first, self._welcome = self._welcome is None, event.welcome
@@ -290,7 +290,7 @@ class AgentCore:
         """Report runs and kept results to a new scheduler, and repeat the requests to the previous one."""
         unfinished, kept = self._unfinished(), tuple(self.in_flight.kept)
         self.in_flight.send(Reconcile([task for _, task, *_ in unfinished], run_ids(unfinished), (), kept))
-        blocked = [entry[0] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
+        blocked = [entry[RUN] for worker in self.workers if worker.blocked and (entry := worker.next_entry())]
         if blocked:
             self.in_flight.send(Blocked(blocked, [True] * len(blocked)))
         self.in_flight.needed.update(dict.fromkeys(self.functions.missing_functions()))
@@ -356,8 +356,8 @@ class AgentCore:
         entry = worker.next_entry()
         if event.stream not in (1, 2):
             self.in_flight.corrupted(worker, event.run, now)
-        elif entry is not None and entry[0] == event.run and event.run not in worker.withdrawn:
-            self._results.write(entry[1], event.stream, event.text)
+        elif entry is not None and entry[RUN] == event.run and event.run not in worker.withdrawn:
+            self._results.write(entry[TASK], event.stream, event.text)
 
     # --- invariants -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from scaler_protocol.messages import Status, WorkerState
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.in_flight import InFlight
-from scaler_worker.agent.core.records import Entry, WorkerRecord
+from scaler_worker.agent.core.records import ATTEMPT, Entry, WorkerRecord
 from scaler_worker.agent.core.workers import Workers
 from scaler_worker.ipc import frames
 
@@ -52,7 +52,7 @@ class Deaths:
             self._in_flight.effects.append(Log(logging.WARNING, text))
 
     def _delete_unreported(self, worker: WorkerRecord, entries: Sequence[Entry], current: int) -> None:
-        """Delete what a run may have stored if the worker died after storing the result and before its reply."""
+        """Delete the results that runs up to the current one may have stored and not reported."""
         if not self._secret or not current:
             return
         for run, task, *_ in entries:
@@ -62,7 +62,7 @@ class Deaths:
                 return
 
     def _death(self, worker: WorkerRecord, entry: Entry, event: events.WorkerDied) -> WorkerDiedError:
-        attempt = entry[4]
+        attempt = entry[ATTEMPT]
         memory = f"; peak memory {event.peak_memory >> 20} MiB" if event.peak_memory else ""
         text = f"; last words:\n{event.text}" if event.text else ""
         return WorkerDiedError(

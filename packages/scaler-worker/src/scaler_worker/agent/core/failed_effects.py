@@ -17,7 +17,7 @@ from scaler_protocol.messages import Done, Output, Status
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.events import AgentEffect, EffectFailed
 from scaler_worker.agent.core.in_flight import RETRY_SECONDS, InFlight
-from scaler_worker.agent.core.records import WorkerRecord
+from scaler_worker.agent.core.records import RUN, WorkerRecord
 from scaler_worker.agent.core.split_by_session import cut_done
 from scaler_worker.agent.core.workers import Workers
 
@@ -73,7 +73,7 @@ class FailedEffects:
         worker = self._workers.by_number.get(number)
         entry = worker.next_entry() if worker is not None else None
         if worker is not None and entry is not None:
-            self._in_flight.stop_run(worker, entry[0], error)
+            self._in_flight.stop_run(worker, entry[RUN], error)
 
     def _given_up(self, effect: Log | events.EndAgent, error: ScalerError, now: float) -> None:
         """No run is concerned, and a retry could fail again: the shell has logged the error."""

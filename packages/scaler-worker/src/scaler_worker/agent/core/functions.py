@@ -11,7 +11,7 @@ from scaler_protocol.errors import ProtocolError
 from scaler_protocol.ids import function_fault
 from scaler_protocol.messages import Functions, Group, Run
 from scaler_worker.agent.core.generations import Generations
-from scaler_worker.agent.core.records import Entry, FunctionKind, TaskGroup
+from scaler_worker.agent.core.records import GROUP, RUN, Entry, FunctionKind, TaskGroup
 from scaler_worker.ipc.frames import PLAIN, Definition
 from scaler_worker.ipc.inputs import with_inputs
 
@@ -128,7 +128,7 @@ class FunctionTable:
     def park(self, entries: Iterable[Entry]) -> None:
         """Park runs until the bytes of their functions arrive."""
         for entry in entries:
-            kind = entry[2].kind
+            kind = entry[GROUP].kind
             kind.parked.append(entry)
             self._parked[kind] = None
             for function in _function_ids(kind):
@@ -152,7 +152,7 @@ class FunctionTable:
             if function not in self._bodies
             for kind in self._waiting_for.get(function, ())
         )
-        return self.remove({entry[0] for kind in kinds for entry in kind.parked})
+        return self.remove({entry[RUN] for kind in kinds for entry in kind.parked})
 
     def _leave(self, kind: FunctionKind) -> None:
         del self._parked[kind]
@@ -173,8 +173,8 @@ class FunctionTable:
         """Remove and return those of `runs` that are parked."""
         removed: list[Entry] = []
         for kind in list(self._parked):
-            removed += (entry for entry in kind.parked if entry[0] in runs)
-            kind.parked[:] = (entry for entry in kind.parked if entry[0] not in runs)
+            removed += (entry for entry in kind.parked if entry[RUN] in runs)
+            kind.parked[:] = (entry for entry in kind.parked if entry[RUN] not in runs)
             if not kind.parked:
                 self._leave(kind)
         return removed

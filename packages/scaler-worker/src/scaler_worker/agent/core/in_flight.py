@@ -18,7 +18,10 @@ from scaler_worker.agent.core import events
 from scaler_worker.agent.core.functions import FunctionTable
 from scaler_worker.agent.core.kept_outcomes import KeptOutcomes
 from scaler_worker.agent.core.records import (
+    GROUP,
     NO_RUN,
+    RUN,
+    TASK,
     UNKNOWN,
     Datagram,
     Entry,
@@ -96,12 +99,12 @@ class InFlight:
 
     def _send_batch(self, worker: WorkerRecord, count: int, now: float) -> None:
         entries = self.waiting.take(count, BATCH_MICROSECONDS, frames.DATAGRAM_LIMIT)
-        kinds = {entry[2].kind for entry in entries}
+        kinds = {entry[GROUP].kind for entry in entries}
         if unknown := [kind for kind in kinds if kind.handle not in worker.defined]:
             entries = self._define(worker, unknown, entries)
         if entries:
             worker.sequence += 1
-            datagram = Datagram(worker.sequence, entries, sum(entry[2].kind.estimate for entry in entries))
+            datagram = Datagram(worker.sequence, entries, sum(entry[GROUP].kind.estimate for entry in entries))
             worker.datagrams.append(datagram)
             self.effects.append(events.SendTasks(worker.number, worker.sequence, entries))
             if len(worker.datagrams) == 1:
@@ -114,8 +117,8 @@ class InFlight:
         for kind in kinds:
             if missing := self._functions.missing(kind):
                 self.needed.update(zip(missing, repeat(None)))
-                self._functions.park(entry for entry in entries if entry[2].kind is kind)
-                entries = [entry for entry in entries if entry[2].kind is not kind]
+                self._functions.park(entry for entry in entries if entry[GROUP].kind is kind)
+                entries = [entry for entry in entries if entry[GROUP].kind is not kind]
             else:
                 worker.learn(kind)
                 self.effects.append(events.Define(worker.number, self._functions.definition(kind)))
@@ -186,10 +189,10 @@ class InFlight:
             for at in wanted:
                 self._take_results(worker, [entries[at]], batch.part(at, at + 1))
             return
-        tasks = [entry[1] for entry in entries]
+        tasks = [entry[TASK] for entry in entries]
         if len({task >> SESSION_BITS for task in tasks}) > 1:
             for at, entry in enumerate(entries):
-                self._report([entry[1]], batch.part(at, at + 1))
+                self._report([entry[TASK]], batch.part(at, at + 1))
         else:
             self._report(tasks, batch)
 
@@ -229,13 +232,13 @@ class InFlight:
     def function_missing(self, worker: WorkerRecord, event: frames.FunctionMissing, now: float) -> None:
         """A worker no longer holds the function of its next run."""
         run, entry = event.run, worker.next_entry()
-        if entry is None or entry[0] != run:
+        if entry is None or entry[RUN] != run:
             return
-        kind = entry[2].kind
+        kind = entry[GROUP].kind
         worker.defined.pop(kind.handle, None)
         self._advance(worker, 1, now)
         if kind.fault and run not in worker.withdrawn:
-            self.fail(run, entry[1], Status.FAILED, kind.fault)
+            self.fail(run, entry[TASK], Status.FAILED, kind.fault)
         else:
             self._requeue(worker, [entry])
         self._workers.reindex(worker, now)
@@ -243,7 +246,7 @@ class InFlight:
     def input_missing(self, worker: WorkerRecord, event: frames.InputMissing, now: float) -> None:
         """A worker could not start its next run, because the previous run has no result for it."""
         run, entry = event.run, worker.next_entry()
-        if entry is None or entry[0] != run:
+        if entry is None or entry[RUN] != run:
             return
         self._advance(worker, 1, now)
         if run not in worker.withdrawn:
@@ -259,7 +262,7 @@ class InFlight:
         worker.last_run = event.run
         # A run that was reclaimed from a revoked datagram may be in the next one already, which is not returned.
         entry = worker.next_entry()
-        if entry is None or entry[0] != event.run or worker.datagrams[0].sequence != event.sequence:
+        if entry is None or entry[RUN] != event.run or worker.datagrams[0].sequence != event.sequence:
             return
         unrevoked = not worker.datagrams[0].revoked
         self._requeue(worker, worker.datagrams.popleft().left())
@@ -273,7 +276,7 @@ class InFlight:
     def _requeue(self, worker: WorkerRecord, entries: Sequence[Entry]) -> None:
         """Requeue runs that were not started at the front; withdrawn ones are discarded."""
         if worker.withdrawn:
-            wanted = [entry for entry in entries if entry[0] not in worker.withdrawn]
+            wanted = [entry for entry in entries if entry[RUN] not in worker.withdrawn]
             worker.withdrawn.difference_update(run_ids(entries))
             entries = wanted
         self.waiting.requeue(entries)
@@ -298,7 +301,7 @@ class InFlight:
         for _ in range(min(event.datagrams, len(worker.datagrams))):
             self._requeue(worker, worker.datagrams.pop().left())
         entry, run = worker.next_entry(), worker.run_named(event.run)
-        if entry is not None and entry[0] == run and worker.state != WorkerState.STOPPING:
+        if entry is not None and entry[RUN] == run and worker.state != WorkerState.STOPPING:
             if run == worker.kill_target:
                 self.kill(worker, run, worker.kill_reason, now)
             elif run in worker.withdrawn and (_is_long(entry) or now >= worker.datagrams[0].since + _patience(entry)):
@@ -322,12 +325,12 @@ class InFlight:
         """Withdraw runs in any state; each is reported CANCELLED at once."""
         runs = set(message.runs)
         for entry in (*self.waiting.remove(runs), *self._functions.remove(runs)):
-            self.fail(entry[0], entry[1], Status.CANCELLED, b"")
+            self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
         for worker in self._workers:
-            hit = [entry for entry in worker.entries() if entry[0] in runs and entry[0] not in worker.withdrawn]
+            hit = [entry for entry in worker.entries() if entry[RUN] in runs and entry[RUN] not in worker.withdrawn]
             if hit:
                 for entry in hit:
-                    self.fail(entry[0], entry[1], Status.CANCELLED, b"")
+                    self.fail(entry[RUN], entry[TASK], Status.CANCELLED, b"")
                 worker.withdrawn.update(run_ids(hit))
                 if worker.state != WorkerState.STOPPING:
                     self.effects.append(events.RecallTail(worker.number))
@@ -344,7 +347,7 @@ class InFlight:
     ) -> None:
         """Kill a worker to stop one of its runs, which ends with this status and `kill_reason` as its payload."""
         if run is not None and (entry := worker.next_entry()):
-            text = f"{worker.name} (process {worker.pid}) is killed to stop task {entry[1]:x}"
+            text = f"{worker.name} (process {worker.pid}) is killed to stop task {entry[TASK]:x}"
             self.effects.append(Log(logging.INFO, text))
         worker.kill_target, worker.kill_reason, worker.kill_status = run, kill_reason, status
         worker.state = WorkerState.STOPPING
@@ -361,10 +364,10 @@ class InFlight:
                 continue
             head = worker.datagrams[0]
             entry = head.entries[head.at]
-            timeout = entry[2].timeout
+            timeout = entry[GROUP].timeout
             if timeout and now >= head.since + timeout:
                 message = f"the task ran longer than its timeout of {timeout:g} s and was stopped"
-                self.stop_run(worker, entry[0], TaskTimeoutError(message, timeout_seconds=timeout))
+                self.stop_run(worker, entry[RUN], TaskTimeoutError(message, timeout_seconds=timeout))
                 head.since = now - timeout + RETRY_SECONDS
             elif now >= _overdue_at(head):
                 if self._workers.idle:  # otherwise no other worker could run them sooner
@@ -381,21 +384,21 @@ def _overdue_at(head: Datagram) -> float:
 
 def _patience(entry: Entry) -> float:
     """Seconds that a run may take before it is overdue."""
-    estimate = entry[2].kind.estimate
+    estimate = entry[GROUP].kind.estimate
     return OVERDUE_SECONDS + (0.0 if estimate == UNKNOWN else estimate / 1e5)
 
 
 def _is_long(entry: Entry) -> bool:
-    return entry[2].kind.estimate >= OVERDUE_SECONDS * 1e6
+    return entry[GROUP].kind.estimate >= OVERDUE_SECONDS * 1e6
 
 
 def _measure(entries: list[Entry], durations: list[int]) -> None:
-    kinds = {entry[2].kind for entry in entries}
+    kinds = {entry[GROUP].kind for entry in entries}
     if len(kinds) == 1:
         kinds.pop().measured(_typical(durations))
         return
     for kind in kinds:
-        found = [duration for entry, duration in zip(entries, durations, strict=True) if entry[2].kind is kind]
+        found = [duration for entry, duration in zip(entries, durations, strict=True) if entry[GROUP].kind is kind]
         kind.measured(_typical(found))
 
 

@@ -16,7 +16,7 @@ from scaler_protocol.errors import MemoryLimitError, describe
 from scaler_protocol.messages import Status, WorkerState
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.in_flight import InFlight
-from scaler_worker.agent.core.records import WorkerRecord
+from scaler_worker.agent.core.records import RUN, WorkerRecord
 from scaler_worker.agent.core.workers import Workers
 
 FASTEST_GROWTH: Final = 2 * 1024**3
@@ -58,7 +58,7 @@ class MemoryLimit:
             self._measure_at = min(self._measure_at, now + max(SHORTEST_SECONDS, left))
             return
         entry = worker.next_entry()
-        if entry is None or entry[0] != event.run:
+        if entry is None or entry[RUN] != event.run:
             text = f"{worker.name} (process {worker.pid}) is replaced: between tasks it uses {_mebibytes(event.bytes)}"
             self._in_flight.effects.append(Log(logging.WARNING, f"{text}, and may use {_mebibytes(allowed)}"))
             self._in_flight.kill(worker, None, b"", now)

@@ -27,7 +27,7 @@ from scaler_protocol.plurals import counted
 from scaler_protocol.storage import DeleteObjects
 from scaler_worker.agent.core import events
 from scaler_worker.agent.core.in_flight import InFlight
-from scaler_worker.agent.core.records import WorkerRecord
+from scaler_worker.agent.core.records import RUN, WorkerRecord
 from scaler_worker.agent.core.split_by_session import ByTask, by_session
 from scaler_worker.agent.core.workers import Workers
 
@@ -78,7 +78,7 @@ class Nesting:
                 del worker.sessions[oldest]
                 self._sessions.pop(oldest, None)
         entry = worker.next_entry()
-        if entry is not None and entry[0] == message.parent:
+        if entry is not None and entry[RUN] == message.parent:
             if not worker.children:
                 worker.cpu = -1
             worker.children.update(message.tasks)
@@ -110,7 +110,7 @@ class Nesting:
         """A task reports that it waits for other tasks, or resumes."""
         for run, blocked in zip(message.runs, message.blocked, strict=True):
             entry = worker.next_entry()
-            if entry is not None and entry[0] == run:
+            if entry is not None and entry[RUN] == run:
                 worker.inferred_blocked = False
                 self._set_blocked(worker, run, blocked, now)
 
@@ -140,7 +140,7 @@ class Nesting:
         waiting = [(entry, worker) for worker in self._workers if worker.blocked and (entry := worker.next_entry())]
         if waiting:
             entry, deepest = min(waiting, key=lambda found: found[0][2].level[1])
-            self._refuse_blocking(deepest, entry[0], f"no worker can be started to run these: {why}")
+            self._refuse_blocking(deepest, entry[RUN], f"no worker can be started to run these: {why}")
 
     def probe_parents(self, now: float) -> None:
         """Read the CPU time of parents that have unfinished children and occupy a slot."""
@@ -161,10 +161,10 @@ class Nesting:
             rests = event.nanoseconds - worker.cpu < WAITING_NANOSECONDS
             if rests and not worker.blocked and len(self._workers.running) >= self._workers.slots:
                 worker.inferred_blocked = True
-                self._set_blocked(worker, entry[0], True, now)
+                self._set_blocked(worker, entry[RUN], True, now)
             elif worker.inferred_blocked and not rests:
                 worker.inferred_blocked = False
-                self._set_blocked(worker, entry[0], False, now)
+                self._set_blocked(worker, entry[RUN], False, now)
         worker.cpu = event.nanoseconds
 
     def check(self) -> None:

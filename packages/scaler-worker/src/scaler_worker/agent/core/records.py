@@ -84,11 +84,16 @@ class TaskGroup:
 # A plain tuple: a named one costs 150 ns more per task to create, a fifth of the core's whole turn.
 Entry = tuple[int, int, TaskGroup, bytes, int, int]
 """One run: run id, task id, group, call, attempt, flags of `scaler_worker.ipc.frames`."""
+RUN: Final = 0
+TASK: Final = 1
+GROUP: Final = 2
+ATTEMPT: Final = 4
+FLAGS: Final = 5
 
 
 def run_ids(entries: Iterable[Entry]) -> list[int]:
     """The run ids of entries."""
-    return [entry[0] for entry in entries]
+    return [entry[RUN] for entry in entries]
 
 
 class Datagram:
@@ -193,9 +198,9 @@ class WorkerRecord:
         still be charged or stopped.
         """
         entry = self.next_entry()
-        if entry is None or (cell != entry[0] and cell in (self.last_run, self.revoked_run)):
+        if entry is None or (cell != entry[RUN] and cell in (self.last_run, self.revoked_run)):
             return 0
-        return cell if cell in run_ids(self.entries()) else entry[0]
+        return cell if cell in run_ids(self.entries()) else entry[RUN]
 
     def entries(self) -> list[Entry]:
         """The runs in flight that have not ended, in order."""
@@ -241,17 +246,17 @@ class WaitingRuns:
     def extend(self, entries: Sequence[Entry]) -> None:
         """Append new runs."""
         self._count += len(entries)
-        if len(groups := {entry[2] for entry in entries}) == 1:
+        if len(groups := {entry[GROUP] for entry in entries}) == 1:
             self._level(groups.pop().level).extend(entries)
         else:
             for entry in entries:
-                self._level(entry[2].level).append(entry)
+                self._level(entry[GROUP].level).append(entry)
 
     def requeue(self, entries: Sequence[Entry]) -> None:
         """Put runs that were taken and not started back to the front, in order."""
         self._count += len(entries)
         for entry in reversed(entries):
-            self._level(entry[2].level).appendleft(entry)
+            self._level(entry[GROUP].level).appendleft(entry)
 
     def take(self, count: int, microseconds: float, size: int) -> list[Entry]:
         """Remove and return the next runs of one level: at least one, at most `count`, within the bounds in total.
@@ -288,9 +293,9 @@ class WaitingRuns:
         removed: list[Entry] = []
         for key in self._keys:
             level = self._levels[key]
-            if found := [entry for entry in level if entry[0] in runs]:
+            if found := [entry for entry in level if entry[RUN] in runs]:
                 removed += found
-                self._levels[key] = deque(entry for entry in level if entry[0] not in runs)
+                self._levels[key] = deque(entry for entry in level if entry[RUN] not in runs)
         self._count -= len(removed)
         self._forget_empty()
         return removed

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus
+from scaler_worker.agent.core.records import RUN
 from scaler_worker.agent.core.workers import Workers
 
 
@@ -32,7 +33,7 @@ def agent_status(workers: Workers, queued: int, stats: HostStats, lone_task_byte
         names=[worker.name for worker in alive],
         pids=[worker.pid for worker in alive],
         states=[worker.state for worker in alive],
-        runs=[entry[0] if entry else 0 for entry in entries],
+        runs=[entry[RUN] if entry else 0 for entry in entries],
         cpus=[stats.worker_cpus.get(worker.pid, 0.0) for worker in alive],
         rsses=[stats.worker_rsses.get(worker.pid, 0) for worker in alive],
         queues=[max(0, len(worker.entries()) - 1) for worker in alive],
