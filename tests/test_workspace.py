@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -187,6 +188,21 @@ def test_functions_are_short() -> None:
                 if lines > MAX_FUNCTION_LINES:
                     offenders.append(f"{path}:{node.lineno} {node.name}: {lines} lines")
     assert offenders == []
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    """Imports within functions, and those for annotations only, count too."""
+    trees = {".".join(path.with_suffix("").parts[3:]).removesuffix(".__init__"): tree for path, tree, _ in modules()}
+    imports: dict[str, set[str]] = {name: set() for name in trees}
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imports[name].update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{name}:{node.lineno} is a relative import"
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
+                imports[name].update(one if one in trees else str(node.module) for one in found)
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the modules of a circle
 
 
 def test_every_field_of_a_message_is_read() -> None:

@@ -17,7 +17,7 @@ import cloudpickle
 import pytest
 
 from scaler_client.calls.arguments import ArgumentCache
-from scaler_client.calls.encoding import Callees, FailedArgumentError, PartCalls, PickledCalls, is_plain, name_of
+from scaler_client.calls.encoding import Callees, PartCalls, PickledCalls, is_plain, name_of
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
 from scaler_client.calls.part_encoding import read_parts
 from scaler_client.objects.store import ClientStorage
@@ -358,7 +358,7 @@ def test_a_failed_argument_is_named() -> None:
     group = callee.group(callee.find(math.sqrt))
     failed = finished_future(Nobody(), group, 1)
     assert WRITER.write((failed,), {})[1] == []
-    from scaler_client.futures.futures import ScalerFuture
+    from scaler_client.futures.futures import FailedArgumentError, ScalerFuture
 
     cancelled: ScalerFuture[int] = ScalerFuture(Nobody(), 1, group, b"")
     cancelled.cancel()

@@ -24,7 +24,7 @@ from scaler_client.core.records import CallGroup, Deliver, RunReports
 from scaler_client.futures import futures, waiters
 from scaler_client.futures.argument_refs import Collector
 from scaler_client.futures.deliveries import deliver
-from scaler_client.futures.futures import ScalerFuture, finished_future
+from scaler_client.futures.futures import FailedArgumentError, ScalerFuture, finished_future
 from scaler_client.futures.waiters import ThreadWaiter, due_callbacks
 from scaler_protocol.errors import DeserializeError, WorkerDiedError, describe, restore
 from scaler_protocol.messages import Encoding, Group, Status
@@ -502,7 +502,9 @@ def test_a_future_is_pickled_for_calls_only(desk: FutureDesk) -> None:
     failed.cancel()
     with Collector(desk) as collector:
         pickle.dumps(failed)
-    assert collector.failed is failed
+    with pytest.raises(FailedArgumentError) as caught:
+        collector.raise_failure()
+    assert caught.value.argument is failed
 
 
 @pytest.mark.parametrize("lent", [True, False])

@@ -11,8 +11,14 @@ from scaler_protocol.handshake import SESSION_CREDIT
 from scaler_protocol.messages import Group, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.call_budgets import CALLS_LIMIT, TASK_BYTES, CallBudgets
-from scaler_scheduler.core.functions import FunctionRecord
-from scaler_scheduler.core.records import GraphRecord, GroupRecord, LaneRecord, SessionRecord, TaskRecord
+from scaler_scheduler.core.records import (
+    FunctionRecord,
+    GraphRecord,
+    GroupRecord,
+    LaneRecord,
+    SessionRecord,
+    TaskRecord,
+)
 from scaler_scheduler.requirements import Requirement
 
 if TYPE_CHECKING:

@@ -324,7 +324,7 @@ class Client:
         """
         from scaler_client.api.executor import ClientExecutor
 
-        return ClientExecutor(self)
+        return ClientExecutor(self.submit_verbose)
 
     # --- objects ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
 if TYPE_CHECKING:
-    from scaler_client.api.client import Client
     from scaler_client.futures.futures import ScalerFuture
 
 T = TypeVar("T")
@@ -26,8 +25,8 @@ class ClientExecutor(concurrent.futures.Executor):
     [8, 9]
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, submit_verbose: Callable[..., ScalerFuture[Any]]) -> None:
+        self._submit_verbose = submit_verbose
         self._lock = threading.RLock()  # reentrant: a finalizer may submit during a submission
         self._futures: WeakSet[ScalerFuture[Any]] = WeakSet()  # the client keeps futures alive until they are done
         self._closed = False
@@ -49,7 +48,7 @@ class ClientExecutor(concurrent.futures.Executor):
         """
         if self._closed:
             raise RuntimeError(_CLOSED)
-        future = self._client.submit_verbose(fn, args, kwargs)  # may take long, or wait for another thread
+        future = self._submit_verbose(fn, args, kwargs)  # may take long, or wait for another thread
         with self._lock:
             if not self._closed:
                 self._futures.add(future)

@@ -8,8 +8,9 @@ from concurrent.futures import CancelledError
 from itertools import chain, islice
 from typing import Any, Final
 
-from scaler_client.calls.encoding import CallWriter, FailedArgumentError
+from scaler_client.calls.encoding import CallWriter
 from scaler_client.core.records import CallBlock, CallGroup, Dependency
+from scaler_client.futures.futures import FailedArgumentError
 from scaler_client.futures.results import load_failure, refuse
 from scaler_client.objects.handles import fetched, object_bytes, pending_puts, stored_positions
 from scaler_client.objects.store import wait_until_put

@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_client.calls.arguments import ArgumentCache
-from scaler_client.calls.encoding import Callee, Callees, CallWriter, FailedArgumentError, PartCalls, PickledCalls
+from scaler_client.calls.encoding import Callee, Callees, CallWriter, PartCalls, PickledCalls
 from scaler_client.calls.object_reference import ObjectReference, SentObjects
 from scaler_client.calls.task_options import TaskOptions
 from scaler_client.core.records import CallGroup
-from scaler_client.futures.futures import ScalerFuture
+from scaler_client.futures.futures import FailedArgumentError, ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.objects.handles import StoredPayload, pending_puts
 from scaler_client.objects.rebuild import weak_source

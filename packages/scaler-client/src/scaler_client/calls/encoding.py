@@ -13,7 +13,7 @@ from scaler_client.calls.object_reference import ObjectReference, payload_of
 from scaler_client.calls.part_encoding import future_part, object_part
 from scaler_client.core.records import CallGroup, Dependency, FunctionBody
 from scaler_client.futures.argument_refs import Collector, collector
-from scaler_client.futures.futures import ScalerFuture
+from scaler_client.futures.futures import FailedArgumentError, ScalerFuture
 from scaler_client.futures.waiters import FutureOwner
 from scaler_client.objects.handles import Store, StoredPayload
 from scaler_client.objects.rebuild import checksum, weak_source
@@ -45,14 +45,6 @@ _CALLEES_KEPT = 4096
 Needs = Sequence[Dependency]
 _Call = tuple[Payload, Needs]
 Written = TypeVar("Written", Payload, bytes | None)
-
-
-class FailedArgumentError(Exception):
-    """An argument is a failed or cancelled future: the call ends like that future."""
-
-    def __init__(self, argument: ScalerFuture[Any]) -> None:
-        super().__init__()
-        self.argument = argument
 
 
 def is_plain(value: object) -> bool:
@@ -148,7 +140,7 @@ class PickledCalls:
         with Collector(self.owner) as found:
             payload = dump(call)
         if found.failed is not None:
-            raise FailedArgumentError(found.failed)
+            found.raise_failure()
         return payload, found.found
 
     def write_rows(
@@ -215,7 +207,7 @@ class PartCalls:
             value = value.value()
         elif isinstance(value, ScalerFuture):
             if not value.done() or value._is_stored_for(self.owner, self.load):
-                return future_part(keyword, found.await_result(value))
+                return future_part(keyword, value._add_to(found))
             if (payload := value._payload_for(self.load)) is not None:
                 return keyword, payload
             if value.cancelled() or value.exception() is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +16,19 @@ from scaler_client.objects.handles import StoredPayload
 
 if TYPE_CHECKING:
     from scaler_client.core.records import Dependency, Dump, Outcome
-    from scaler_client.futures.futures import ScalerFuture
     from scaler_client.futures.waiters import FutureOwner
 
 
 class ResultLease:
     """A future as a dependency of calls: keeps the received bytes of its result after the result was loaded."""
 
-    __slots__ = ("__weakref__", "_future", "written")
+    __slots__ = ("__weakref__", "outcome", "task_id", "written")
 
-    def __init__(self, future: ScalerFuture[Any]) -> None:
-        self._future = future
+    def __init__(self, task_id: int, outcome: Callable[[], Outcome | Dump | None]) -> None:
+        self.task_id = task_id
+        self.outcome = outcome
+        """Returns status and payload, or how to get them if the bytes are not kept; None while there is none."""
         self.written: Outcome | None = None
-
-    @property
-    def task_id(self) -> int:
-        """The task whose result it is."""
-        return self._future.task_id
-
-    def outcome(self) -> Outcome | Dump | None:
-        """Status and payload, or how to get them if the bytes are not kept; None while there is none."""
-        return self._future._as_input()
 
 
 class ResultLeases(dict[int, "weakref.ref[ResultLease]"]):
@@ -65,14 +58,14 @@ _open = _Open()
 
 
 class Collector:
-    """The dependencies of the call that this thread is pickling; `failed` is an argument that has failed."""
+    """The dependencies of the call that this thread is pickling; `failed` is the error of an argument that failed."""
 
     __slots__ = ("_found", "_outer", "failed", "owner")
 
     def __init__(self, owner: FutureOwner) -> None:
         self.owner = owner
         self._found: dict[Dependency, None] = {}
-        self.failed: ScalerFuture[Any] | None = None
+        self.failed: Exception | None = None
 
     def __enter__(self) -> Collector:
         self._outer, _open.collector = _open.collector, self
@@ -90,12 +83,13 @@ class Collector:
         """Add a dependency."""
         self._found[need] = None
 
-    def await_result(self, future: ScalerFuture[Any]) -> int:
-        """Add the result of this future; returns its task id. Raises ValueError if it belongs to another client."""
-        if future._owner is not self.owner:
-            raise ValueError(f"{future!r} belongs to another client: its result is not known where this call will run")
-        self.add(future._lease())
-        return future.task_id
+    def raise_failure(self) -> None:
+        """Raise the error of the argument that failed, if there is one."""
+        try:
+            if self.failed is not None:
+                raise self.failed
+        finally:
+            self.failed = None  # the traceback of the error holds this frame
 
     def keep(self, payload: StoredPayload) -> bytes:
         """Add this object, which must outlive the call; returns its reference."""

@@ -9,12 +9,28 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from scaler_client.futures.futures import ScalerFuture
+T = TypeVar("T", covariant=True)
 
-T = TypeVar("T")
+
+class AwaitedFuture(Protocol[T]):
+    """What an event loop needs of a future."""
+
+    def result(self) -> T:
+        """The result, once the future is done; raises what the call raised."""
+
+    def cancel(self) -> bool:
+        """Cancel the call."""
+
+    def _add_waiter(self, waiter: object) -> bool:
+        """Add a waiter of concurrent.futures; False if the future is done already."""
+
+    def _remove_waiter(self, waiter: object) -> None:
+        """Remove a waiter."""
+
+    def _is_stored(self) -> bool:
+        """Whether the outcome is in object storage and not fetched yet."""
 
 
 class _LoopWaiter:
@@ -36,7 +52,7 @@ class _LoopWaiter:
             self._ended.set_result(None)
 
 
-async def outcome_of(future: ScalerFuture[T]) -> T:
+async def outcome_of(future: AwaitedFuture[T]) -> T:
     """What `future.result()` returns or raises; asyncio turns a StopIteration into a RuntimeError.
 
     A wait that is cancelled cancels the future.
@@ -59,7 +75,7 @@ async def outcome_of(future: ScalerFuture[T]) -> T:
         future = error = None  # type: ignore[assignment]  # what is raised holds this frame
 
 
-async def _end_of(future: ScalerFuture[Any]) -> None:
+async def _end_of(future: AwaitedFuture[Any]) -> None:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiter = _LoopWaiter(ended)
     if future._add_waiter(waiter):
@@ -69,7 +85,7 @@ async def _end_of(future: ScalerFuture[Any]) -> None:
             future._remove_waiter(waiter)
 
 
-def _load(future: ScalerFuture[Any]) -> BaseException | None:
+def _load(future: AwaitedFuture[Any]) -> BaseException | None:
     """Load the outcome; returns what that raises, as not every exception can be passed on by futures of event loops."""
     try:
         future.result()

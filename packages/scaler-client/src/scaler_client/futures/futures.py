@@ -20,7 +20,7 @@ from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaler_client.core.records import CallGroup, Dependency, Dump, Outcome, RunReports
-from scaler_client.futures.argument_refs import ResultLease, ResultLeases, collector, same
+from scaler_client.futures.argument_refs import Collector, ResultLease, ResultLeases, collector, same
 from scaler_client.futures.results import (
     ProfilingInfo,
     dump_failure,
@@ -165,11 +165,23 @@ class ScalerFuture(Future[T]):
             try:
                 self._outcome, self._reports, self._call, self._needs = outcome, reports, b"", ()
                 self._status = status
-                watch.tell(untold, self)
+                self._notify(untold)
             finally:  # even if a signal handler raised: nothing else wakes them
                 if self._status == status:
-                    watch.tell(untold, self)
+                    self._notify(untold)
         return True
+
+    def _notify(self, waiters: list[Any]) -> None:
+        """Notify these waiters that the future is done, from the last to the first; removes each notified one."""
+        while waiters:
+            waiter = waiters[-1]
+            if self.cancelled():
+                waiter.add_cancelled(self)
+            elif self._failed():
+                waiter.add_exception(self)
+            else:
+                waiter.add_result(self)
+            waiters.pop()
 
     def _end_like(self, other: ScalerFuture[Any]) -> None:
         """Take the outcome of another future, which is an argument of this call and has failed."""
@@ -379,12 +391,12 @@ class ScalerFuture(Future[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         found = collector()
         if not self.done() or self._is_stored_for(found.owner, pickles.load):
-            return load_input, (found.await_result(self),)
+            return load_input, (self._add_to(found),)
         if (payload := self._payload_for(pickles.load)) is not None:
             return pickles.load, (payload,)
         if self._status in (Status.VALUE, _VALUE):
             return same, (self._made(),)
-        found.failed = self
+        found.failed = FailedArgumentError(self)
         return same, (None,)
 
     def _add_waiter(self, waiter: object) -> bool:
@@ -425,12 +437,22 @@ class ScalerFuture(Future[T]):
         value: T = load_with(self._group.load, fetched(payload))
         return value
 
+    def _add_to(self, call: Collector) -> int:
+        """Add the result to the dependencies of a call; returns the task id.
+
+        Raises ValueError if the call belongs to another client.
+        """
+        if self._owner is not call.owner:
+            raise ValueError(f"{self!r} belongs to another client: its result is not known where this call will run")
+        call.add(self._lease())
+        return self.task_id
+
     def _lease(self) -> ResultLease:
         """The lease that calls hold while they depend on the result."""
         with guard:
             lease = _leases.find(self.task_id)
             if lease is None:
-                _leases.add(lease := ResultLease(self))
+                _leases.add(lease := ResultLease(self.task_id, self._as_input))
         return lease
 
     def _failed(self) -> bool:
@@ -535,6 +557,14 @@ class ScalerFuture(Future[T]):
             return self._status != _PENDING, self._status == _CANCELLED, None, None
         error = self.exception()
         return True, False, None if error else self._outcome, error
+
+
+class FailedArgumentError(Exception):
+    """An argument is a failed or cancelled future: the call ends like that future."""
+
+    def __init__(self, argument: ScalerFuture[Any]) -> None:
+        super().__init__()
+        self.argument = argument
 
 
 _leases = ResultLeases()

@@ -13,13 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from scaler_io.thread_event import ThreadEvent
 from scaler_protocol.ranges import shown
-
-if TYPE_CHECKING:
-    from scaler_client.futures.futures import ScalerFuture
 
 WaitTimeoutError: type[Exception] = TimeoutError
 if sys.version_info < (3, 11):  # there are two; callers catch either
@@ -162,16 +159,3 @@ class Watch:
         self.lock = threading.RLock()
         self.waiters = _Waiters(owner)
         self.callbacks: list[Callable[[Future[Any]], object]] = []
-
-    @staticmethod
-    def tell(waiters: list[Any], future: ScalerFuture[Any]) -> None:
-        """Notify these waiters that a future is done, from the last to the first; removes each notified one."""
-        while waiters:
-            waiter = waiters[-1]
-            if future.cancelled():
-                waiter.add_cancelled(future)
-            elif future._failed():
-                waiter.add_exception(future)
-            else:
-                waiter.add_result(future)
-            waiters.pop()

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from typing import Any, Final
 
-from scaler_client.calls.encoding import PLAIN, CallWriter, FailedArgumentError, PartCalls, PickledCalls
+from scaler_client.calls.encoding import PLAIN, CallWriter, PartCalls, PickledCalls
 from scaler_client.calls.object_reference import ObjectReference
 from scaler_client.calls.part_encoding import future_part, object_part
 from scaler_client.core.graph_state import GraphPiece, GraphTasks
 from scaler_client.core.records import CallGroup, Dependency
 from scaler_client.futures.argument_refs import Collector, collector
-from scaler_client.futures.futures import ScalerFuture, finished_future
+from scaler_client.futures.futures import FailedArgumentError, ScalerFuture, finished_future
 from scaler_client.graphs.planner import DataNode, GraphPlan, NodeInput, format_path, gc_paused
 from scaler_client.objects.handles import StoredPayload, pending_puts
 from scaler_client.objects.store import wait_until_put

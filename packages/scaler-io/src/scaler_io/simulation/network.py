@@ -17,16 +17,15 @@ their host. Equal seeds give equal histories.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from itertools import count
 from random import Random
 
 from scaler_io.links.streams import Frames, cut, join
 from scaler_io.links.uplink import Uplink
 from scaler_io.simulation.processes import MemoryEndpoint, MemoryShell
+from scaler_io.simulation.virtual_time import VirtualTime
 from scaler_io.transport.endpoint import TURN_MESSAGES, EpochDialer, ListenError
 from scaler_protocol.addresses import Address
 
@@ -285,47 +284,20 @@ class MemoryDialer(EpochDialer[MemoryConnection], MemoryEndpoint):
             self._connection.cut(listener_notices=False)
 
 
-class MemoryNetwork:
-    """Connects dialers to listeners, and advances the time."""
+class MemoryNetwork(VirtualTime):
+    """Connects dialers to listeners."""
 
     def __init__(self, seed: int = 0, *, now: float = 1000.0, latency: float = LATENCY_SECONDS) -> None:
-        self.now = now
+        super().__init__(now)
         self.latency = latency
         self.random = Random(seed)
         self._listeners: dict[Address, MemoryListener] = {}
-        self._plans: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
-
-    def clock(self) -> float:
-        """The time, as a function."""
-        return self.now
 
     def attach(self, turn: Callable[[float], float], *endpoints: MemoryEndpoint) -> MemoryShell:
         """Add a process with these endpoints; `turn(now)` returns when the next turn is due if nothing arrives."""
         shell = MemoryShell(self, turn, endpoints)
         shell.wake()
         return shell
-
-    def run(self, seconds: float) -> None:
-        """Let this time pass."""
-        self.run_until(lambda: False, seconds)
-
-    def run_until(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Let time pass until `done()`, at most `seconds`; returns the last `done()`."""
-        until = self.now + seconds
-        while not done():
-            if not self._plans or self._plans[0][0] > until:
-                self.now = until
-                return done()
-            at, _, act = heapq.heappop(self._plans)
-            self.now = max(self.now, at)
-            act()
-        return True
-
-    def at(self, time: float, act: Callable[[], None]) -> None:
-        """Call `act` at this time; never, if it is infinity."""
-        if time < math.inf:
-            heapq.heappush(self._plans, (time, next(self._numbers), act))
 
     def after(self, act: Callable[[], None]) -> None:
         """Call `act` after the network's latency."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from scaler_io.simulation.network import MemoryNetwork
+from scaler_io.simulation.virtual_time import VirtualTime
 
 _SPIN_LIMIT = 10_000
 
@@ -39,11 +37,9 @@ class MemoryEndpoint(ABC):
 class MemoryShell:
     """A process: `turn` is called when a message has arrived at its endpoints, and when the last turn asked for it."""
 
-    def __init__(
-        self, network: MemoryNetwork, turn: Callable[[float], float], endpoints: Iterable[MemoryEndpoint]
-    ) -> None:
+    def __init__(self, time: VirtualTime, turn: Callable[[float], float], endpoints: Iterable[MemoryEndpoint]) -> None:
         self.alive = True
-        self._network = network
+        self._time = time
         self._turn = turn
         self._endpoints = list(endpoints)
         self._due = math.inf
@@ -66,7 +62,7 @@ class MemoryShell:
 
     def stop(self, seconds: float = math.inf) -> None:
         """Stop the process for this time, as SIGSTOP: its connections stay, and messages wait for it."""
-        self._stopped_until = self._network.now + seconds
+        self._stopped_until = self._time.now + seconds
         self.wake()
 
     def resume(self) -> None:
@@ -76,11 +72,11 @@ class MemoryShell:
 
     def wake(self) -> None:
         """Take a turn now: a message has arrived, or something outside the network asks for it."""
-        self._plan(self._network.now)
+        self._plan(self._time.now)
 
     def take_turn(self, planned: float) -> None:
         """Take the turn that was planned for this time, unless another time is planned now."""
-        now = self._network.now
+        now = self._time.now
         if not self.alive or planned != self._due:
             return
         if now < self._stopped_until:
@@ -97,4 +93,4 @@ class MemoryShell:
     def _plan(self, at: float, again: bool = False) -> None:
         if again or at < self._due:
             self._due = at
-            self._network.at(at, lambda: self.take_turn(at))
+            self._time.at(at, lambda: self.take_turn(at))

@@ -9,8 +9,7 @@ from scaler_protocol.messages import Functions, NeedFunctions, Submit
 from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.dispatch import Dispatch
-from scaler_scheduler.core.functions import FunctionRecord
-from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, TaskRecord
+from scaler_scheduler.core.records import ASSIGNED, HELD, AgentRecord, FunctionRecord, TaskRecord
 from scaler_scheduler.core.state import SchedulerState
 
 

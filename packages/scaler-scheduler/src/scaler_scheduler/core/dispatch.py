@@ -27,8 +27,16 @@ from scaler_protocol.payloads import Payloads
 from scaler_scheduler.core.chains import with_followers
 from scaler_scheduler.core.completion import Completion
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.functions import FunctionRecord
-from scaler_scheduler.core.records import ASSIGNED, HELD, WAITING, AgentRecord, GroupRecord, LaneRecord, TaskRecord
+from scaler_scheduler.core.records import (
+    ASSIGNED,
+    HELD,
+    WAITING,
+    AgentRecord,
+    FunctionRecord,
+    GroupRecord,
+    LaneRecord,
+    TaskRecord,
+)
 from scaler_scheduler.core.state import SchedulerState
 from scaler_scheduler.requirements import Requirement, WorkerClass, describe_runtime, is_met_by_offer
 

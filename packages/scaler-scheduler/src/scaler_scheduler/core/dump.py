@@ -21,12 +21,12 @@ from scaler_protocol.ranges import Text
 from scaler_protocol.waiting import WaitReasons
 from scaler_scheduler.core.event_log import capability_text
 from scaler_scheduler.core.exclusive import is_reserved
-from scaler_scheduler.core.functions import FunctionRecord
 from scaler_scheduler.core.records import (
     DONE,
     GONE,
     HELD,
     AgentRecord,
+    FunctionRecord,
     GraphRecord,
     LaneRecord,
     ManagerRecord,

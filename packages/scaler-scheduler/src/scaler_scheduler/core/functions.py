@@ -9,52 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from scaler_protocol.lazy_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from scaler_scheduler.core.records import SessionRecord, TaskRecord
+from scaler_scheduler.core.records import FunctionRecord
 
 BYTES_LIMIT = 256 * 1024 * 1024
 RECORDS_LIMIT = 4096
-SMOOTHING = 0.2
-"""Weight of the newest duration in a function's running mean."""
-
-
-class _Referable:
-    """Adds the slot for weak references, which `dataclass(slots=True)` lacks before Python 3.11."""
-
-    __slots__ = ("__weakref__",)
-
-
-@dataclass(slots=True, eq=False)
-class FunctionRecord(_Referable):
-    """One function: its bytes if they are kept, and the mean duration of a call in seconds once measured."""
-
-    id: bytes
-    name: str = ""
-    body: bytes | None = None
-    stored: bool = False
-    """Whether the body is a reference into object storage."""
-    seconds: float | None = None
-    submitted: int = 0
-    """Calls submitted since the record was made."""
-    asking: set[bytes] = field(default_factory=set)
-    """Identities of agents that wait for the bytes."""
-    sessions: set[int] = field(default_factory=set)
-    """Numbers of sessions that submitted calls of it; some of them may have ended."""
-    waiting_tasks: dict[SessionRecord, dict[TaskRecord, None]] = field(default_factory=dict)
-    """HELD tasks that cannot be dispatched until the bytes have arrived."""
-
-    def measured(self, seconds: float) -> None:
-        """Add the duration of a call to the mean."""
-        if self.seconds is None:
-            self.seconds = seconds
-        else:
-            self.seconds += SMOOTHING * (seconds - self.seconds)
 
 
 class FunctionStore:

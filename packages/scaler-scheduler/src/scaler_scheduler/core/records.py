@@ -1,4 +1,4 @@
-"""The scheduler's tables: one mutable row per task, session, graph, lane, group and agent."""
+"""The scheduler's tables: one mutable row per task, session, graph, lane, group, function and agent."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from dataclasses import field
 from enum import IntEnum
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from scaler_protocol.capacity import ManagerStatus
 from scaler_protocol.lazy_dataclass import dataclass
 from scaler_protocol.messages import AgentStatus, Group, Status
 from scaler_scheduler.requirements import Requirement, Runtime, WorkerClass
-
-if TYPE_CHECKING:
-    from scaler_scheduler.core.functions import FunctionRecord
 
 
 class TaskState(IntEnum):
@@ -34,6 +30,8 @@ class TaskState(IntEnum):
 
 
 GIVEN_UP_RUNS = 8
+SMOOTHING = 0.2
+"""Weight of the newest duration in a function's running mean."""
 
 # Plain integers: an enum member costs a look-up and a comparison in Python wherever it is touched.
 WAITING, HELD, ASSIGNED, DONE, GONE = (int(state) for state in TaskState)
@@ -221,6 +219,39 @@ class GroupRecord:
     """The number that monitors know it by; 0 before they were sent the group."""
     snapshot: int = 0
     """The number of the last monitor snapshot for which the group was sent."""
+
+
+class _Referable:
+    """Adds the slot for weak references, which `dataclass(slots=True)` lacks before Python 3.11."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(slots=True, eq=False)
+class FunctionRecord(_Referable):
+    """One function: its bytes if they are kept, and the mean duration of a call in seconds once measured."""
+
+    id: bytes
+    name: str = ""
+    body: bytes | None = None
+    stored: bool = False
+    """Whether the body is a reference into object storage."""
+    seconds: float | None = None
+    submitted: int = 0
+    """Calls submitted since the record was made."""
+    asking: set[bytes] = field(default_factory=set)
+    """Identities of agents that wait for the bytes."""
+    sessions: set[int] = field(default_factory=set)
+    """Numbers of sessions that submitted calls of it; some of them may have ended."""
+    waiting_tasks: dict[SessionRecord, dict[TaskRecord, None]] = field(default_factory=dict)
+    """HELD tasks that cannot be dispatched until the bytes have arrived."""
+
+    def measured(self, seconds: float) -> None:
+        """Add the duration of a call to the mean."""
+        if self.seconds is None:
+            self.seconds = seconds
+        else:
+            self.seconds += SMOOTHING * (seconds - self.seconds)
 
 
 @dataclass(slots=True, eq=False)

@@ -15,13 +15,13 @@ from collections.abc import Iterable
 
 from scaler_protocol.ids import session_of
 from scaler_protocol.messages import Group, NeedTasks, Reconcile, Release, Resend, Status, Withdraw
-from scaler_scheduler.core.functions import FunctionRecord
 from scaler_scheduler.core.records import (
     ASSIGNED,
     DONE,
     HELD,
     WAITING,
     AgentRecord,
+    FunctionRecord,
     GroupRecord,
     LaneRecord,
     SessionRecord,
