@@ -1,8 +1,8 @@
 """ObjectConnection: puts, gets, lists and deletes stored objects. Blocking, for any number of threads.
 
-On the server's host the bytes of big objects are not sent: their writer writes them into a segment once, and every
-reader maps it (scaler_io.objects.segments, scaler_io.objects.mmaps). On another host a HostCache, if there is one, lets
-the processes of that host fetch an object once.
+On the server's host the bytes of big objects are not sent: the writer of an object fills a segment, and its readers map
+this segment (scaler_io.objects.segments, scaler_io.objects.mmaps). The processes of another host fetch an object once
+if they share a HostCache.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from scaler_protocol.handshake import Role
 from scaler_protocol.objects import SHARED_BYTES, Reference
 
 DELETED_LIMIT = 10_000
-"""Deletions that are repeated to a restarted server; each takes about 100 bytes."""
+"""How many deletions are remembered, to repeat them to a restarted server; each takes about 100 bytes."""
 
 
 class ObjectConnection(StorageLink):
@@ -60,8 +60,9 @@ class ObjectConnection(StorageLink):
         credentials: Credentials | None = None,
         token: Callable[[], bytes] = bytes,
     ) -> None:
-        """As StorageLink. On another host than the server's, objects that are put stay in `cache`, shared by the
-        processes of this host, until the server asks `replica_server` for them.
+        """Take the arguments of StorageLink, and `cache`, which the processes of this host share.
+
+        If the server is on another host, objects that are put stay in `cache` until it asks `replica_server` for them.
         """
         self._host = HostObjects(cache, address, self) if cache is not None else None
         self._reader = ObjectReader(self, self._host)
@@ -85,11 +86,11 @@ class ObjectConnection(StorageLink):
         self._reader = ObjectReader(self, self._host)
 
     def put(self, payload: Pieces, *, session: int = 0, name: bytes = b"", copying: Copying | None = None) -> Reference:
-        """Store bytes, or several buffers as one object, in our session or another that a worker works for.
+        """Store bytes, or several buffers as one object; `session` is the owner, 0 for the session of this connection.
 
-        The object's id is random unless it is to have this `name`, which must be new and as hard to guess.
-        Nothing may change the buffers before this returns, unless copies are stored (`copying`). Raises
-        ObjectRefusedError, of which StorageFullError is one.
+        The object's id is `name`, which must be new and hard to guess, or random without a name. The buffers must not
+        change before this returns, unless `copying` says how to copy them. Raises ObjectRefusedError or its subclass
+        StorageFullError.
         """
         views = views_of(payload)
         replica = Replica(reference_of(views, name), new_version(), session or self.session)
@@ -103,9 +104,9 @@ class ObjectConnection(StorageLink):
         return replica.reference
 
     def put_soon(self, payload: Pieces, *, session: int = 0, name: bytes = b"", done: PutEnded) -> Reference:
-        """As `put`, but does not wait: `done` is called on the connection thread, with None or why it failed.
+        """As `put`, but does not wait: the connection thread calls `done` with None, or with the error.
 
-        Until then nothing may change the buffers. `done` must not block.
+        The buffers must not change until then. `done` must not block.
         """
         views = views_of(payload)
         upload = Upload(reference_of(views, name), views, session or self.session, done)
@@ -118,29 +119,29 @@ class ObjectConnection(StorageLink):
             upload.wait()
         except BaseException:
             upload.over.set()
-            # Interrupted: the server still has the parts that it has received.
+            # The put was interrupted: delete the parts that the server has received.
             with contextlib.suppress(ClientQuitError):
                 self.delete([upload.reference], session=upload.session)
             raise
 
     def get(self, reference: Reference, *, timeout: float = math.inf) -> bytes | memoryview:
-        """The bytes of an object, of whatever session; raises ObjectNotFoundError at once if there is none.
+        """The bytes of an object of any session; raises ObjectNotFoundError at once if there is no such object.
 
-        On the server's host, or with a cache, this may be a read-only view of the object itself, which does not change
-        while the view, or anything made from it, is used. Raises TimeoutError after `timeout` seconds; what has arrived
-        by then is used by the next `get`.
+        On the server's host, or with a cache, this may be a read-only view of the object itself. The object does not
+        change while the view, or anything made from it, is used. Raises TimeoutError after `timeout` seconds; the next
+        `get` uses the bytes that have arrived by then.
         """
         return self._reader.get(reference, timeout)
 
     def get_soon(self, following: Sequence[Reference]) -> None:
-        """Begin to get the objects that will probably be asked for, the first one first, as far as there is room.
+        """Begin to fetch the objects that will probably be read next, in this order, while there is room.
 
         Does not wait.
         """
         self._reader.get_soon(following)
 
     def has(self, reference: Reference, version: int) -> bool:
-        """Whether the server knows an object as this version; raises StorageLostError."""
+        """Whether the server has this version of an object; raises StorageLostError."""
         look = Look(reference)
         self.run(look)
         return look.found and look.version == version
@@ -161,9 +162,9 @@ class ObjectConnection(StorageLink):
         return listing.objects
 
     def delete(self, references: Sequence[Reference], *, session: int = 0) -> None:
-        """Delete objects of the session, in order with what this thread asks next; does not wait.
+        """Delete objects of the session before the next request of this thread; does not wait.
 
-        Without effect if the server is lost: objects end with their session.
+        Does nothing if the server is lost, because objects end with their session.
         """
         names, owner = [reference.object for reference in references], session or self.session
         if names:
@@ -173,7 +174,7 @@ class ObjectConnection(StorageLink):
                 self.start_if_open(Deletion(names, owner))
 
     def _welcomed(self, server: int) -> None:
-        """Repeat deletions to a server that was started again: a host may have a replica, and not know of them."""
+        """Repeat deletions to a restarted server: a host may hold replicas of deleted objects."""
         renewed = self.server not in (0, server)
         super()._welcomed(server)
         if renewed:

@@ -1,8 +1,8 @@
-"""Connections of an accepting socket: each may hold so many bytes and descriptors, and is closed beyond that.
+"""Connections of an accepting socket: a connection is closed if it exceeds its limit of bytes or descriptors.
 
-ZeroMQ hands over whole messages only. Of an unfinished one it keeps what has come, without end if its frames never end,
-and says nothing about it. But the kernel counts what a connection has received: what was not handed over is *unread*.
-A peer that is faster than its service waits, since ZeroMQ stops to read at QUEUED_MESSAGES (TCP then stops the peer).
+ZeroMQ hands over whole messages only. It keeps the frames of an unfinished message, without a limit, and does not
+report them. But the kernel counts the bytes that a connection has received; those not handed over are *unread*.
+A peer that is faster than its service must wait: ZeroMQ stops reading at QUEUED_MESSAGES, and TCP then stops the peer.
 Only a peer whose messages are longer than usual exceeds PEER_BYTES.
 """
 
@@ -22,7 +22,7 @@ from scaler_protocol.plurals import counted
 
 LOGGER: Final = logging.getLogger("scaler")
 QUEUED_MESSAGES: Final = 64
-"""Messages of a connection that wait to be read; TCP makes its peer wait then. Most have less than 1 MiB."""
+"""Messages of a connection that may wait to be read before TCP stops its peer. Most have less than 1 MiB."""
 PEER_BYTES: Final = 128 * 1024 * 1024
 """Unread bytes that a peer's connection may have."""
 STRANGER_BYTES: Final = 1024 * 1024

@@ -1,8 +1,8 @@
-"""CURVE: both sides of a connection prove their keys, and the service is asked whether it accepts the peer's.
+"""CURVE: both sides of a connection prove their keys, and the service decides whether it accepts the peer's key.
 
-ZeroMQ asks at an address within the process, which one socket per context can have (ZAP, RFC 27 of ZeroMQ). Without
-that socket it would admit every key. Services answer with the public key as the name of the user, which ZeroMQ then
-attaches to each message of the connection. Links over Unix sockets use no keys: only the user can open the file.
+ZeroMQ sends the peer's key to an address within the process (ZAP, RFC 27 of ZeroMQ). One socket per context can have
+this address; without it ZeroMQ admits every key. The service answers with the public key as the name of the user.
+ZeroMQ attaches this name to each message of the connection. Unix sockets use no keys: only the user can open the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OTHER_MECHANISM: Final = 0x11000002
 HANDSHAKE_FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-"""Events of a monitor that say why there is no connection."""
+"""Events of a socket's monitor which give the reason why a handshake failed."""
 CURVE_BYTES: Final = 33
 """What encryption adds to a frame."""
 
@@ -37,7 +37,7 @@ def new_pair() -> KeyPair:
 
 
 def use_credentials(connecting: zmq.Socket[bytes], credentials: Credentials | None, address: Address) -> None:
-    """Have a socket prove these keys where it connects, and demand the service's; without credentials none."""
+    """Have a socket prove its key and check the key of the service; without credentials it uses no keys."""
     if credentials is not None and not address.path:
         connecting.setsockopt(zmq.CURVE_SERVERKEY, credentials.server)
         connecting.setsockopt(zmq.CURVE_PUBLICKEY, credentials.holder.key)
@@ -45,7 +45,7 @@ def use_credentials(connecting: zmq.Socket[bytes], credentials: Credentials | No
 
 
 class Gate:
-    """Decides which keys may connect to one socket, the only one of its context that accepts connections."""
+    """Decides which keys may connect to a socket. No other socket of its context accepts connections."""
 
     def __init__(self, accepting: zmq.Socket[bytes], keys: AuthorizedKeys, roles: frozenset[KeyRole]) -> None:
         """Holders of keys with one of these `roles` may connect. Call `guard` before the socket is bound."""
@@ -58,7 +58,7 @@ class Gate:
         self.process_events()
 
     def guard(self, address: Address) -> None:
-        """Demand keys of those who connect to the address that the socket is bound to next, if it is one of TCP."""
+        """Demand keys at the address that the socket is bound to next, if it is a TCP address."""
         self._accepting.setsockopt(zmq.CURVE_SERVER, not address.path)
         if not address.path:
             self._accepting.setsockopt(zmq.CURVE_SECRETKEY, self._keys.own.secret)
@@ -66,11 +66,11 @@ class Gate:
         self._accepting.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def fileno(self) -> int:
-        """The descriptor to wait on; `process_events` re-arms its edge."""
+        """The descriptor to wait on. It becomes readable once; `process_events` re-arms it."""
         return int(self._socket.FD)
 
     def process_events(self) -> None:
-        """Answer for each connection that has proved a key whether it is accepted."""
+        """Accept or refuse each connection that has proved a key."""
         while self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             self._keys.reload()
             sender, empty, version, number, *request = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -79,7 +79,7 @@ class Gate:
             self._socket.send_multipart([sender, empty, version, number, *verdict, b""], zmq.NOBLOCK)
 
     def _user(self, request: list[bytes]) -> bytes | None:
-        """The key in a request, as text; empty for this user at a Unix socket, None for who is not accepted.
+        """The key in a request, in hexadecimal; empty for this user at a Unix socket; None if the peer is not accepted.
 
         A request has domain, address, routing id, mechanism and, with CURVE, the key.
         """
@@ -92,7 +92,7 @@ class Gate:
         return b"" if ours and request[3:4] == [b"NULL"] else None
 
     def key_of(self, frame: Any) -> bytes | None:
-        """The key that the sender of a frame has proved; None if it is accepted no longer, empty if there is none."""
+        """The key that the sender of a frame has proved; None if it is no longer accepted, empty if there is no key."""
         try:
             key = bytes.fromhex(frame.get("User-Id"))
         except zmq.ZMQError:  # as from a Unix socket, where the name may also be empty
@@ -104,14 +104,14 @@ class Gate:
         return self._keys.keyring.get(key, NOBODY)
 
     def revoked(self) -> set[bytes]:
-        """Keys accepted at the last call that are accepted no longer, or in another role."""
+        """Keys that were accepted at the last call, and are removed or have another role now."""
         self._keys.reload()
         before, self._seen = self._seen, self._keys.keyring
         return {key for key, holder in before.items() if self._seen.get(key) != holder}
 
 
 class HandshakeFailure(NamedTuple):
-    """Why a handshake has failed; `final` if another attempt would fail, too."""
+    """Why a handshake has failed, and whether this is `final`: another attempt would fail, too."""
 
     reason: str
     final: bool
@@ -123,9 +123,9 @@ _REMEDY: Final = (
 
 
 def handshake_failure(event: int, value: int, credentials: Credentials | None, address: Address) -> HandshakeFailure:
-    """What an event of a monitor says about the keys of both sides; the reason is empty if it says nothing.
+    """Explain an event of a socket's monitor; the reason is empty if the event says nothing about keys.
 
-    Most failures are not final: a service with another key looks like one that ends during the handshake.
+    Most failures are not final: a service that ends during the handshake looks like a service with another key.
     """
     if credentials is None or address.path:
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _OTHER_MECHANISM:

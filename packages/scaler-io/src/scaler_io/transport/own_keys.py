@@ -1,7 +1,7 @@
-"""Which keys a connection uses: those that are given, the user's own where only this host can connect, or none.
+"""Which keys a connection uses: the given ones, or the user's own if only this host can connect, or none.
 
-The user's own keys are made on first use, in a directory of mode 0700 that all programs of this user on this host find:
-a cluster on one host needs no setting, and other users of the host are not admitted.
+The user's own keys are made on first use, in a directory of mode 0700. All programs of this user on this host find it.
+So a cluster on one host needs no setting, and does not admit other users of the host.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _REMEDY: Final = "name a directory of keys with --keys, or use none with --insec
 
 
 def key_place(address: Address, keys: Path | None, insecure: bool) -> Path | None:
-    """The directory of the keys for connections to this address, or at it; None if they use none.
+    """The directory of the keys for connections to this address, or of a service at it; None if they use no keys.
 
-    Raises ValueError if keys are given although there shall be none, KeyFileError if the user's own ones are not safe.
+    Raises ValueError for both `keys` and `insecure`, KeyFileError if the user's own keys cannot be made or used safely.
     """
     if keys is not None and insecure:
         unset = f"leave one out, and unset {KEYS_VARIABLE} or {INSECURE_VARIABLE}"
@@ -44,7 +44,7 @@ def key_place(address: Address, keys: Path | None, insecure: bool) -> Path | Non
 def credentials_for(
     address: Address, keys: Path | None, insecure: bool, roles: Sequence[KeyRole]
 ) -> Credentials | None:
-    """The first of these keys in `key_place`; None if connections use none. Raises as it does, and KeyFileError."""
+    """The key of the first of these roles in `key_place`; None without keys. Raises ValueError and KeyFileError."""
     place = key_place(address, keys, insecure)
     return None if place is None else load_credentials(place, roles)
 

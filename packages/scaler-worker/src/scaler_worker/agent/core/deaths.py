@@ -25,7 +25,7 @@ class Deaths:
         self._host, self._secret = host, secret
 
     def died(self, worker: WorkerRecord, event: events.WorkerDied, now: float) -> None:
-        """A worker has died: only its current run is charged; the others are requeued."""
+        """Charge the current run of a worker that has died; requeue its other runs."""
         entries = worker.entries()
         killed = worker.state == WorkerState.STOPPING
         current = worker.run_named(event.run)

@@ -1,12 +1,12 @@
 """Draining: a drained worker finishes its run and is not replaced; an agent without workers hands over and exits. Pure.
 
-An agent that was resized to no workers stays: it returns all runs, and may be resized again.
+A drained worker ends its current run; the agent requeues its other runs. An agent without workers returns
+all waiting runs to the scheduler, and every run that arrives later. It waits until its runs have ended, and then until
+their owners have released the outcomes that only the agent keeps, but RELEASE_SECONDS at most: the scheduler keeps the
+outcomes of an owner that is away. Then the agent exits.
 
-Runs behind the current one of a drained worker are requeued. An agent whose last worker is drained returns all waiting
-runs, and any that still arrive, to the scheduler. When its runs have ended it waits until their owners have released
-the outcomes that only it keeps, RELEASE_SECONDS at most (for an owner that is away the scheduler has them, too), and
-exits. An agent that drains as a whole exits after its drain timeout even if runs have not ended: the scheduler repeats
-them.
+An agent that drains as a whole exits after its drain timeout even if runs have not ended; the scheduler repeats them.
+An agent that was resized to no workers does not exit, and may be resized again.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Draining:
         self._announced_slots = workers.slots
         self._over = False
         self._stays = False
-        """Whether the agent was resized, so that it does not exit when it has no workers."""
+        """Whether the agent stays when it has no workers: it was resized."""
         self.is_resizing = False
-        """Whether a ResizeRequested is not answered yet."""
+        """Whether a ResizeRequested waits for its answer."""
         self.deadline = math.inf
-        """When the agent exits although runs have not ended."""
+        """When the agent exits even if runs have not ended."""
         self._leave_at = math.inf
-        """When the agent exits although outcomes have not been released."""
+        """When the agent exits even if outcomes have not been released."""
 
     def drain(self, message: Drain, now: float) -> None:
-        """Drain a worker, or all if the process id is 0; ignored for a worker that has ended or is stopping."""
+        """Drain the worker with this process id, or all for 0; a worker that has ended or is stopping is ignored."""
         if not message.pid:
             self.drain_all(DrainRequested("the scheduler asks for it"), now)
         elif worker := self._workers.drain(message.pid, now):
@@ -67,7 +67,7 @@ class Draining:
         self._tell()
 
     def resize(self, request: ResizeRequested, now: float) -> None:
-        """Start or drain workers, so that there are as many as requested; ignored by an agent that leaves."""
+        """Start or drain workers until there are as many as requested; an agent that leaves ignores it."""
         if self.deadline < math.inf or self._over:
             return
         self._stays = self.is_resizing = True
@@ -100,7 +100,7 @@ class Draining:
             self._tell()
 
     def settle(self, now: float) -> None:
-        """Report a resize that is done. Without workers, return waiting runs, hand over outcomes, and end the agent."""
+        """Report a resize that is done. Without workers, return waiting runs; end the agent when it may exit."""
         if self.is_resizing and self._workers.is_settled:
             self.is_resizing = False
             self._in_flight.effects.append(ResizeDone())
@@ -120,7 +120,7 @@ class Draining:
                 self._end("all workers were drained")
 
     def _give_up(self) -> None:
-        """The drain timeout is over."""
+        """End the agent because the drain timeout is over; log how many runs have not ended."""
         left = sum(worker.next_entry() is not None for worker in self._workers)
         if left:
             text = f"{counted(left, 'run')} did not end within {self._timeout:g} s; the scheduler repeats "

@@ -1,7 +1,7 @@
 """Effects that the agent's shell could not perform: only the run concerned fails. Pure.
 
-If a retry cannot help (a call that cannot be written, a result that cannot be sent), the run fails with the cause. If
-an effect must happen (recalling tasks, killing a worker), it is retried. Messages to the scheduler other than results
+A run fails with the cause if a retry cannot help: its call cannot be written, or its result cannot be sent. Effects
+that must happen are retried, such as recalling tasks or killing a worker. Messages to the scheduler other than results
 and output must arrive: after TRIES failures the agent exits, and the scheduler reruns its tasks.
 """
 
@@ -43,7 +43,7 @@ class FailedEffects:
         }
 
     def take(self, event: EffectFailed, now: float) -> None:
-        """An effect has failed."""
+        """Record an effect that has failed, or fail its run."""
         error = ScalerError(f"the agent could not perform {type(event.effect).__name__} for this task: {event.reason}")
         handler = self._handlers.get(type(event.effect), self._retry)
         handler(event.effect, error, now)

@@ -22,7 +22,7 @@ FUNCTIONS_LIMIT = 2 * limits.KEPT_FUNCTIONS
 Schedulers assume half as many, so that functions used in between do not evict one that they count on.
 """
 GROUPS_LIMIT = 4096
-"""Groups and kinds that are remembered at least; a forgotten one is created again."""
+"""The table keeps at least so many groups and kinds; it creates a forgotten one again."""
 
 
 class FunctionTable:
@@ -81,7 +81,7 @@ class FunctionTable:
     def learn(self, message: Run | Functions) -> None:
         """Add the bodies of a message to the cache.
 
-        Raises ProtocolError, without any change, for a function id that is not the hash of what it stands for.
+        Raises ProtocolError, without any change, if a function id is not the hash of its function.
         """
         stored = set(message.bodies_stored)
         bodies: dict[bytes, tuple[str, bytes, bool]] = {}

@@ -33,7 +33,7 @@ from scaler_worker.agent.core.workers import Workers
 
 PROBE_SECONDS: Final = 0.05
 WAITING_NANOSECONDS: Final = 1_000_000
-"""A parent that used less CPU time than this in PROBE_SECONDS is taken to wait for its children."""
+"""A parent that uses less CPU time than this in PROBE_SECONDS counts as waiting for its children."""
 BLOCKED_LIMIT: Final = 512
 SESSIONS_LIMIT: Final = 64
 """Sessions per worker, one for each client that its tasks have created; the oldest are forgotten."""
@@ -54,7 +54,7 @@ class Nesting:
         self._memory_nearly_gone = event.nearly_gone
 
     def forget(self, worker: WorkerRecord) -> None:
-        """A worker has ended, and with it the clients of its tasks."""
+        """Forget the clients of the tasks of a worker that has ended."""
         for session in worker.sessions:
             self._sessions.pop(session, None)
 

@@ -9,7 +9,7 @@ from scaler_protocol.messages import MESSAGE_LIMIT, Done, Output
 from scaler_protocol.payloads import Payloads
 
 DoneRow = tuple[int, int, bytes, bytes, bool]
-"""What Done says of a run: run id, status, payload, profile, whether the payload is a reference to a stored object."""
+"""One run of a Done: run id, status, payload, profile, whether the payload is a reference to a stored object."""
 
 
 class _Columns:
